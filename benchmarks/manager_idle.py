@@ -1,0 +1,111 @@
+"""What an idle manager costs: CPU and memory with agents that are connected and send a heartbeat each second.
+
+    python benchmarks/manager_idle.py [--agents 64] [--seconds 20]
+
+The manager is a process of its own; its CPU time (all threads, from the kernel) is read before and after. Exit status 1 when it
+used 1 % of a core or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zmq
+from rich.console import Console
+from rich.table import Table
+
+from taskd.core import events
+from taskd.protocol import keys, messages
+
+LIMIT = 1.0  # per cent of one core
+
+
+class Agent:
+    def __init__(self, context: zmq.Context[Any], port: int, pair: keys.Keys, node: int) -> None:
+        self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
+        self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.curve_serverkey = pair.server_public
+        self.socket.curve_publickey, self.socket.curve_secretkey = pair.client_public, pair.client_secret
+        self.socket.connect(f"tcp://127.0.0.1:{port}")
+        self.send(events.AgentJoined(node, tuple(range(8 * node, 8 * node + 8)), ("127.0.0.1", 1)))
+
+    def send(self, message: Any) -> None:
+        self.seq += 1
+        envelope = messages.Envelope(messages.VERSION, "bench", self.node, self.incarnation, self.seq, messages.encode(message))
+        self.socket.send(messages.seal(envelope))
+
+
+def heartbeat(agents: list[Agent], seconds: float) -> None:
+    """Each agent once a second, spread over the second as real ones are."""
+    end, turn = time.monotonic() + seconds, 0
+    while (now := time.monotonic()) < end:
+        agents[turn % len(agents)].send(messages.Heartbeat(8))
+        turn += 1
+        time.sleep(max(0.0, 1 / len(agents) - (time.monotonic() - now)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all threads, in ns from the scheduler: the 10 ms ticks of /proc/PID/stat are too coarse for bursts of 0.1 ms."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def measure(count: int, seconds: float) -> dict[str, float]:
+    secret, folder = secrets.token_hex(16), tempfile.mkdtemp(prefix="taskd-bench-")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = int(s.getsockname()[1])
+    root = str(Path(__file__).resolve().parents[1])
+    environ = {**os.environ, "PYTHONPATH": root, "TASKD_SECRET": secret, "TASKD_LOG_PATH": folder, "MINDX_TASK_ID": "bench"}
+    arguments = f"--nodes {max(count, 1)} --ranks-per-node 8 --port {port} --bind 127.0.0.1"
+    process = subprocess.Popen([sys.executable, "-m", "taskd.manager", *arguments.split()], env=environ)
+    context: zmq.Context[Any] = zmq.Context()
+    try:
+        watched = psutil.Process(process.pid)
+        agents = [Agent(context, port, keys.derive(secret.encode()), node) for node in range(count)]
+        log = Path(folder, "manager.log")
+        while not log.exists() or log.read_text().count(" joined with ranks") < count:
+            time.sleep(0.05)
+        time.sleep(1)
+        before, start, switches = cpu_seconds(process.pid), time.monotonic(), watched.num_ctx_switches().voluntary
+        if agents:
+            heartbeat(agents, seconds)
+        else:
+            time.sleep(seconds)
+        used, wall = cpu_seconds(process.pid) - before, time.monotonic() - start
+        wakes = watched.num_ctx_switches().voluntary - switches
+        return {"agents": count, "cpu": 100 * used / wall, "wakes": wakes / wall, "rss": watched.memory_info().rss / 2**20}
+    finally:
+        process.terminate()
+        process.wait()
+        context.destroy(linger=0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    arguments = parser.parse_args()
+    table = Table(title=f"An idle manager, heartbeats at 1 Hz, {arguments.seconds:g} s each")
+    for heading in ("agents", "CPU, % of a core", "wake-ups of its main thread /s", "RSS, MiB", f"below {LIMIT:g} %"):
+        table.add_column(heading, justify="right")
+    rows = [measure(count, arguments.seconds) for count in (0, arguments.agents)]
+    for row in rows:
+        numbers = (f"{row['agents']:.0f}", f"{row['cpu']:.2f}", f"{row['wakes']:.1f}", f"{row['rss']:.0f}")
+        table.add_row(*numbers, "yes" if row["cpu"] < LIMIT else "no")
+    Console().print(table)
+    return 0 if all(row["cpu"] < LIMIT for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+/* Where a rank is, and the two things it waits for: that the others have started a step, and that it is asked to pause. */
+#include "internal.h"
+
+void taskd_publish(struct taskd_slot *slot, uint64_t step, uint32_t phase)
+{
+    /* One writer. `| 1` also mends a counter that a predecessor left odd when it died inside. */
+    uint32_t seq = __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) | 1u;
+    uint64_t now = taskd_now();
+    __atomic_store_n(&slot->seq, seq, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    __atomic_store_n(&slot->phase, phase, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->step, step, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
+}
+
+int taskd_progress(uint64_t step, uint32_t phase)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    taskd_publish(slot, step, phase);
+    return 0;
+}
+
+/* Steps count from 0, and 0 in the slot has to mean that none has started: what is kept is a number of steps. */
+static uint64_t steps_until(uint64_t step)
+{
+    return step == TASKD_ALL_DONE ? TASKD_ALL_DONE : step + 1;
+}
+
+int taskd_started(uint64_t step)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    struct taskd_page *page = taskd_self.page;
+    /* Sequentially consistent here and in taskd_wait_started: either we see the waiter, or it sees our step. */
+    __atomic_store_n(&slot->started, steps_until(step), __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
+        __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
+        taskd_wake(&page->gate);
+    }
+    return 0;
+}
+
+static bool all_started(const struct taskd_page *page, uint64_t steps)
+{
+    for (uint32_t i = 0; i < page->nslots; i++)
+        if (__atomic_load_n(&page->slots[i].started, __ATOMIC_SEQ_CST) < steps)
+            return false;
+    return true;
+}
+
+int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    struct taskd_page *page = taskd_self.page;
+    uint64_t steps = steps_until(step);
+    if (__atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST) > era)
+        return 1;
+    if (all_started(page, steps))
+        return 0;
+
+    uint64_t deadline = taskd_deadline(timeout_ms);
+    int rc;
+    /* A waiter killed in here leaves the count too high for ever. That costs the others a system call per step, no more. */
+    __atomic_fetch_add(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
+    for (;;) {
+        uint32_t gate = __atomic_load_n(&page->gate, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST) > era) {
+            rc = 1;
+            break;
+        }
+        if (all_started(page, steps)) {
+            rc = 0;
+            break;
+        }
+        if (!taskd_wait(&page->gate, gate, deadline)) {
+            rc = -ETIMEDOUT;
+            break;
+        }
+    }
+    __atomic_fetch_sub(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
+    return rc;
+}
+
+uint32_t taskd_pause_number(void)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    return slot == NULL ? 0 : __atomic_load_n(&slot->pause, __ATOMIC_ACQUIRE);
+}
+
+int taskd_wait_pause(uint32_t era, int timeout_ms)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    uint64_t deadline = taskd_deadline(timeout_ms);
+    for (;;) {
+        uint32_t pause = __atomic_load_n(&slot->pause, __ATOMIC_ACQUIRE);
+        if (pause > era)
+            return 1;
+        if (!taskd_wait(&slot->pause, pause, deadline))
+            return 0;
+    }
+}

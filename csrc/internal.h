@@ -1,0 +1,120 @@
+/* What the files of libtaskd share among themselves. Nothing in here is exported. */
+#ifndef TASKD_INTERNAL_H
+#define TASKD_INTERNAL_H
+
+#define _GNU_SOURCE 1
+
+#include "libtaskd.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TASKD_EXPORT __attribute__((visibility("default")))
+
+_Static_assert(sizeof(struct taskd_record) == 64, "a record is one line");
+_Static_assert(sizeof(struct taskd_slot) == 512, "a slot is eight lines");
+_Static_assert(offsetof(struct taskd_page, slots) == 128, "two lines precede the slots");
+
+/* This process's claim. `slot` is the switch: everything else is valid while it is not NULL. */
+struct taskd_self {
+    struct taskd_slot *slot;
+    struct taskd_page *page;
+    uint32_t index;
+    int32_t pid; /* a child made by vfork or a bare clone shares or copies this struct, but never this number */
+    uint64_t records;
+    int32_t aborting; /* tid inside abort(): the SIGABRT that follows is the same death */
+    char path[PATH_MAX];
+};
+
+extern struct taskd_self taskd_self;
+
+static inline struct taskd_slot *taskd_my_slot(void)
+{
+    return __atomic_load_n(&taskd_self.slot, __ATOMIC_ACQUIRE);
+}
+
+/* The slot, only if this very process claimed it. */
+static inline struct taskd_slot *taskd_own_slot(void)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    return slot != NULL && getpid() == taskd_self.pid ? slot : NULL;
+}
+
+static inline int32_t taskd_tid(void)
+{
+    return (int32_t)syscall(SYS_gettid);
+}
+
+static inline uint64_t taskd_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* A point in time on taskd_now's clock; UINT64_MAX is never. */
+static inline uint64_t taskd_deadline(int timeout_ms)
+{
+    return timeout_ms < 0 ? UINT64_MAX : taskd_now() + (uint64_t)timeout_ms * 1000000u;
+}
+
+static inline void taskd_sleep_us(long us)
+{
+    struct timespec t = {.tv_sec = 0, .tv_nsec = us * 1000};
+    nanosleep(&t, NULL);
+}
+
+/* The words are in memory that several processes map, so no FUTEX_PRIVATE_FLAG. */
+static inline void taskd_wake(uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleep while *word == seen. false: the deadline has passed. May return true for no reason. */
+static inline bool taskd_wait(uint32_t *word, uint32_t seen, uint64_t deadline)
+{
+    struct timespec left, *limit = NULL;
+    if (deadline != UINT64_MAX) {
+        uint64_t now = taskd_now();
+        if (now >= deadline)
+            return false;
+        left.tv_sec = (time_t)((deadline - now) / 1000000000u);
+        left.tv_nsec = (long)((deadline - now) % 1000000000u);
+        limit = &left;
+    }
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, limit, NULL, 0);
+    return true;
+}
+
+/* page.c */
+size_t taskd_page_bytes(uint32_t nslots);
+int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms); /* 0, EOWNERDEAD (lock held, made consistent) or -errno */
+
+/* gate.c */
+void taskd_publish(struct taskd_slot *slot, uint64_t step, uint32_t phase);
+
+/* records.c */
+void taskd_record(enum taskd_record_kind kind, int sig, int code, uint64_t addr, uint64_t ip);
+
+/* signals.c */
+bool taskd_is_fatal(int sig);
+void taskd_signals_install(void);
+void taskd_signals_restore(void);
+void taskd_signals_child(void);
+bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigaction *old);
+
+/* interpose.c */
+void taskd_real_resolve(void);
+int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
+
+/* sockets.c */
+void taskd_sockets_stop(void);
+void taskd_sockets_child(void);
+
+#endif

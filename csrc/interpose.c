@@ -1,0 +1,102 @@
+/* The libc functions that libtaskd stands in front of when it is preloaded. Each is a note in the page, or the virtual table
+ * of signals.c, and then the function itself; in a process that has claimed no slot, the function itself and nothing else.
+ *
+ * fork, vfork, exec and posix_spawn are left alone: a C wrapper of vfork crashes the parent, and libc's own callers would not
+ * come through a wrapper of execve. Children are kept out of the slot by pthread_atfork and by the environment. */
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+static int (*real_sigaction)(int, const struct sigaction *, struct sigaction *);
+static sighandler_t (*real_signal)(int, sighandler_t);
+static void (*real_exit)(int);
+static void (*real_abort)(void);
+
+void taskd_real_resolve(void)
+{
+    if (real_abort != NULL)
+        return;
+    *(void **)&real_sigaction = dlsym(RTLD_NEXT, "sigaction");
+    *(void **)&real_signal = dlsym(RTLD_NEXT, "signal");
+    *(void **)&real_exit = dlsym(RTLD_NEXT, "_exit");
+    *(void **)&real_abort = dlsym(RTLD_NEXT, "abort");
+}
+
+/* Resolved by the constructor, because dlsym takes a lock that a vfork child may find taken for ever. Another library's
+ * constructor may still come first. */
+static void resolve_late(void)
+{
+    if (real_abort == NULL)
+        taskd_real_resolve();
+}
+
+int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old)
+{
+    resolve_late();
+    if (real_sigaction == NULL) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return real_sigaction(sig, act, old);
+}
+
+TASKD_EXPORT int sigaction(int sig, const struct sigaction *act, struct sigaction *old)
+{
+    return taskd_signals_virtual(sig, act, old) ? 0 : taskd_real_sigaction(sig, act, old);
+}
+
+TASKD_EXPORT sighandler_t signal(int sig, sighandler_t handler)
+{
+    struct sigaction act, old;
+    memset(&act, 0, sizeof act);
+    act.sa_handler = handler;
+    act.sa_flags = SA_RESTART;
+    if (handler != SIG_ERR && taskd_signals_virtual(sig, &act, &old))
+        return old.sa_handler;
+    resolve_late();
+    if (real_signal == NULL) {
+        errno = ENOSYS;
+        return SIG_ERR;
+    }
+    return real_signal(sig, handler);
+}
+
+static _Noreturn void leave(int status)
+{
+    taskd_record(TASKD_RECORD_EXIT, 0, status, 0, (uint64_t)(uintptr_t)__builtin_return_address(0));
+    if (real_exit != NULL)
+        real_exit(status);
+    for (;;)
+        syscall(SYS_exit_group, status);
+}
+
+TASKD_EXPORT _Noreturn void _exit(int status)
+{
+    leave(status);
+}
+
+TASKD_EXPORT _Noreturn void _Exit(int status)
+{
+    leave(status);
+}
+
+TASKD_EXPORT _Noreturn void abort(void)
+{
+    taskd_record(TASKD_RECORD_ABORT, SIGABRT, 0, 0, (uint64_t)(uintptr_t)__builtin_return_address(0));
+    if (taskd_own_slot() != NULL)
+        __atomic_store_n(&taskd_self.aborting, taskd_tid(), __ATOMIC_RELAXED);
+    resolve_late();
+    if (real_abort != NULL)
+        real_abort();
+    for (;;)
+        __builtin_trap();
+}
+
+int taskd_preloaded(void)
+{
+    /* Preloaded means: our names are global, and the _exit that the program calls is not the one that comes after ours. It
+     * need not be ours, another preloaded library may stand in front and call us. */
+    void *first = dlsym(RTLD_DEFAULT, "_exit");
+    return dlsym(RTLD_DEFAULT, "taskd_abi") != NULL && first != NULL && first != dlsym(RTLD_NEXT, "_exit");
+}

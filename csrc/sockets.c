@@ -1,0 +1,341 @@
+/* Getting a rank out of a collective that a peer will never join: shut the communicator's connections down.
+ *
+ * No signal and no asynchronous exception reaches a thread inside a C++ collective, and Python cannot run while somebody holds
+ * its lock. So a C thread sleeps on the slot's pause word, and when a pause comes that is newer than the communicator, calls
+ * shutdown on its sockets; the library then sees its peers gone and raises. Closing them instead, or shutting a listening one
+ * down, makes gloo abort the process. */
+#include "internal.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define MAX_FDS 65536
+#define THREAD_STACK (512u * 1024u) /* libc takes static thread-local storage out of it, of which big programs have a lot */
+
+enum mode {
+    IDLE,     /* nothing is covered */
+    BUILDING, /* between begin and end: every socket that is not in `before` */
+    FIXED,    /* after end: the sockets in `list` */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_t thread;
+    bool running;
+    enum mode mode;
+    uint32_t era;
+    uint32_t round;  /* counts begins */
+    uint32_t served; /* the round for which the thread is scanning */
+    bool stop, stopped;
+    int before_top;
+    int count;
+} cover = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Descriptor numbers are used again; with the inode beside it, a number that means another socket now is never touched.
+ * Static, because nothing may be allocated while the process is in trouble; untouched pages cost nothing. */
+static uint64_t before[MAX_FDS];
+static struct {
+    int fd;
+    uint64_t inode;
+} list[MAX_FDS];
+
+static uint64_t socket_inode(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
+}
+
+static int option(int fd, int name)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+/* Connected, internet, stream, not listening. */
+static bool is_connection(int fd)
+{
+    struct sockaddr_storage peer;
+    socklen_t size = sizeof peer;
+    int domain = option(fd, SO_DOMAIN);
+    return (domain == AF_INET || domain == AF_INET6) && option(fd, SO_TYPE) == SOCK_STREAM &&
+           option(fd, SO_ACCEPTCONN) == 0 && getpeername(fd, (struct sockaddr *)&peer, &size) == 0;
+}
+
+struct linux_dirent64 {
+    uint64_t d_ino;
+    int64_t d_off;
+    unsigned short d_reclen;
+    unsigned char d_type;
+    char d_name[];
+};
+
+/* Call visit(fd, inode) for every open socket; stops at the first negative answer. Without opendir, which allocates. */
+static int each_socket(int (*visit)(int fd, uint64_t inode))
+{
+    _Alignas(8) char buffer[8192];
+    int dir = open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return -errno;
+    int rc = 0;
+    long n;
+    while (rc >= 0 && (n = syscall(SYS_getdents64, dir, buffer, sizeof buffer)) != 0) {
+        if (n < 0) {
+            rc = -errno;
+            break;
+        }
+        for (long at = 0; rc >= 0 && at < n;) {
+            const struct linux_dirent64 *entry = (const struct linux_dirent64 *)(buffer + at);
+            at += entry->d_reclen;
+            int fd = 0;
+            const char *digit = entry->d_name;
+            for (; *digit >= '0' && *digit <= '9'; digit++)
+                fd = fd * 10 + (*digit - '0');
+            if (*digit != '\0')
+                continue;
+            uint64_t inode = socket_inode(fd);
+            if (inode != 0)
+                rc = visit(fd, inode);
+        }
+    }
+    close(dir);
+    return rc;
+}
+
+static int remember(int fd, uint64_t inode)
+{
+    if (fd >= MAX_FDS)
+        return 0; /* if it is still there at the end it will be told */
+    before[fd] = inode;
+    if (fd >= cover.before_top)
+        cover.before_top = fd + 1;
+    return 0;
+}
+
+static bool is_new(int fd, uint64_t inode)
+{
+    return fd >= MAX_FDS || before[fd] != inode;
+}
+
+static int collect(int fd, uint64_t inode)
+{
+    if (!is_new(fd, inode) || !is_connection(fd))
+        return 0;
+    if (fd >= MAX_FDS)
+        return -EMFILE;
+    list[cover.count].fd = fd;
+    list[cover.count].inode = inode;
+    cover.count++;
+    return 0;
+}
+
+static int cut_total;
+
+static void cut_one(int fd)
+{
+    /* Between the look and the call another thread might close this descriptor and open a socket under its number: a few
+     * microseconds, and nobody tears a communicator down while it is in use. */
+    if (is_connection(fd) && shutdown(fd, SHUT_RDWR) == 0)
+        cut_total++;
+}
+
+static int cut_new(int fd, uint64_t inode)
+{
+    if (is_new(fd, inode))
+        cut_one(fd);
+    return 0;
+}
+
+/* With the lock held. A connection that was shut down is not connected any more, so that cutting twice counts once. */
+static int cut_covered(void)
+{
+    cut_total = 0;
+    if (cover.mode == BUILDING)
+        each_socket(cut_new);
+    else if (cover.mode == FIXED)
+        for (int i = 0; i < cover.count; i++)
+            if (socket_inode(list[i].fd) == list[i].inode)
+                cut_one(list[i].fd);
+    return cut_total;
+}
+
+static bool pause_is_newer(void)
+{
+    return taskd_pause_number() > cover.era;
+}
+
+/* While a communicator is being built under a pause that is already newer, its connections appear one by one and each has to
+ * be cut, so we look again every millisecond. That ends with end, clear, the next begin or detach, and the builder has its
+ * own time-out. Looking costs ~1 us per open descriptor; after a second it becomes rarer, in case that time-out is long. */
+static long pause_between_looks(unsigned looks)
+{
+    return looks < 1000 ? 1000 : looks < 5000 ? 10000 : 100000;
+}
+
+static void *interrupter(void *argument)
+{
+    struct taskd_slot *slot = argument;
+    unsigned looks = 0;
+    prctl(PR_SET_NAME, "taskd-cut");
+    for (;;) {
+        uint32_t pause = __atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST);
+        pthread_mutex_lock(&cover.lock);
+        if (cover.stop) {
+            pthread_mutex_unlock(&cover.lock);
+            break;
+        }
+        bool due = cover.mode != IDLE && pause > cover.era;
+        bool again = due && cover.mode == BUILDING;
+        if (again && cover.served != cover.round) {
+            looks = 0;
+            __atomic_store_n(&cover.served, cover.round, __ATOMIC_RELEASE);
+        }
+        if (due)
+            cut_covered();
+        pthread_mutex_unlock(&cover.lock);
+        if (again)
+            taskd_sleep_us(pause_between_looks(looks++));
+        else
+            taskd_wait(&slot->pause, pause, UINT64_MAX);
+    }
+    __atomic_store_n(&cover.stopped, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* With the lock held. */
+static int start_thread(struct taskd_slot *slot)
+{
+    if (cover.running)
+        return 0;
+    pthread_attr_t attr;
+    int rc = pthread_attr_init(&attr);
+    if (rc != 0)
+        return -rc;
+    pthread_attr_setstacksize(&attr, THREAD_STACK);
+    /* The program's signals belong to the program's threads. */
+    sigset_t all, saved;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved);
+    cover.stop = cover.stopped = false;
+    rc = pthread_create(&cover.thread, &attr, interrupter, slot);
+    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    pthread_attr_destroy(&attr);
+    cover.running = rc == 0;
+    return -rc;
+}
+
+/* Or nothing to serve any more, when another thread has called end or clear meanwhile. */
+static bool serving_this_round(void)
+{
+    return __atomic_load_n(&cover.served, __ATOMIC_ACQUIRE) == __atomic_load_n(&cover.round, __ATOMIC_ACQUIRE) ||
+           __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) != BUILDING;
+}
+
+static bool thread_stopped(void)
+{
+    return __atomic_load_n(&cover.stopped, __ATOMIC_ACQUIRE);
+}
+
+/* The thread sleeps on a word that only the agent changes, so a wake of ours can fall between its last look and its sleep.
+ * Rare callers, so: knock until it answers. The others that sleep on the word look and sleep on. */
+static void knock_until(bool (*answered)(void), uint32_t *word)
+{
+    while (!answered()) {
+        taskd_wake(word);
+        taskd_sleep_us(20);
+    }
+}
+
+int taskd_sockets_begin(uint32_t era)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    pthread_mutex_lock(&cover.lock);
+    cover.mode = IDLE;
+    cover.count = 0;
+    cover.era = era;
+    memset(before, 0, (size_t)cover.before_top * sizeof before[0]);
+    cover.before_top = 0;
+    int rc = each_socket(remember);
+    if (rc >= 0)
+        rc = start_thread(slot);
+    if (rc >= 0) {
+        cover.mode = BUILDING;
+        __atomic_store_n(&cover.round, cover.round + 1, __ATOMIC_RELEASE);
+    }
+    bool late = rc >= 0 && pause_is_newer();
+    pthread_mutex_unlock(&cover.lock);
+    if (late)
+        knock_until(serving_this_round, &slot->pause);
+    return rc < 0 ? rc : 0;
+}
+
+int taskd_sockets_end(void)
+{
+    if (taskd_my_slot() == NULL)
+        return -ENOTCONN;
+    pthread_mutex_lock(&cover.lock);
+    int rc = -EINVAL;
+    if (cover.mode == BUILDING) {
+        rc = each_socket(collect);
+        if (rc >= 0) {
+            cover.mode = FIXED;
+            rc = cover.count;
+            if (pause_is_newer())
+                cut_covered();
+        } else {
+            cover.mode = IDLE;
+            cover.count = 0;
+        }
+    }
+    pthread_mutex_unlock(&cover.lock);
+    return rc;
+}
+
+int taskd_sockets_clear(void)
+{
+    pthread_mutex_lock(&cover.lock);
+    cover.mode = IDLE;
+    cover.count = 0;
+    pthread_mutex_unlock(&cover.lock);
+    return 0;
+}
+
+int taskd_sockets_cut(void)
+{
+    pthread_mutex_lock(&cover.lock);
+    int cut = cut_covered();
+    pthread_mutex_unlock(&cover.lock);
+    return cut;
+}
+
+void taskd_sockets_stop(void)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    pthread_mutex_lock(&cover.lock);
+    cover.mode = IDLE;
+    cover.count = 0;
+    cover.stop = true;
+    bool running = cover.running;
+    cover.running = false;
+    pthread_mutex_unlock(&cover.lock);
+    if (!running)
+        return;
+    knock_until(thread_stopped, &slot->pause);
+    pthread_join(cover.thread, NULL);
+}
+
+void taskd_sockets_child(void)
+{
+    /* Neither the thread nor whoever held the lock exists here, and the parent's connections are not ours to cut. */
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    cover.lock = fresh;
+    cover.mode = IDLE;
+    cover.count = 0;
+    cover.running = cover.stop = cover.stopped = false;
+}

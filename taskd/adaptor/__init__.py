@@ -1,0 +1,4 @@
+"""How taskd gets into launchers: torch's elastic agent here, in one place per launcher.
+
+May import everything below it. `torch_elastic.py`: a subclass of torch's LocalElasticAgent.
+"""

@@ -1,0 +1,160 @@
+"""torchrun's agent with taskd inside: a subclass of LocalElasticAgent, put in place at one point.
+
+torch starts, monitors and stops the ranks as it always does. Under protection a rank that dies is not a failure of the group while
+the manager repairs it; only when the ladder has come to its end, or a script never called protect(), does torch hear of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.launcher.api as launcher
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from taskd import logs, settings
+from taskd.agent.supervisor import Supervisor, Verdict
+from taskd.protocol import keys
+
+log = logging.getLogger("taskd.agent")
+
+MAX_RESTARTS = 32767  # documented default of --max_restarts
+
+
+class TaskdElasticAgent(LocalElasticAgent):
+    """See the module docstring."""
+
+    def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
+        if spec.max_restarts == 0:
+            spec.max_restarts = MAX_RESTARTS
+        super().__init__(spec, *args, **kwargs)
+        logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
+        job = settings.job_id(os.environ)
+        self._supervisor = Supervisor(
+            address=self._manager_address,
+            keys=keys.for_job(job, os.environ),
+            job=job,
+            manager_wait=float(os.environ.get("TASKD_MANAGER_WAIT", "60")),
+            preload=os.environ.get("TASKD_PRELOAD", "on") != "off",
+        )
+        self._epoch = -1
+
+    def _manager_address(self) -> tuple[str, int]:
+        group = self._worker_group
+        host, port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})
+        if os.environ.get("TASKD_MANAGER_ADDR"):
+            return host, port
+        if group.group_rank == 0 or group.group_world_size == 1:
+            return settings.bind_address(os.environ), port
+        return self._worker_group.spec.master_addr or group.master_addr, port
+
+    def _make_store(self) -> tuple[Any, tuple[str, int]]:
+        """A rendezvous store of this agent's, for the generations that the manager places here."""
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        if self._worker_group.group_world_size == 1:
+            return store, ("127.0.0.1", store.port)
+        host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
+        return store, (host, store.port)
+
+    # -- torch's hooks -----------------------------------------------------------------------------------------------------------
+
+    def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
+        """Called with the ranks' environments as torch made them, just before they are started."""
+        super()._setup_local_watchdog(envs)
+        self._epoch += 1
+        try:
+            self._supervisor.prepare(self._worker_group.group_rank, self._epoch, envs)
+            self._prepared = True
+        except OSError as error:
+            log.error("this node's ranks are not protected, shared memory cannot be made: %s; make room in /dev/shm", error)
+            self._prepared = False
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        ids = super()._start_workers(worker_group)
+        if self._prepared and isinstance(self._pcontext, SubprocessContext):
+            ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
+            self._supervisor.begin(self._pcontext, ranks, self._make_store)
+        return ids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        verdict = self._supervisor.verdict()
+        if verdict.what == "hold":
+            return RunResult(state=WorkerState.HEALTHY)
+        if verdict.what == "restart":
+            return RunResult(state=WorkerState.UNHEALTHY)
+        if verdict.what == "give up":
+            return self._give_up(verdict)
+        if self._pcontext is not None:
+            pids = self._pcontext.pids()  # replacements have other pids than torch remembers
+            for worker in worker_group.workers:
+                worker.id = pids[worker.local_rank]
+        return super()._monitor_workers(worker_group)
+
+    def _give_up(self, verdict: Verdict) -> RunResult:
+        """The end of the ladder: no restart, one paragraph, and torch's own report of who failed."""
+        self._remaining_restarts = 0
+        context, failures = self._pcontext, {}
+        assert context is not None
+        dead = self._supervisor.dead()
+        for rank in dead:
+            code = rank.process.poll()
+            failures[rank.number] = ProcessFailure(
+                local_rank=rank.local,
+                pid=rank.process.pid,
+                exitcode=code if code not in (None, 0) else 1,
+                error_file=context.error_files[rank.local],
+            )
+        print(f"\ntaskd: {verdict.reason}\n", file=sys.stderr, flush=True)
+        self._why = verdict.reason
+        self._supervisor.stopping()
+        self._shutdown(signal.SIGKILL)
+        if not failures:
+            worker = self._worker_group.workers[0]
+            failures[worker.global_rank] = ProcessFailure(local_rank=0, pid=int(worker.id or 0), exitcode=1, error_file=context.error_files[0])
+        return RunResult(state=WorkerState.FAILED, failures=failures)
+
+    _why = ""
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        self._supervisor.stopping()
+        super()._shutdown(death_sig, timeout)
+
+    def run(self, role: str = "default_role") -> RunResult:
+        ok, why = False, ""
+        try:
+            result = super().run(role)
+            ok = not result.is_failed()
+            why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
+            return result
+        except SignalException as error:
+            why = f"the launcher was told to stop by {error.sigval.name}"
+            raise
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._supervisor.close(ok, why)
+
+
+def install() -> None:
+    """From now on torch's launcher makes our agent. Idempotent."""
+    launcher.LocalElasticAgent = TaskdElasticAgent
+
+
+def _address_towards(peer: tuple[str, int]) -> str:
+    """This node's address on the route to `peer`."""
+    family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(peer)
+        return str(probe.getsockname()[0])
+
+
+__all__ = ["TaskdElasticAgent", "install"]

@@ -1,0 +1,90 @@
+"""The agent's connection to the manager: one DEALER socket under CURVE, messages in numbered envelopes."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+import zmq
+
+from taskd.protocol import messages
+from taskd.protocol.keys import Keys
+
+log = logging.getLogger("taskd.agent")
+
+
+class Link:
+    """Sends without blocking, receives without blocking; reconnects by itself. Owned by the supervisor's thread."""
+
+    def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int) -> None:
+        self.address, self._job, self._node = address, job, node
+        self._incarnation = uuid.uuid4().hex
+        self._seq = 0
+        self.heard = False  # whether the manager has ever answered
+        self.refused: str | None = None
+        context: zmq.Context[Any] = zmq.Context.instance()
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        self.socket.curve_serverkey = keys.server_public
+        self.socket.curve_publickey = keys.client_public
+        self.socket.curve_secretkey = keys.client_secret
+        self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 100)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, 1000)
+        if ":" in address[0]:
+            self.socket.setsockopt(zmq.IPV6, 1)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._told = False
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        self.socket.connect(f"tcp://{host}:{address[1]}")
+
+    def send(self, message: Any) -> bool:
+        """False when the queue is full: the manager has been away for long."""
+        self._seq += 1
+        body = messages.encode(message)
+        envelope = messages.Envelope(messages.VERSION, self._job, self._node, self._incarnation, self._seq, body)
+        try:
+            self.socket.send(messages.seal(envelope), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> Any | None:
+        """The next message of the manager, None when there is none. What is not one is dropped."""
+        while True:
+            try:
+                data = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                envelope = messages.unseal(data)
+                if envelope.job != self._job or envelope.sender != -1:
+                    raise messages.BadMessage("not from this job's manager")
+                message = messages.decode(envelope.body)
+            except messages.BadMessage as error:
+                log.warning("a message from %s:%d was dropped: %s", *self.address, error)
+                continue
+            self.heard = True
+            return message
+
+    def read_monitor(self) -> None:
+        """Say once that the handshake is refused: a wrong secret looks like silence otherwise."""
+        from zmq.utils.monitor import recv_monitor_message
+
+        while self.monitor.poll(0):
+            recv_monitor_message(self.monitor)
+            if not self._told and not self.heard:
+                self._told = True
+                log.error(
+                    "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's", *self.address
+                )
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()

@@ -1,0 +1,144 @@
+"""The processes of a node: what the launcher started, what the zygote forked, and how their end is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import msgpack
+
+log = logging.getLogger("taskd.agent")
+
+_PF_EXITING = 0x4
+
+
+class Forked:
+    """A rank that the zygote forked, with the part of subprocess.Popen that torch's handlers use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._over = threading.Event()
+
+    def end(self, status: int) -> None:
+        self.returncode = status
+        self._over.set()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._over.wait(timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class Handler:
+    """Stands where torch keeps a SubprocessHandler."""
+
+    def __init__(self, proc: Forked | subprocess.Popen[bytes], local_rank: int) -> None:
+        self.proc, self.local_rank_id = proc, local_rank
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+
+
+class Zygote:
+    """The agent's side of `zygote.py`. `request` and `receive` never block."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self.socket = ours
+        self.ready = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "taskd.agent.zygote", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def request(self, message: dict[str, Any]) -> bool:
+        """False when the zygote is not there to take it."""
+        try:
+            self.socket.send(msgpack.packb(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None when there is none. Raises EOFError when the zygote is gone."""
+        try:
+            data = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            raise EOFError
+        return dict(msgpack.unpackb(data))
+
+    def close(self) -> None:
+        self.socket.close()  # it ends at the end of its socket
+        try:
+            self._process.wait(1.0)  # an import under way is not interrupted by that; a second is enough for everything else
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def leaving(pid: int) -> bool:
+    """Whether the process is dead or on its way: true within 0.3 ms of a SIGKILL, long before its parent is told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
+
+
+def exit_code(pidfd: int) -> int | None:
+    """How the child behind `pidfd` ended, without reaping it (torchrun needs its exit code); None: it has not, or is not our child."""
+    with contextlib.suppress(OSError):
+        info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+    return None
+
+
+def describe(code: int | None, records: list[dict[str, Any]]) -> str:
+    """Why a process ended, from its exit code where known and the record that libtaskd left."""
+    fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
+    if fatal is not None:
+        name = _signal_name(fatal["sig"])
+        return f"killed by {name} at address {fatal['addr']:#x}" if fatal["sig"] in (signal.SIGSEGV, signal.SIGBUS) else f"killed by {name}"
+    if code is not None and code < 0:
+        return f"killed by {_signal_name(-code)}" + (" (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else "")
+    if code is not None:
+        return f"exited with status {code}"
+    ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)
+    if ended is not None:
+        return f"exited with status {ended['code']}" if ended["kind"] == "exit" else "called abort()"
+    return "killed by SIGKILL (by somebody, or by the kernel for want of memory)"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

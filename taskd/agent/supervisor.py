@@ -1,0 +1,560 @@
+"""The agent's loop: one thread over the manager's socket, the ranks' sockets, their pidfds and the zygote.
+
+Nothing is decided here. What happens on the node is told to the manager; what the manager orders is done or handed to the ranks. The
+launcher's own thread asks `verdict()` what to make of its processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from taskd import vault
+from taskd.agent.link import Link
+from taskd.agent.processes import Forked, Handler, Zygote, describe, exit_code, leaving
+from taskd.core import commands, events
+from taskd.cython_api import core, library_path
+from taskd.protocol import messages
+from taskd.protocol.keys import Keys
+
+log = logging.getLogger("taskd.agent")
+
+HEARTBEAT = 1.0  # seconds; the manager counts an agent as lost after ten of them
+BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
+SLOW = 3.0  # a computing rank may take this many usual steps to see a pause
+
+
+@dataclass
+class Rank:
+    """One local rank and its present process."""
+
+    number: int
+    local: int
+    process: Any  # subprocess.Popen or Forked
+    pidfd: int | None
+    incarnation: int = 0
+    channel: socket.socket | None = None
+    joined: bool = False
+    over: str | None = None  # how its process ended
+    left: events.Position | None = None
+    paused: int = 0  # number of the last pause it reported
+    usual_step: float = 0.0  # seconds
+    seen: tuple[int, float] = (0, 0.0)  # step and time of the last look
+
+
+@dataclass
+class Epoch:
+    """What belongs to one start of all the node's ranks."""
+
+    number: int
+    directory: Path
+    page: core.Page
+    ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
+    generation: int = 0
+    pause: int = 0
+    protected: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way), "restart", "give up"."""
+
+    what: str
+    reason: str = ""
+
+
+class Supervisor:
+    """See the module docstring. Public methods are called by the launcher's thread."""
+
+    def __init__(self, address: Callable[[], tuple[str, int]], keys: Keys, job: str, manager_wait: float, preload: bool) -> None:
+        self._address, self._keys, self._job, self._manager_wait, self._preload = address, keys, job, manager_wait, preload
+        self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._listener.bind("\0" + self._name)
+        self._listener.listen(64)
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._verdict: Verdict | None = None
+        self._epoch: Epoch | None = None
+        self._link: Link | None = None
+        self._zygote: Zygote | None = None
+        self._store: Any = None
+        self._store_address = ("", 0)
+        self._asked: dict[int, tuple[Rank, dict[str, Any]]] = {}  # tickets of the zygote
+        self._forked: dict[int, Forked] = {}
+        self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
+        self._waiting_since: float | None = None
+        self._closing = False
+        self._running = False
+        self._thread = threading.Thread(target=self._loop, name="taskd-agent", daemon=True)
+        self.context: Any = None  # torch's SubprocessContext
+        self.node = 0
+
+    # -- the launcher's side -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, node: int, number: int, environments: dict[int, dict[str, str]]) -> None:
+        """Make the shared memory of a new epoch and put its names into the ranks' environments, before they are started."""
+        self.node = node
+        self._drop_epoch()
+        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        directory = Path(tempfile.mkdtemp(prefix="taskd-", dir=base))
+        page = core.Page.create(str(directory / "page"), len(environments))
+        for local, environment in environments.items():
+            environment.update(
+                TASKD_AGENT=self._name,
+                TASKD_PAGE=str(directory / "page"),
+                TASKD_VAULT=str(directory),
+                TASKD_SLOT=str(local),
+                TASKD_LOCAL_RANK=str(local),
+                TASKD_INCARNATION="0",
+            )
+            if self._preload:
+                present = os.environ.get("LD_PRELOAD", "")
+                ours = library_path()
+                environment["LD_PRELOAD"] = present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)
+        self._next = Epoch(number, directory, page)
+
+    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]]) -> None:
+        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once."""
+        epoch = self._next
+        self.context = context
+        for local, handler in context.subprocess_handlers.items():
+            pidfd = _pidfd(handler.proc.pid)
+            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd)
+        if self._store is None:
+            self._store, self._store_address = store()
+        if self._zygote is None:
+            environment = {**os.environ, **context.envs[0]}
+            environment.pop("TASKD_SLOT", None)
+            self._zygote = Zygote(environment)
+        if self._link is None:
+            self._link = Link(self._address(), self._keys, self._job, self.node)
+        with self._lock:
+            self._epoch, self._verdict = epoch, None
+        if not self._running:
+            self._running = True
+            self._thread.start()
+        self._call(self._announce)
+
+    def verdict(self) -> Verdict:
+        """What the launcher shall make of its processes now."""
+        self._retired = [p for p in self._retired if p.poll() is None]
+        with self._lock:
+            if self._verdict is not None:
+                return self._verdict
+            epoch = self._epoch
+            if epoch is None or not epoch.protected:
+                return Verdict("native")
+            return Verdict("native" if all(r.over == "ended well" for r in epoch.ranks.values()) else "hold")
+
+    def dead(self) -> list[Rank]:
+        """Ranks whose process has failed, for the launcher's report."""
+        epoch = self._epoch
+        return [r for r in epoch.ranks.values() if r.over not in (None, "ended well")] if epoch else []
+
+    def stopping(self) -> None:
+        """The launcher is about to stop its processes: their ends are not faults."""
+        with self._lock:
+            self._epoch, old = None, self._epoch
+        self._old = old
+
+    def close(self, ok: bool, why: str) -> None:
+        """The launcher leaves. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self.stopping()
+        if self._running:
+            self._call(lambda: self._tell(events.AgentLeft(self.node, ok, why[:500])))
+            self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
+        if self._zygote is not None:
+            self._zygote.close()
+        self._drop_epoch()
+        self._listener.close()
+
+    # -- the thread --------------------------------------------------------------------------------------------------------------
+
+    def _call(self, action: Callable[[], None]) -> None:
+        self._calls.put(action)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    def _loop(self) -> None:
+        link = self._link
+        assert link is not None
+        beat = time.monotonic()
+        while True:
+            try:
+                now = time.monotonic()
+                if now >= beat:
+                    self._beat(now)
+                    beat = now + HEARTBEAT
+                self._turn(link, beat - now)
+            except Exception:
+                log.exception("the agent's loop goes on after an error")
+            if self._closing and self._calls.empty():
+                link.close()
+                return
+
+    def _turn(self, link: Link, timeout: float) -> None:
+        poller = zmq.Poller()
+        poller.register(link.socket, zmq.POLLIN)
+        poller.register(link.monitor, zmq.POLLIN)
+        poller.register(self._listener, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        zygote, epoch = self._zygote, self._epoch
+        if zygote is not None:
+            poller.register(zygote.socket, zmq.POLLIN)
+        watched: dict[int, Rank] = {}
+        for rank in epoch.ranks.values() if epoch else ():
+            if rank.channel is not None:
+                poller.register(rank.channel, zmq.POLLIN)
+                watched[rank.channel.fileno()] = rank
+            if rank.pidfd is not None and rank.over is None:
+                poller.register(rank.pidfd, zmq.POLLIN)
+                watched[rank.pidfd] = rank
+        ready = {s if isinstance(s, (int, zmq.Socket)) else s.fileno() for s, _ in poller.poll(max(timeout, 0.0) * 1000)}
+        if self._wake_read in ready:
+            os.read(self._wake_read, 4096)
+        while not self._calls.empty():
+            self._calls.get()()
+        if epoch is not None and epoch is self._epoch:
+            for fd in ready & set(watched):
+                rank = watched[fd]
+                if fd == rank.pidfd:
+                    self._ended(epoch, rank, exit_code(rank.pidfd))
+                elif rank.channel is not None:
+                    self._hear(epoch, rank)
+        if self._listener.fileno() in ready:
+            self._accept()
+        if zygote is not None and zygote.socket.fileno() in ready:
+            self._hear_zygote(zygote)
+        if link.monitor in ready:
+            link.read_monitor()
+        while (order := link.receive()) is not None:
+            self._obey(order)
+
+    def _beat(self, now: float) -> None:
+        epoch = self._epoch
+        self._tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
+        link = self._link
+        assert link is not None
+        if epoch is None:
+            return
+        for rank in epoch.ranks.values():
+            step = epoch.page.read(rank.local).step
+            if step > rank.seen[0] and rank.seen[1]:
+                rank.usual_step = (now - rank.seen[1]) / (step - rank.seen[0])
+            if step != rank.seen[0] or not rank.seen[1]:
+                rank.seen = (step, now)
+        if link.heard or not any(r.joined for r in epoch.ranks.values()):
+            return
+        if self._waiting_since is None:
+            self._waiting_since = now
+            log.warning("no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR", *link.address)
+        elif now - self._waiting_since > self._manager_wait and self._waiting_since > 0:
+            reason = f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s"
+            log.error("%s: this job is not protected", reason)
+            self._waiting_since = -1.0
+            self._tell_ranks(epoch, messages.Unprotected(reason))
+
+    # -- what the ranks say ------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+        connection.settimeout(2.0)  # a rank sends its hello in the same breath
+        try:
+            if uid != os.getuid():
+                raise messages.BadMessage(f"a process of user {uid}")
+            hello = messages.decode(connection.recv(messages.MAX_BYTES))
+            if not isinstance(hello, messages.RankHello):
+                raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
+            epoch = self._epoch
+            rank = next((r for r in epoch.ranks.values() if r.number == hello.rank), None) if epoch else None
+            if epoch is None or rank is None or hello.incarnation != rank.incarnation or rank.channel is not None:
+                raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
+        except (OSError, messages.BadMessage) as error:
+            log.warning("a connection to the agent's socket was refused: %s", error)
+            connection.close()
+            return
+        connection.setblocking(False)
+        rank.channel = connection
+        threading.Thread(target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True).start()
+        # what came together with the hello is read at the next turn: the socket is ready at once
+
+    def _hear(self, epoch: Epoch, rank: Rank) -> None:
+        assert rank.channel is not None
+        try:
+            data = rank.channel.recv(messages.MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            rank.channel.close()
+            rank.channel = None
+            return
+        try:
+            message = messages.decode(data)
+        except messages.BadMessage as error:
+            log.error("rank %d sent what is not a message: %s", rank.number, error)
+            return
+        if getattr(message, "rank", None) != rank.number or message.incarnation != rank.incarnation:
+            log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
+            return
+        if isinstance(message, events.RankJoined):
+            rank.joined = True
+            if self._waiting_since is not None and self._waiting_since < 0:
+                self._tell_rank(rank, messages.Unprotected("no manager answered"))
+        elif isinstance(message, events.RankPaused):
+            rank.paused = message.pause
+        self._tell(message)
+
+    def _watch_death(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone, whatever its memory."""
+        with contextlib.suppress(OSError, ValueError):
+            epoch.page.wait_death(rank.local)
+            self._call(lambda: self._gone(epoch, rank, incarnation))
+
+    def _gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if rank.incarnation != incarnation or rank.over is not None or self._epoch is not epoch:
+            return
+        view = epoch.page.read(rank.local)
+        if not leaving(view.pid):
+            return  # let go on purpose (exec): the pidfd will tell
+        if view.phase != core.DONE:  # an interpreter that ends by itself says so first; its exit code is worth waiting for
+            self._ended(epoch, rank, exit_code(rank.pidfd) if rank.pidfd is not None else None, certain=True)
+
+    def _ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
+        """The rank's process is gone, or surely going (`certain`)."""
+        if rank.over is not None:
+            return
+        if code is None and isinstance(rank.process, Forked) and not certain:
+            return  # the zygote will say with what code
+        view = epoch.page.read(rank.local)
+        if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP)):
+            rank.over = "ended well"
+            self._tell(events.RankEnded(rank.number, rank.incarnation))
+            return
+        cause = describe(code, epoch.page.records(rank.local))
+        rank.over = cause
+        with contextlib.suppress(OSError):
+            rank.left = vault.left_behind(epoch.directory, rank.local)
+        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.process.pid, cause, view.step, core.PHASES[view.phase])
+        self._tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
+
+    # -- what the manager orders -------------------------------------------------------------------------------------------------
+
+    def _obey(self, order: Any) -> None:
+        epoch = self._epoch
+        if isinstance(order, messages.Who):
+            self._announce()
+        elif isinstance(order, messages.Refused):
+            log.error("the manager refuses this node: %s", order.reason)
+            self._waiting_since = -1.0
+            if epoch is not None:
+                self._tell_ranks(epoch, messages.Unprotected(order.reason))
+        elif epoch is None:
+            return
+        elif isinstance(order, commands.Pause):
+            self._pause(epoch, order)
+        elif isinstance(order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)):
+            if isinstance(order, commands.Rebuild):
+                epoch.generation = order.generation
+            elif isinstance(order, commands.Resume):
+                with self._lock:
+                    epoch.protected = True
+            self._tell_ranks(epoch, order)
+        elif isinstance(order, (commands.Replace, commands.Kill)):
+            rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None)
+            if rank is None:
+                log.error("the manager speaks of rank %d, which is not on this node", order.rank)
+            elif isinstance(order, commands.Replace):
+                self._replace(epoch, rank, order.incarnation)
+            elif order.incarnation == rank.incarnation and rank.over is None:
+                log.warning("rank %d is ended: %s", rank.number, order.reason)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(rank.process.pid, signal.SIGKILL)
+        elif isinstance(order, commands.RestartAll):
+            if dict(order.epochs).get(self.node) == epoch.number:
+                self._decide(Verdict("restart", order.reason))
+        elif isinstance(order, commands.GiveUp):
+            self._decide(Verdict("give up", order.reason))
+
+    def _decide(self, verdict: Verdict) -> None:
+        log.error("%s: %s", verdict.what, verdict.reason)
+        with self._lock:
+            self._verdict = verdict
+
+    def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
+        epoch.pause = max(epoch.pause, order.pause)
+        epoch.page.pause(order.pause)
+        for rank in epoch.ranks.values():
+            self._tell_rank(rank, order)
+        for rank in epoch.ranks.values():
+            if rank.over is not None or rank.paused >= order.pause or not rank.joined:
+                continue
+            phase = epoch.page.read(rank.local).phase
+            allowance = BETWEEN_STEPS if phase in (core.COMMITTED, core.SETUP, core.DONE) else SLOW * rank.usual_step
+            self._tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(allowance)))
+
+    def _replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if incarnation <= rank.incarnation:
+            return  # repeated
+        if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
+        if rank.channel is not None:
+            rank.channel.close()
+            rank.channel = None
+        if rank.pidfd is not None:
+            os.close(rank.pidfd)
+        if isinstance(rank.process, subprocess.Popen):
+            self._retired.append(rank.process)
+        rank.pidfd, rank.over, rank.incarnation, rank.joined = None, None, incarnation, True
+        epoch.page.reset(rank.local)
+        environment = {**os.environ, **self.context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)}
+        arguments = [str(a) for a in self.context.args[rank.local]]
+        request = {
+            "ticket": rank.number * 1_000_000 + incarnation,
+            "env": environment,
+            "command": arguments,
+            "cwd": os.getcwd(),
+            "stdout": self.context.stdouts[rank.local],
+            "stderr": self.context.stderrs[rank.local],
+        }
+        python = bool(arguments) and arguments[0] == "-u"  # torchrun puts it in front of a script or -m module
+        if python and self._zygote is not None and self._zygote.request(request):
+            self._asked[request["ticket"]] = (rank, request)
+        else:
+            self._start_slowly(rank, request, python)
+
+    def _start_slowly(self, rank: Rank, request: dict[str, Any], python: bool) -> None:
+        """Without a zygote: a fresh interpreter, or the user's own program."""
+        command = request["command"]
+        if python:
+            command = [self.context.entrypoint, "-u", "-m", "taskd.worker.replacement", *command[1:]]
+        else:
+            command = [self.context.entrypoint, *command]
+        with contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(open(p, "ab")) if p else None for p in (request["stdout"], request["stderr"])]
+            process = subprocess.Popen(command, env=request["env"], stdout=streams[0], stderr=streams[1], start_new_session=True)
+        self._install(rank, process)
+
+    def _install(self, rank: Rank, process: Any) -> None:
+        """Put the new process where torch's launcher looks for its rank."""
+        rank.process, rank.pidfd = process, _pidfd(process.pid)
+        self.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
+        log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
+
+    def _hear_zygote(self, zygote: Zygote) -> None:
+        try:
+            while (message := zygote.receive()) is not None:
+                if "started" in message:
+                    rank, request = self._asked.pop(message["ticket"])
+                    process = self._forked[message["started"]] = Forked(message["started"])
+                    if request["ticket"] == rank.number * 1_000_000 + rank.incarnation:
+                        self._install(rank, process)
+                    else:
+                        process.send_signal(signal.SIGKILL)  # overtaken by a newer replacement
+                elif "ended" in message:
+                    self._forked_ended(message["ended"], message["status"])
+                elif "ready" in message:
+                    zygote.ready = True
+                    log.info("zygote is ready")
+        except EOFError:
+            log.warning("the zygote has ended; replacements are started the slow way")
+            self._zygote = None
+            zygote.close()
+            for pid in [p for p, f in self._forked.items() if f.returncode is None and leaving(p)]:
+                self._forked_ended(pid, -signal.SIGKILL)
+            for rank, request in self._asked.values():
+                self._start_slowly(rank, request, True)
+            self._asked.clear()
+
+    def _forked_ended(self, pid: int, status: int) -> None:
+        process = self._forked.pop(pid, None)
+        if process is None:
+            return
+        process.end(status)
+        epoch = self._epoch
+        for rank in epoch.ranks.values() if epoch else ():
+            if rank.process is process and epoch is not None:
+                self._ended(epoch, rank, status)
+
+    # -- saying ------------------------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        """Everything a manager has to know about this node."""
+        epoch = self._epoch
+        if epoch is None:
+            return
+        ranks = list(epoch.ranks.values())
+        self._tell(
+            events.AgentJoined(
+                node=self.node,
+                ranks=tuple(r.number for r in ranks),
+                store=self._store_address,
+                epoch=epoch.number,
+                incarnations=tuple(r.incarnation for r in ranks),
+                joined=tuple(r.number for r in ranks if r.joined),
+                waiting=tuple(r.number for r in ranks if r.over is None and epoch.page.read(r.local).phase == core.PAUSED) if epoch.protected else (),
+                dead=tuple(r.number for r in ranks if r.over not in (None, "ended well")),
+                generation=epoch.generation if epoch.protected else 0,
+                pause=epoch.pause,
+            )
+        )
+
+    def _tell(self, message: Any) -> None:
+        assert self._link is not None
+        if not self._link.send(message):
+            log.error("the manager does not take messages; %s was dropped", type(message).__name__)
+
+    def _tell_ranks(self, epoch: Epoch, message: Any) -> None:
+        for rank in epoch.ranks.values():
+            self._tell_rank(rank, message)
+
+    def _tell_rank(self, rank: Rank, message: Any) -> None:
+        if rank.channel is not None:
+            with contextlib.suppress(OSError):  # it is dying; its death will be told
+                rank.channel.send(messages.encode(message))
+
+    def _drop_epoch(self) -> None:
+        for epoch in (self._epoch, getattr(self, "_old", None)):
+            if epoch is None:
+                continue
+            for rank in epoch.ranks.values():
+                if rank.channel is not None:
+                    rank.channel.close()
+                if rank.pidfd is not None:
+                    os.close(rank.pidfd)
+                rank.channel, rank.pidfd = None, None
+            shutil.rmtree(epoch.directory, ignore_errors=True)
+        self._epoch = self._old = None
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None

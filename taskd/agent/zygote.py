@@ -1,0 +1,134 @@
+"""A process that has imported what ranks import and forks one in ~10 ms instead of starting an interpreter in ~2 s.
+
+Run as `python -u -m taskd.agent.zygote FD`, with the ranks' environment but no slot of its own. It has one thread, holds no process group and
+never computes: a fork after an OpenMP parallel region hangs for ever (docs/design.md). One request is answered at a time over the
+socket FD; the exit of a child is told over the same socket. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgpack
+
+WARM = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch._dynamo",  # the first optimizer would import it: 1 s
+    "torch.utils.data",
+    "torch.utils.data.distributed",
+    "torch.distributed.elastic.multiprocessing.errors",
+    "torch.testing._internal.distributed.fake_pg",
+    "numpy",
+    "runpy",
+    "taskd.worker.protection",
+    "taskd.worker.replacement",
+)
+
+
+def main() -> None:
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
+    die_with_parent()
+    for name in WARM:
+        importlib.import_module(name)
+    import torch
+
+    # the first optimizer also registers things; built on one element it runs no parallel region
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    gc.collect()
+    gc.freeze()  # a child must not write into every page by collecting what it inherited
+    line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
+    request = serve(line)
+    if request is not None:
+        become_rank(request)
+
+
+def die_with_parent() -> None:
+    """The launcher's main thread started this process and lives as long as the launcher."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def serve(line: socket.socket) -> dict[str, Any] | None:
+    """Fork a rank for each request; in the child, return the request."""
+    children: dict[int, int] = {}  # pidfd -> pid
+    while True:
+        ready = select.select([line, *children], [], [])[0]
+        for fd in [f for f in ready if f is not line]:
+            pid = children.pop(fd)
+            _, status = os.waitpid(pid, 0)
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                line.send(msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)}))
+        if line not in ready:
+            continue
+        try:
+            data = line.recv(1 << 20)
+        except OSError:
+            return None
+        if not data:
+            return None
+        request = msgpack.unpackb(data)
+        if "warm" in request:
+            warm(request["warm"])
+            continue
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            for fd in children:
+                os.close(fd)
+            return dict(request)
+        children[os.pidfd_open(pid)] = pid
+        line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
+
+
+def warm(names: list[str]) -> None:
+    """Import what the ranks have imported. A module that starts a thread would spoil every later fork: the zygote then ends, and
+    replacements are started the slow way."""
+    for name in names:
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:
+        print("taskd zygote: a module of the script starts a thread on import; replacements will be started without it", file=sys.stderr)
+        os._exit(0)
+    gc.collect()
+    gc.freeze()
+
+
+def become_rank(request: dict[str, Any]) -> None:
+    """In the child: take the rank's environment, streams and session, then run the script as its predecessor ran it."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    for number, path in ((1, request["stdout"]), (2, request["stderr"])):
+        if path:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(fd, number)
+            os.close(fd)
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    from taskd.cython_api import core
+    from taskd.worker import replacement
+
+    core.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
+    replacement.run(request["command"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The ten documented functions of taskd, under their documented names, arguments and results.
+
+They check what they are given, never raise for it (the reason is logged and False returned), and do not change the caller's
+dicts. There is one manager, worker and agent per process. Importing this module loads neither torch nor ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from taskd import logs, settings
+
+__all__ = [
+    "destroy_taskd_proxy",
+    "destroy_taskd_worker",
+    "init_taskd_agent",
+    "init_taskd_manager",
+    "init_taskd_proxy",
+    "init_taskd_worker",
+    "register_func",
+    "start_taskd_agent",
+    "start_taskd_manager",
+    "start_taskd_worker",
+]
+
+OPERATORS = ("KILL_WORKER", "START_ALL_WORKER", "MONITOR", "RESTART", "START_WORKER_LIST")
+WORKER_FRAMEWORKS = ("pt", "ms")
+AGENT_FRAMEWORKS = ("PyTorch", "MindSpore")
+MAX_RANK = 2**31 - 1
+MAX_DISK_MB = 2**31 - 1
+
+log = logging.getLogger("taskd.api")
+
+_manager: Any = None  # a manager.config.Config
+_worker: int | None = None
+_agent: tuple[str, Any] | None = None  # framework, the launcher's agent
+_operators: dict[str, Callable[..., Any]] = {}
+
+
+# -- manager ---------------------------------------------------------------------------------------------------------------
+
+
+def init_taskd_manager(config: dict[str, Any]) -> bool:
+    """Check the manager's config and keep it for `start_taskd_manager`.
+
+    Keys: `job_id` (str; None: MINDX_TASK_ID), `node_nums` (int), `proc_per_node` (int); optional `fault_recover` and
+    `taskd_enable` ("on" or "off"), `plugin_dir`, `cluster_infos` (accepted, not used). Each mistake is one line in the log.
+    """
+    from taskd.manager.config import BadConfig, parse
+
+    global _manager
+    logs.setup("manager")
+    try:
+        parsed = parse(config)
+    except BadConfig as error:
+        for line in error.errors:
+            log.error("init_taskd_manager: %s", line)
+        return False
+    for warning in parsed.warnings:
+        log.warning("init_taskd_manager: %s", warning)
+    _manager = parsed
+    return True
+
+
+def start_taskd_manager() -> bool:
+    """Run the manager in this thread until the job is over. True iff it ended well; why not is in the log."""
+    from taskd.manager.endpoint import PortInUse
+    from taskd.manager.start import make
+    from taskd.protocol.keys import BadSecret
+
+    logs.setup("manager")
+    if _manager is None:
+        log.error("start_taskd_manager: there is no config; call init_taskd_manager first, and look at what it returned")
+        return False
+    try:
+        server = make(_manager)
+        server.open()
+    except (PortInUse, settings.BadSetting, BadSecret) as error:
+        log.error("start_taskd_manager: %s", error)
+        return False
+    return server.run().ok is True
+
+
+# -- worker ----------------------------------------------------------------------------------------------------------------
+
+
+def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt") -> bool:
+    """Tell taskd that this process is the training rank `rank_id`; `framework` is "pt" or "ms".
+
+    Under an agent (TASKD_SLOT and TASKD_PAGE are set) the process is attached to its node's state page, if it is not already.
+    `upper_limit_of_disk_in_mb` bounds what profiling may write; this version writes none.
+    """
+    global _worker
+    wrong = (
+        _not_int("rank_id", rank_id, 0, MAX_RANK, "give the global rank, torch.distributed.get_rank()")
+        or _not_int("upper_limit_of_disk_in_mb", upper_limit_of_disk_in_mb, 0, MAX_DISK_MB, "leave it out for 5000")
+        or _not_one_of("framework", framework, WORKER_FRAMEWORKS)
+    )
+    if wrong:
+        return _refuse("init_taskd_worker", wrong)
+    if not _attach():
+        return False
+    _worker = rank_id
+    return True
+
+
+def start_taskd_worker() -> bool:
+    """Documented as the start of the rank's monitoring, which in taskd begins with `init_taskd_worker` already."""
+    if _worker is None:
+        return _refuse(
+            "start_taskd_worker", "there is no worker; call init_taskd_worker(rank_id) first, and see what it returned"
+        )
+    return True
+
+
+def destroy_taskd_worker() -> bool:
+    """Forget the worker. The process stays attached to the state page, so that a later death is still explained."""
+    global _worker
+    if _worker is None:
+        return _refuse("destroy_taskd_worker", "there is no worker to destroy")
+    _worker = None
+    return True
+
+
+def _attach() -> bool:
+    slot, page = os.environ.get("TASKD_SLOT"), os.environ.get("TASKD_PAGE")
+    if not slot or not page:
+        return True  # no agent started this process: nothing to attach to
+    if not (slot.isascii() and slot.isdigit()):
+        return _refuse("init_taskd_worker", f"TASKD_SLOT={slot!r}: allowed is a number; the agent sets it, leave it alone")
+    try:
+        from taskd.cython_api import core
+    except ImportError as error:
+        text = "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed later and not explained"
+        log.warning(text, error)
+        return True
+    try:
+        core.attach(page, int(slot))
+    except (OSError, ValueError) as error:
+        return _refuse("init_taskd_worker", f"slot {slot} of the state page {page} cannot be had: {error}")
+    return True
+
+
+# -- agent -----------------------------------------------------------------------------------------------------------------
+
+
+def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # noqa: B006 (the documented signature; never changed)
+    """Keep the launcher's agent for `start_taskd_agent`.
+
+    `config` may have `Framework` ("PyTorch" or "MindSpore"), `UpstreamAddr`, `UpstreamPort`, `ServerRank`; `cls` is torchrun's
+    elastic agent object, needed for PyTorch.
+    """
+    global _agent
+    wrong = _wrong_config(config, ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank"))
+    framework = "" if wrong else config.get("Framework", "PyTorch")
+    wrong = wrong or _not_one_of("Framework", framework, AGENT_FRAMEWORKS)
+    if not wrong and framework == "PyTorch" and not callable(getattr(cls, "run", None)):
+        wrong = f"cls is {type(cls).__name__}, which has no run(): give torchrun's elastic agent object"
+    if wrong:
+        return _refuse("init_taskd_agent", wrong)
+    _agent = (framework, cls)
+    return True
+
+
+def start_taskd_agent() -> Any:
+    """Run the launcher's agent until its ranks have ended; returns its result (torch's RunResult), None without an agent."""
+    if _agent is None:
+        log.error("start_taskd_agent: there is no agent; call init_taskd_agent first, and look at what it returned")
+        return None
+    framework, agent = _agent
+    if framework != "PyTorch":
+        log.error("start_taskd_agent: no agent of %s is run by this function in this version; use its own launcher", framework)
+        return None
+    return agent.run()
+
+
+def register_func(operator: str, func: Callable[..., Any]) -> bool:
+    """Keep the launcher's function for an operator: KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART or START_WORKER_LIST."""
+    wrong = _not_one_of("operator", operator, OPERATORS)
+    if not wrong and not callable(func):
+        wrong = f"func for {operator} is {type(func).__name__}, which cannot be called"
+    if wrong:
+        return _refuse("register_func", wrong)
+    _operators[operator] = func
+    return True
+
+
+# -- proxy -----------------------------------------------------------------------------------------------------------------
+
+
+def init_taskd_proxy(config: dict[str, Any]) -> bool:
+    """Check the config of a proxy. None is run: agents of taskd connect to the manager themselves."""
+    wrong = _wrong_config(config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank"))
+    if wrong:
+        return _refuse("init_taskd_proxy", wrong)
+    log.info("init_taskd_proxy: nothing to start, agents connect to the manager directly (port %d)", settings.PORT)
+    return True
+
+
+def destroy_taskd_proxy() -> bool:
+    """There is no proxy process, so there is nothing to end."""
+    return True
+
+
+# -- small -----------------------------------------------------------------------------------------------------------------
+
+
+def _refuse(function: str, reason: str) -> bool:
+    log.error("%s: %s", function, reason)
+    return False
+
+
+def _not_int(name: str, value: object, lowest: int, highest: int, remedy: str) -> str:
+    if type(value) is int and lowest <= value <= highest:
+        return ""
+    return f"{name} is {value!r}: allowed is an int from {lowest} to {highest}; {remedy}"
+
+
+def _not_one_of(name: str, value: object, known: tuple[str, ...]) -> str:
+    if isinstance(value, str) and value in known:
+        return ""
+    return f"{name} is {value!r}: allowed is one of {', '.join(known)}"
+
+
+def _wrong_config(config: object, known: tuple[str, ...]) -> str:
+    """What is wrong with an agent's or proxy's dict; "" if nothing. Numbers are documented as strings; ints are taken too."""
+    if not isinstance(config, dict):
+        return f"config is {type(config).__name__}: give a dict with some of {', '.join(known)}"
+    for key, value in config.items():
+        if key not in known:
+            return f"config key {key!r} is unknown; known: {', '.join(known)}"
+        if key.endswith(("Port", "Rank")):
+            lowest, highest = (1, 65535) if key.endswith("Port") else (0, MAX_RANK)
+            text = str(value) if type(value) in (str, int) else ""
+            if not (text.isascii() and text.isdigit() and len(text) <= 10 and lowest <= int(text) <= highest):
+                return f"config key {key!r} is {value!r}: allowed is a number from {lowest} to {highest}, as a string"
+        elif not isinstance(value, str) or not value.strip():
+            return f"config key {key!r} is {value!r}: allowed is a string that is not empty"
+    return ""

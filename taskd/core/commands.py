@@ -1,0 +1,118 @@
+"""What the coordinator asks the shells to do. Orders to ranks travel through the agent of their node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from taskd.core.repair import Plan
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Every rank leaves its collectives and waits; repeated requests with the same number are harmless."""
+
+    pause: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Start a new process for `rank`."""
+
+    rank: int
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End the process of `rank`, if it is still `incarnation`."""
+
+    rank: int
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """All ranks make communicators of `generation` over the store at (host, port)."""
+
+    pause: int
+    generation: int
+    store: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Every rank brings its state to the start of `plan.step`."""
+
+    pause: int
+    generation: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Train on from the start of `step`."""
+
+    pause: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier step."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class RestartAll:
+    """All ranks are stopped and started anew by their launchers, which count it against --max_restarts.
+
+    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already.
+    """
+
+    epochs: tuple[tuple[int, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Stop all ranks and leave with an error; `reason` is the paragraph that the user reads."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The job is over; the manager may leave."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A decision in words, for log and journal."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Closed:
+    """An incident is over. `phases` in seconds."""
+
+    incident: int
+    strategy: str
+    faults: tuple[str, ...]
+    ranks: tuple[int, ...]
+    step: int
+    seconds: float
+    phases: dict[str, float] = field(hash=False)  # seconds, in order of first entry
+    tried: tuple[str, ...]
+    began: float
+
+
+Command = Pause | Replace | Kill | Rebuild | Restore | Resume | Release | RestartAll | GiveUp | End | Note | Closed

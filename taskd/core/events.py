@@ -1,0 +1,250 @@
+"""What can happen to a job. Every event is a frozen dataclass; the shells make them from messages and timers.
+
+`incarnation` numbers the processes that have held a rank: 0 is the one the launcher started, +1 for each replacement. An event
+from another incarnation than the present one is late and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class AgentJoined:
+    """An agent is connected and owns `ranks`; it tells everything it knows, so that a new manager can take over.
+
+    `epoch` counts whole restarts of the processes on that node; a new epoch starts from nothing.
+    """
+
+    node: int
+    ranks: tuple[int, ...]
+    store: tuple[str, int]  # where a rendezvous store hosted by this agent can be reached
+    epoch: int = 0
+    incarnations: tuple[int, ...] = ()  # of `ranks`, in their order; empty: all 0
+    joined: tuple[int, ...] = ()  # ranks whose scripts have called protect()
+    waiting: tuple[int, ...] = ()  # ranks that are paused
+    dead: tuple[int, ...] = ()  # ranks without a process
+    generation: int = 0  # the communicators' generation, 0: the scripts' own
+    pause: int = 0  # number of the newest pause
+
+
+@dataclass(frozen=True)
+class AgentLeft:
+    """The agent ended: `ok` when every rank of its node ended well."""
+
+    node: int
+    ok: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class AgentLost:
+    """Nothing has been heard of the agent for longer than the limit; `why` says which limit."""
+
+    node: int
+    why: str
+
+
+@dataclass(frozen=True)
+class RankJoined:
+    """The rank's script called protect()."""
+
+    rank: int
+    incarnation: int = 0
+
+
+@dataclass(frozen=True)
+class RankDied:
+    """The process of a rank is gone (or cannot be kept: `cause` says). `position` is what it left behind."""
+
+    rank: int
+    incarnation: int
+    cause: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True)
+class RankRaised:
+    """An exception is leaving the rank's attempt: the process will most likely end. `text` identifies it."""
+
+    rank: int
+    incarnation: int
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class CollectiveFailed:
+    """A living rank's communicator failed and nothing has told the rank why; it waits for orders."""
+
+    rank: int
+    incarnation: int
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rank stands, in steps of its training loop. Sets are steps whose record is complete and checked.
+
+    `final`: entry states recorded at the start of a step. `provisional`: recorded when the step before was committed, so
+    they miss what user code between two steps may have changed. `stripes`: this rank's part of the node's copy of the
+    training state at the start of a step. `clean`: the step at whose start the rank's training state in memory is, None when an
+    attempt has changed it. `drifted`: steps whose final entry differed from the provisional one.
+    """
+
+    step: int
+    clean: int | None
+    final: frozenset[int] = frozenset()
+    provisional: frozenset[int] = frozenset()
+    stripes: frozenset[int] = frozenset()
+    drifted: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class RankPaused:
+    """The rank has left its collectives for pause number `pause` and waits for orders."""
+
+    rank: int
+    incarnation: int
+    pause: int
+    position: Position
+
+
+@dataclass(frozen=True)
+class RankBusy:
+    """Asked to pause, the rank is in user code that it cannot be called out of; `allowance`: seconds it may still take."""
+
+    rank: int
+    incarnation: int
+    pause: int
+    allowance: float
+
+
+@dataclass(frozen=True)
+class RankReady:
+    """A replacement has run its script up to the first attempt and waits for orders."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class RankRebuilt:
+    rank: int
+    incarnation: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class RankRestored:
+    """State and private entry are in place; `digest` is the checksum of the shard, equal on all of its replicas."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """A living rank could not do what it was told in `generation`; it has left its collectives and waits."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepCommitted:
+    """The first step after a resume is committed on this rank."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RankFinished:
+    """The rank's loop over steps or batches is over before `step`; it waits for the others, still able to be taken back."""
+
+    rank: int
+    incarnation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RankEnded:
+    """The rank's process has ended well."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; deadlines are looked at."""
+
+
+Event = (
+    AgentJoined
+    | AgentLeft
+    | AgentLost
+    | RankJoined
+    | RankDied
+    | RankRaised
+    | CollectiveFailed
+    | RankPaused
+    | RankBusy
+    | RankReady
+    | RankRebuilt
+    | RankRestored
+    | RankFailed
+    | StepCommitted
+    | RankFinished
+    | RankEnded
+    | Tick
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits of the coordinator, all in seconds unless said otherwise. Where a number comes from stands beside it."""
+
+    nodes: int
+    ranks_per_node: int
+    ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
+    confirm: float = 0.3  # a collective failed, nobody is known dead: a death is told within ~1 ms on the same node
+    pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
+    pause: float = 10.0  # agents ask for more where a step usually takes longer (RankBusy)
+    replace: float = 120.0  # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
+    rebuild: float = 20.0  # 16 ranks need 0.2 s
+    restore: float = 120.0  # ~4 GB/s on a node
+    resume: float = 300.0  # the first step may be long; a hang in it is the watchdog's business, this is the last net
+    kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
+    replacements: int = 3  # deaths of a rank's replacements in one incident before the strategy is given up
+    rounds: int = 12  # pauses in one incident before the strategy is given up
+    form: float = 600.0  # from the first rank's protect() to the last one's
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.ranks_per_node < 1:
+            raise ValueError(f"nodes={self.nodes}, ranks_per_node={self.ranks_per_node}: both must be at least 1")
+
+
+@dataclass
+class Timeline:
+    """When each phase of an incident was entered, for the report."""
+
+    entered: list[tuple[str, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, now: float) -> None:
+        self.entered.append((phase, now))
+
+    def durations(self, end: float) -> dict[str, float]:
+        """Seconds spent in each phase, in order of first entry; a phase entered twice is summed."""
+        out: dict[str, float] = {}
+        for (phase, begin), (_, after) in zip(self.entered, [*self.entered[1:], ("", end)], strict=True):
+            out[phase] = out.get(phase, 0.0) + (after - begin)
+        return out

@@ -1,0 +1,84 @@
+"""What to try for a fault, what next, and why. The configured strategies, in their order of cost, are the rungs.
+
+Documented names and order of cost (settings table of the vendor's guide): retry, recover-in-place, recover, elastic-training,
+dump, exit. `exit` always stands at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+AVAILABLE = frozenset({"retry", "recover-in-place", "exit"})
+DEFAULT = ("retry", "recover-in-place", "exit")
+
+
+class UnknownStrategy(ValueError):
+    """A configured name is not one of the documented six."""
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """`"retry,recover"` -> the rungs in order of cost, `exit` last. Raises UnknownStrategy."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UnknownStrategy(f"recover-strategy {text!r} names no strategy; known: {', '.join(STRATEGIES)}")
+    for name in names:
+        if name not in STRATEGIES:
+            raise UnknownStrategy(f"recover-strategy {name!r} is unknown; known, joined by commas: {', '.join(STRATEGIES)}")
+    return tuple(s for s in STRATEGIES if s in names or s == "exit")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is broken, as the ladder sees it."""
+
+    dead: frozenset[int]  # ranks without a process
+    lost_nodes: frozenset[int]  # nodes whose agent is gone
+    protected: bool  # every rank had called protect() and begun its loop
+    ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
+
+
+@dataclass(frozen=True)
+class Rung:
+    strategy: str
+    reason: str
+    skipped: tuple[str, ...] = ()  # "strategy: why not" of the rungs passed over
+
+
+def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = ()) -> Rung:
+    """The first configured rung that fits `damage` and has not failed in this incident."""
+    spent, skipped = set(failed), []
+    for strategy in ladder:
+        why_not = "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
+        if why_not is None:
+            return Rung(strategy, _because(strategy, damage), tuple(skipped))
+        skipped.append(f"{strategy}: {why_not}")
+    return Rung("exit", "nothing else is left", tuple(skipped))
+
+
+def _unfit(strategy: str, damage: Damage) -> str | None:
+    if strategy == "exit":
+        return None
+    if strategy not in AVAILABLE:
+        return "not available in this version"
+    if not damage.protected:
+        return "not every rank has begun its protected loop"
+    if damage.ended:
+        return f"rank {min(damage.ended)} has ended already, the job is past its last step"
+    if strategy == "retry" and damage.dead:
+        return f"it keeps every process, and rank {min(damage.dead)} has none"
+    if damage.lost_nodes:
+        return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
+    return None
+
+
+def _because(strategy: str, damage: Damage) -> str:
+    if strategy == "retry":
+        return "every process is alive: rebuild the communicators and repeat the step"
+    if strategy == "recover-in-place":
+        dead = sorted(damage.dead)
+        if not dead:
+            return "no process is missing: rebuild the communicators and repeat the step"
+        return f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the same node"
+    return "the end of the ladder"

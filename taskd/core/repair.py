@@ -1,0 +1,125 @@
+"""Where to resume after a fault, and who gives the training state to whom. A pure function of what the ranks report.
+
+The rule in words. The interrupted step is the last one that *every* rank has begun: only there is the private state
+(random numbers, loader position, batch-norm statistics) of every rank known exactly. If some rank has run ahead, it goes back;
+nobody goes forward alone, because what a dead rank's random numbers would have been is not known.
+
+The training state at the start of that step is found, for each rank, in this order:
+1. its own memory, when no attempt has changed it;
+2. the stripes on its node: each rank of a node keeps 1/L of the state as it was at the start of the step, in shared memory
+   that outlives it, so L complete stripes are a whole copy;
+3. the memory of a replica that is clean, on the same node if possible, sources taken in turn;
+4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
+
+A *provisional* entry (recorded at the commit before) of a dead rank counts when a living rank has begun that step and found that user code
+between the steps had changed nothing: the ranks run the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from taskd.core.events import Position
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank as repair sees it. `position` is None for a rank of which nothing is known."""
+
+    rank: int
+    node: int
+    alive: bool
+    position: Position | None
+    shard: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's stripes.
+    `copies`: (destination, source) pairs, carried out after `stripes`."""
+
+    step: int
+    keep: tuple[int, ...]
+    stripes: tuple[int, ...]
+    copies: tuple[tuple[int, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    reason: str
+
+
+def plan(members: Iterable[Member]) -> Plan | Refusal:
+    """Decide for all ranks of a job; `members` has each rank once, in any order."""
+    ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
+    if not ranks:
+        return Refusal("the job has no ranks")
+    unknown = [r for r, m in ranks.items() if m.position is None]
+    if unknown:
+        return Refusal(f"{_ranks(unknown)} left no record of where they were" if len(unknown) > 1 else f"rank {unknown[0]} left no record of where it was")
+    steps = frozenset.intersection(*(_entries(m, ranks) for m in ranks.values()))
+    if not steps:
+        seen = ", ".join(f"rank {r}: {sorted(_entries(m, ranks)) or 'none'}" for r, m in ranks.items())
+        return Refusal(f"no step has the entry state of every rank ({seen})")
+    tried: list[str] = []
+    for step in sorted(steps, reverse=True):
+        found = _sources(step, ranks)
+        if isinstance(found, Plan):
+            return found
+        tried.append(found)
+    return Refusal("; ".join(tried))
+
+
+def _entries(member: Member, ranks: Mapping[int, Member]) -> frozenset[int]:
+    """Steps at whose start this rank's private state is known."""
+    position = member.position
+    assert position is not None
+    if member.alive:
+        return position.final | position.provisional
+    vouched = {
+        step
+        for step in position.provisional
+        if (alive := [m.position for m in ranks.values() if m.alive and m.position and step in m.position.final])
+        and not any(step in p.drifted for p in alive)
+    }
+    return position.final | vouched
+
+
+def _sources(step: int, ranks: Mapping[int, Member]) -> Plan | str:
+    """A plan for `step`, or why there is none."""
+    keep = [r for r, m in ranks.items() if m.alive and m.position is not None and m.position.clean == step]
+    nodes: dict[tuple[int, int], list[Member]] = {}
+    for m in ranks.values():
+        nodes.setdefault((m.node, m.shard), []).append(m)
+    whole = {
+        key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)
+    }
+    stripes = [r for r, m in ranks.items() if r not in keep and (m.node, m.shard) in whole]
+    rest = [r for r in ranks if r not in keep and r not in stripes]
+    given: dict[int, int] = dict.fromkeys(ranks, 0)
+    copies: list[tuple[int, int]] = []
+    for r in rest:
+        shard, node = ranks[r].shard, ranks[r].node
+        holders = [h for h in (*keep, *stripes) if ranks[h].shard == shard]
+        if not holders:
+            return f"at step {step} nobody holds the state of shard {shard}: no rank's memory is unchanged and no node's stripes are complete"
+        source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keep, h))
+        given[source] += 1
+        copies.append((r, source))
+    ahead = [r for r, m in ranks.items() if m.position is not None and m.position.step > step]
+    parts = [f"step {step} is the last that every rank has begun"]
+    if ahead:
+        parts.append(f"{_ranks(ahead)} ahead, taken back")
+    if stripes:
+        parts.append(f"{_ranks(stripes)} from the node's stripes")
+    if copies:
+        parts.append("; ".join(f"rank {d} from rank {s}" for d, s in copies))
+    if keep:
+        parts.append(f"{_ranks(keep)} as they are")
+    return Plan(step, tuple(keep), tuple(stripes), tuple(copies), ": ".join([parts[0], ", ".join(parts[1:])]))
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ",".join(map(str, ranks))

@@ -1,0 +1,83 @@
+"""`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own. Prints nothing on stdout.
+
+Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use; 128 + signal when SIGINT or
+SIGTERM ended it while the job went on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from taskd import logs, settings
+from taskd.manager import config
+from taskd.manager.endpoint import PortInUse
+from taskd.manager.start import make
+from taskd.protocol.keys import BadSecret
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+    wanted = {"job_id": arguments.job_id, "node_nums": arguments.nodes, "proc_per_node": arguments.ranks_per_node}
+    log = logs.setup("manager")
+    try:
+        parsed = config.parse(wanted)
+        for warning in parsed.warnings:
+            log.warning("%s", warning)
+        server = make(parsed, os.environ, arguments.bind, arguments.port)
+        server.open()
+    except PortInUse as error:
+        return _refuse(log, 3, str(error))
+    except config.BadConfig as error:
+        return _refuse(log, 2, *error.errors)
+    except (settings.BadSetting, BadSecret) as error:
+        return _refuse(log, 2, str(error))
+    got: list[int] = []
+
+    def leave(number: int, _frame: object) -> None:
+        got.append(number)
+        server.stop(f"{signal.Signals(number).name} was received; the job is not told to end")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    outcome = server.run()
+    if outcome.ok is None:
+        return 128 + got[0]
+    return 0 if outcome.ok else 1
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    about = "Decides what is done about the faults of one training job."
+    parser = argparse.ArgumentParser(prog="python -m taskd.manager", description=about)
+    parser.add_argument("--nodes", type=int, required=True, help=f"nodes of the job, 1 to {config.MAX_NODES}")
+    ranks = f"training processes on each node, 1 to {config.MAX_RANKS_PER_NODE}"
+    parser.add_argument("--ranks-per-node", type=int, required=True, help=ranks)
+    parser.add_argument("--job-id", help="default: MINDX_TASK_ID")
+    parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
+    parser.add_argument("--bind", help="IP address to listen on; default: POD_IP, else 127.0.0.1")
+    return parser.parse_args(argv)
+
+
+def _port(text: str) -> int:
+    try:
+        return settings.port({"TASKD_PORT": text})
+    except settings.BadSetting as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is {error.allowed}") from None
+
+
+def _refuse(log: logging.Logger, status: int, *lines: str) -> int:
+    """Why there is no manager is said on stderr whatever the log levels are, and once."""
+    printed = any(type(h) is logging.StreamHandler and h.level <= logging.ERROR for h in log.handlers)
+    for line in lines:
+        log.error("%s", line)
+        if not printed:
+            print(line, file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The config dict of `init_taskd_manager`, checked. All mistakes are told at once, one line each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskd import settings
+
+MAX_NODES = 100_000
+MAX_RANKS_PER_NODE = 1024
+KEYS = ("job_id", "node_nums", "proc_per_node", "plugin_dir", "fault_recover", "taskd_enable", "cluster_infos")
+
+
+@dataclass(frozen=True)
+class Config:
+    job: str
+    nodes: int
+    ranks_per_node: int
+    ladder: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class BadConfig(ValueError):
+    """`errors`: one line per mistake."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = errors
+
+
+def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
+    """Check the documented dict; it is not changed. Raises BadConfig."""
+    if not isinstance(config, dict):
+        raise BadConfig([f"config is {type(config).__name__}: give a dict with job_id, node_nums and proc_per_node"])
+    errors = [f"config key {key!r} is unknown; known: {', '.join(KEYS)}" for key in config if key not in KEYS]
+    warnings: list[str] = []
+    job = _job(config, environ, errors, warnings)
+    nodes = _number(config, "node_nums", MAX_NODES, "the number of nodes of the job", errors)
+    ranks = _number(config, "proc_per_node", MAX_RANKS_PER_NODE, "the number of training processes on each node", errors)
+    recover = _switch(config, "fault_recover", errors)
+    enable = _switch(config, "taskd_enable", errors)
+    if not isinstance(config.get("plugin_dir", ""), str):
+        errors.append(_line("plugin_dir", config["plugin_dir"], "a string", "leave it out: there are no plugins to load"))
+    infos = config.get("cluster_infos", [])
+    if not isinstance(infos, dict) and not (isinstance(infos, list) and all(isinstance(i, dict) for i in infos)):
+        errors.append(_line("cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"))
+    ladder: tuple[str, ...] = ("exit",)
+    try:
+        off = "fault_recover" if recover is False else "taskd_enable" if enable is False else "TASKD_PROCESS_ENABLE"
+        if recover is not False and enable is not False and settings.enabled(environ):
+            ladder = settings.ladder_from(environ)
+        else:
+            warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
+    except settings.BadSetting as error:
+        errors.append(str(error))
+    if errors:
+        raise BadConfig(errors)
+    return Config(job, nodes, ranks, ladder, tuple(warnings))
+
+
+def _job(config: dict[str, Any], environ: Mapping[str, str], errors: list[str], warnings: list[str]) -> str:
+    value = config.get("job_id")
+    if value is None:  # the documented manager.py passes os.getenv("MINDX_TASK_ID")
+        job = settings.job_id(environ)
+        if "MINDX_TASK_ID" not in environ or job == settings.FALLBACK_JOB:
+            warnings.append(f"job_id is not set: {job!r} is used; set MINDX_TASK_ID to the same value on all nodes")
+        return job
+    if not isinstance(value, str) or not value.strip() or len(value) > 256:
+        remedy = "set MINDX_TASK_ID to the same value on all nodes"
+        errors.append(_line("job_id", value, "a string of 1 to 256 characters", remedy))
+        return ""
+    return value.strip()
+
+
+def _number(config: dict[str, Any], key: str, highest: int, meaning: str, errors: list[str]) -> int:
+    if key not in config:
+        errors.append(f"config key {key!r} is missing: set it to {meaning}, 1 to {highest}")
+        return 1
+    value = config[key]
+    if type(value) is not int or not 1 <= value <= highest:  # a bool is an int, and never meant as a number
+        errors.append(_line(key, value, f"an int from 1 to {highest}", f"set it to {meaning}"))
+        return 1
+    return value
+
+
+def _switch(config: dict[str, Any], key: str, errors: list[str]) -> bool | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, str) or value.lower() not in ("on", "off"):
+        errors.append(_line(key, value, "'on' or 'off'", "correct it or leave it out"))
+        return None
+    return value.lower() == "on"
+
+
+def _line(key: str, value: object, allowed: str, remedy: str) -> str:
+    shown = repr(value)
+    return f"config key {key!r} is {shown if len(shown) <= 80 else shown[:80] + '...'}: allowed is {allowed}; {remedy}"

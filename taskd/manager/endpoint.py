@@ -1,0 +1,58 @@
+"""The manager's listening socket and its options; where a number is not ZeroMQ's default, its reason stands beside it."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from typing import Any
+
+import zmq
+
+from taskd.manager.gate import DOMAIN
+from taskd.protocol.keys import Keys
+from taskd.protocol.messages import MAX_BYTES
+from taskd.settings import BadSetting
+
+
+class PortInUse(OSError):
+    def __init__(self, host: str, port: int) -> None:
+        remedy = "end the manager that holds it, or set TASKD_PORT to the same free port on all nodes"
+        super().__init__(f"port {port} on {host} is in use: {remedy}")
+
+
+def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys) -> zmq.Socket[Any]:
+    """A ROUTER on host:port for holders of the client key. Raises PortInUse and BadSetting."""
+    router: zmq.Socket[Any] = context.socket(zmq.ROUTER)
+    options: dict[int, int | bytes] = {
+        zmq.LINGER: 0,
+        zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone is an error here, not silence
+        zmq.BACKLOG: 8192,  # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
+        zmq.MAXMSGSIZE: MAX_BYTES,
+        zmq.HANDSHAKE_IVL: 5000,  # half-open connections of strangers are closed after that; 30 s is the default
+        zmq.HEARTBEAT_IVL: 1000,  # with the time-out: a connection that is cut is noticed within 3-4 s
+        zmq.HEARTBEAT_TIMEOUT: 3000,
+        zmq.IPV6: int(":" in host),
+        zmq.CURVE_SERVER: 1,
+        zmq.CURVE_SECRETKEY: keys.server_secret,
+        zmq.ZAP_DOMAIN: DOMAIN,
+    }
+    for option, value in options.items():
+        router.setsockopt(option, value)
+    try:
+        router.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port}")
+    except zmq.ZMQError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise BadSetting("TASKD_PORT", port, "a port that this user may open", "set TASKD_PORT to one above 1023") from None
+        raise BadSetting("POD_IP", host, "an IP address of this machine", f"correct or unset it ({error.strerror})") from None
+    return router
+
+
+def allow_files(needed: int) -> None:
+    """A connection is a descriptor. Out of them, ZeroMQ's thread spins and no agent can connect. Raises BadSetting."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BadSetting("ulimit -Hn", hard, f"{needed} or more for this number of nodes", "raise it where the manager starts")
+    if soft != resource.RLIM_INFINITY and soft < 2 * needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,128 @@
+"""Who may say what: the agents that the manager knows, and what of their messages it accepts. No socket here.
+
+An agent is (node, incarnation): the incarnation names one process of it. The ZeroMQ routing id is only the way back, and is
+taken anew from each message. Within one incarnation `seq` grows; what is older than the newest is late and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import typing
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+
+from taskd.core import events as e
+from taskd.protocol import messages as m
+
+BACKLOG = 256  # commands kept for an agent that is reconnecting; a repair needs fewer than ten
+SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped message
+
+# what an agent may report about a rank of its own
+RANK_EVENTS = tuple(t for t in typing.get_args(e.Event) if "rank" in t.__dataclass_fields__)
+
+log = logging.getLogger("taskd.manager")
+
+
+class Dropped(ValueError):
+    """This message is not taken; `kind` is what it is counted under."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+@dataclass
+class Peer:
+    node: int
+    incarnation: str
+    route: bytes
+    ranks: tuple[int, ...]
+    seq: int
+    heard: float
+    backlog: deque[bytes] = field(default_factory=lambda: deque(maxlen=BACKLOG))
+
+
+@dataclass
+class Drops:
+    """Counts what is dropped, and says so at most once a minute per kind."""
+
+    total: Counter[str] = field(default_factory=Counter)
+    _said: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, detail: str, now: float) -> None:
+        self.total[kind] += 1
+        if now - self._said.get(kind, float("-inf")) >= SAY_EVERY:
+            self._said[kind] = now
+            log.warning("dropped (%s, %d so far): %s", kind, self.total[kind], detail)
+
+
+_ENVELOPE = (int, str, int, str, int, bytes)
+
+
+def unseal(data: bytes) -> m.Envelope:
+    """`messages.unseal` for the usual case, in one comparison of types; what does not fit goes there to be refused with its reason."""
+    try:
+        raw = msgpack.unpackb(data, raw=False) if len(data) <= m.MAX_BYTES else None
+    except Exception:
+        raw = None
+    if type(raw) is list and tuple(map(type, raw)) == _ENVELOPE and raw[0] == m.VERSION:
+        return m.Envelope(*raw)
+    return m.unseal(data)
+
+
+_decode_again = lru_cache(maxsize=256)(m.decode)
+
+
+def decode(body: bytes) -> Any:
+    """`messages.decode`; heartbeats, nearly all of the traffic, are the same few bytes again and again and are decoded once."""
+    return _decode_again(body) if len(body) <= 64 else m.decode(body)
+
+
+def check_envelope(envelope: m.Envelope, job: str) -> None:
+    """Raises Dropped. The version has been checked by `unseal`."""
+    if envelope.job != job:
+        detail = f"an agent of job {envelope.job[:80]!r} talks to the manager of job {job!r}"
+        raise Dropped("another job", f"{detail}: check its TASKD_MANAGER_ADDR and MINDX_TASK_ID")
+    if not 1 <= len(envelope.incarnation) <= 64 or envelope.seq < 0:
+        detail = f"incarnation of {len(envelope.incarnation)} characters, seq {envelope.seq}"
+        raise Dropped("envelope", f"node {envelope.sender}: {detail}")
+
+
+def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:
+    """Raises Dropped for a registration that contradicts itself; what contradicts the job is the coordinator's to refuse."""
+    ranks = set(event.ranks)
+    wrong = (
+        f"node {event.node} in an envelope of node {sender}"
+        if event.node != sender
+        else f"node {sender}: this job has nodes 0 to {nodes - 1}: check node_nums"
+        if not 0 <= sender < nodes
+        else f"{len(event.incarnations)} incarnations for {len(event.ranks)} ranks"
+        if event.incarnations and len(event.incarnations) != len(event.ranks)
+        else "a rank outside `ranks` in joined, waiting or dead"
+        if not ranks.issuperset((*event.joined, *event.waiting, *event.dead))
+        else f"store port {event.store[1]}, allowed is 0 to 65535"
+        if not 0 <= event.store[1] <= 65535 or len(event.store[0]) > 255
+        else "a negative epoch, generation, pause or incarnation"
+        if min((event.epoch, event.generation, event.pause, *event.incarnations)) < 0
+        else ""
+    )
+    if wrong:
+        raise Dropped("registration", wrong)
+
+
+def check_event(message: object, peer: Peer) -> None:
+    """Raises Dropped for what this agent has no business to say."""
+    name = type(message).__name__
+    if isinstance(message, e.AgentLeft):
+        if message.node != peer.node:
+            raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")
+    elif isinstance(message, RANK_EVENTS):
+        if message.rank not in peer.ranks:
+            detail = f"node {peer.node} sent {name} of rank {message.rank}; its ranks are {list(peer.ranks)}"
+            raise Dropped("foreign rank", detail)
+    else:
+        raise Dropped("direction", f"node {peer.node} sent {name}, which is not for the manager")

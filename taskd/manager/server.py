@@ -1,0 +1,376 @@
+"""The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands out.
+
+Nothing in here blocks but the poll, and the poll sleeps until the next message, deadline or look at who is silent. Nothing that
+arrives can end the loop: what is bad is dropped and counted, a defect in handling one message is logged with its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+from taskd.manager import peers
+from taskd.manager.endpoint import allow_files, listen
+from taskd.manager.gate import Gate
+from taskd.manager.journal import Journal
+from taskd.manager.peers import Dropped, Drops, Peer
+from taskd.protocol import messages as m
+from taskd.protocol.keys import Keys
+
+BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
+TO_ALL = (c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.GiveUp, c.RestartAll)
+TO_OWNER = (c.Replace, c.Kill)
+
+log = logging.getLogger("taskd.manager")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """In seconds."""
+
+    silence: float = 10.0  # an agent says something each second; ZeroMQ's own heartbeats cut a dead connection after 3-4
+    look: float = 1.0  # how often silence is looked for
+    first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
+    next_warning: float = 300.0
+    flush: float = 1.0  # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not hold it up
+    stall: float = 1.0  # when this loop was stopped for longer, silence in that time is nobody's fault
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`ok` is None when the manager was asked to leave while the job went on."""
+
+    ok: bool | None
+    reason: str
+
+
+@dataclass
+class _Parked:
+    """A registration of a node whose agent seems to be alive: decided when that agent speaks, or is gone."""
+
+    route: bytes
+    envelope: m.Envelope
+    event: e.AgentJoined
+
+
+@dataclass
+class Server:
+    """`open()`, then `run()` once; `stop()` may be called from a signal handler or another thread."""
+
+    settings: e.Settings
+    job: str
+    keys: Keys
+    host: str
+    port: int
+    journal: Journal
+    limits: Limits = field(default_factory=Limits)
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.coordinator = Coordinator(self.settings)
+        self.agents: dict[int, Peer] = {}
+        self.drops = Drops()
+        self.outcome: Outcome | None = None
+        self._parked: dict[int, _Parked] = {}
+        self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
+        self._incarnation = uuid.uuid4().hex
+        self._seq = 0
+        self._seen: set[int] = set()
+        self._tick_floor = 0.0
+        self._stopped = ""
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+
+    # -- life ------------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Listen. Raises PortInUse and BadSetting."""
+        allow_files(2 * self.settings.nodes + 200)
+        self._context: zmq.Context[Any] = zmq.Context(io_threads=1 if self.settings.nodes <= 1000 else 2)
+        try:
+            self._gate = Gate(self._context, self.keys.client_public, self._refused_key)
+            self._router = listen(self._context, self.host, self.port, self.keys)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._poller = zmq.Poller()
+        for source in (self._router, self._gate.socket, self._wake.fileno()):
+            self._poller.register(source, zmq.POLLIN)
+        log.info(
+            "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
+            self.job, self.settings.nodes, self.settings.ranks_per_node, self.host, self.port, ", ".join(self.settings.ladder),
+        )  # fmt: skip
+
+    def run(self) -> Outcome:
+        """Serve until the job is over or `stop()` is called."""
+        now = self.clock()
+        self._next_look, self._next_warning = now + self.limits.look, now + self.limits.first_warning
+        try:
+            while self.outcome is None:
+                now = self._turn(now)
+        finally:
+            # agents must still get the last command (why the job ends), so the sockets may linger for a moment
+            self._context.destroy(linger=int(self.limits.flush * 1000))
+            self._wake.close()
+            self._waker.close()
+        log.info("manager leaves: %s", self.outcome.reason)
+        return self.outcome
+
+    def stop(self, reason: str) -> None:
+        """Leave the loop; the job goes on, and its agents wait for another manager."""
+        self._stopped = reason
+        with contextlib.suppress(OSError):  # has left already, or was told so often that the pipe is full
+            self._waker.send(b"x")
+
+    # -- one turn ----------------------------------------------------------------------------------------------------------
+
+    def _turn(self, before: float) -> float:
+        start = self.clock()
+        timeout = max(0.0, self._due() - start)
+        ready = dict(self._poller.poll(math.ceil(timeout * 1000)))
+        now = self.clock()
+        late = max(start - before, now - start - timeout)
+        if late > self.limits.stall:
+            log.warning("the manager was stopped for %.1f s; silence in that time does not count", late)
+            for peer in self.agents.values():
+                peer.heard += late
+            self._tick_floor = now + self.limits.stall  # what was sent meanwhile is heard before deadlines are judged
+        if self._gate.socket in ready:
+            self._gate.answer()
+        if self._wake.fileno() in ready:
+            self.outcome = Outcome(None, self._stopped)
+            return now
+        emptied = self._drain(now)
+        if self.outcome is None:
+            self._timers(now, emptied)
+        return now
+
+    def _due(self) -> float:
+        deadline = self.coordinator.deadline()
+        due = min(self._next_look, self._next_warning)
+        # the floor: were a deadline to stay in the past after its Tick, the loop would spin
+        return due if deadline is None else min(due, max(deadline, self._tick_floor))
+
+    def _drain(self, now: float) -> bool:
+        """Take up to BATCH messages; True when none is left."""
+        for _ in range(BATCH):
+            if not self._router.get(zmq.EVENTS) & zmq.POLLIN:
+                return True
+            frames = self._router.recv_multipart(zmq.NOBLOCK)
+            try:
+                self._take(frames, now)
+            except Dropped as reason:
+                self.drops.add(reason.kind, str(reason), now)
+            except m.BadMessage as reason:
+                self.drops.add("not a message", str(reason), now)
+            except Exception:
+                self.drops.total["defect"] += 1
+                log.exception("a message of %d bytes could not be handled; it is dropped", sum(map(len, frames)))
+            if self.outcome is not None:
+                return False
+        return False
+
+    def _timers(self, now: float, emptied: bool) -> None:
+        due = self.coordinator.deadline()
+        # an answer that a deadline waits for may still be in the queue; a flood must not hold the deadline up for ever
+        if due is not None and now >= max(due, self._tick_floor) and (emptied or now - due > self.limits.stall):
+            self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
+        if now >= self._next_look:
+            self._next_look = now + self.limits.look
+            for peer in list(self.agents.values()) if emptied else ():
+                if now - peer.heard > self.limits.silence:
+                    self._safely(self._lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
+            for node in list(self._parked):
+                self._safely(self._settle, node, now)
+        if now >= self._next_warning:
+            self._next_warning = now + self.limits.next_warning
+            if len(self._seen) < self.settings.nodes:
+                log.warning(
+                    "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every node, "
+                    "where %s:%d can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",
+                    self.settings.nodes, len(self._seen), self.host, self.port, self.job,
+                )  # fmt: skip
+
+    # -- messages in -------------------------------------------------------------------------------------------------------
+
+    def _take(self, frames: list[bytes], now: float) -> None:
+        if len(frames) != 2:
+            raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
+        route, data = frames
+        envelope = peers.unseal(data)
+        peers.check_envelope(envelope, self.job)
+        message = peers.decode(envelope.body)
+        peer = self.agents.get(envelope.sender)
+        if peer is not None and peer.incarnation == envelope.incarnation:
+            moved = self._hear(peer, envelope, route, now)
+            if isinstance(message, e.AgentJoined):
+                self._register(route, envelope, message, now)
+            elif moved:
+                # it has reconnected, and what was under way on the old connection may be lost: it tells all again
+                self._send(peer, m.Who())
+            if not isinstance(message, e.AgentJoined | m.Heartbeat):
+                peers.check_event(message, peer)
+                self._feed(message, now)
+                if isinstance(message, e.AgentLeft):
+                    self.agents.pop(peer.node, None)
+        elif isinstance(message, e.AgentJoined):
+            self._register(route, envelope, message, now)
+        else:
+            self._ask(route, now)
+
+    def _hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> bool:
+        """Note that the agent has spoken; True when it came by another connection than before."""
+        if envelope.seq <= peer.seq:
+            raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
+        moved, peer.route = route != peer.route, route
+        peer.seq, peer.heard = envelope.seq, now
+        while peer.backlog and self._put(peer.route, peer.backlog[0]):
+            peer.backlog.popleft()
+        if peer.node in self._parked:
+            self._settle(peer.node, now, spoke=True)
+        return moved
+
+    def _register(self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float) -> None:
+        try:
+            peers.check_registration(event, envelope.sender, self.settings.nodes)
+        except Dropped as reason:
+            self._reply(route, m.Refused(str(reason)))
+            raise
+        peer = self.agents.get(event.node)
+        if peer is not None and peer.incarnation != envelope.incarnation:
+            self._parked[event.node] = _Parked(route, envelope, event)
+            self._settle(event.node, now)
+            return
+        before = self.coordinator.topology.nodes.get(event.node)
+        commands = self.coordinator.step(event, now)
+        entry = self.coordinator.topology.nodes.get(event.node)
+        if entry is None or (entry.ranks, entry.store, entry.epoch) != (event.ranks, event.store, event.epoch):
+            why_not = next((command.text for command in commands if isinstance(command, c.Note)), "the job is over")
+            log.warning("node %d is refused: %s", event.node, why_not)
+            self._reply(route, m.Refused(why_not))
+            return
+        if peer is None:
+            log.info("node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch)
+            peer = self.agents[event.node] = Peer(event.node, envelope.incarnation, route, event.ranks, envelope.seq, now)
+        peer.ranks = event.ranks
+        self._asked.pop(route, None)
+        self._seen.add(event.node)
+        self._carry_out(commands, now)
+        # what a reconnected agent tells may be news (the event was lost with the old connection); else it changes nothing
+        incarnations = dict(zip(event.ranks, event.incarnations or (0,) * len(event.ranks), strict=True))
+        if event.generation == 0:
+            for rank in event.joined:
+                self._feed(e.RankJoined(rank, incarnations[rank]), now)
+        if before is not None and before.epoch == event.epoch:
+            for rank in event.dead:
+                self._feed(e.RankDied(rank, incarnations[rank], "died while its agent was out of reach"), now)
+
+    def _settle(self, node: int, now: float, spoke: bool = False) -> None:
+        """Decide on a second agent of a node: refused when the first has spoken and can be reached, admitted when it is gone."""
+        parked, peer = self._parked[node], self.agents.get(node)
+        if peer is None:
+            del self._parked[node]
+            self._register(parked.route, parked.envelope, parked.event, now)
+        elif not self._put(peer.route, self._seal(m.Who())):  # answered by registering again, which changes nothing
+            self._lose(peer, "its agent is gone and another one has registered for the node", now)
+            if self.outcome is None:
+                self._settle(node, now)
+        elif spoke:
+            del self._parked[node]
+            reason = f"node {node} has a living agent already: give each node another --node_rank, or end the other one"
+            log.warning("a second agent was refused: %s", reason)
+            self._reply(parked.route, m.Refused(reason))
+
+    def _ask(self, route: bytes, now: float) -> None:
+        """A stranger is asked who it is; once a second, however much it has in the queue."""
+        if now - self._asked.get(route, float("-inf")) >= 1.0:
+            if len(self._asked) > 2 * self.settings.nodes + 100:
+                self._asked.clear()
+            self._asked[route] = now
+            self._reply(route, m.Who())
+
+    def _refused_key(self, address: str) -> None:
+        detail = f"{address} has the key of another secret or job; TASKD_SECRET and MINDX_TASK_ID must be the same on all nodes"
+        self.drops.add("another key", detail, self.clock())
+
+    # -- the coordinator -----------------------------------------------------------------------------------------------------
+
+    def _lose(self, peer: Peer, why: str, now: float) -> None:
+        log.warning("node %d is lost: %s", peer.node, why)
+        self.agents.pop(peer.node, None)
+        self._feed(e.AgentLost(peer.node, why), now)
+
+    def _safely(self, action: Callable[..., None], *args: Any) -> bool:
+        """For what no message asks for: a defect is logged, and the loop goes on."""
+        try:
+            action(*args)
+        except Exception:
+            self.drops.total["defect"] += 1
+            log.exception("%s%s failed", action.__name__.lstrip("_"), args)
+            return False
+        return True
+
+    def _feed(self, event: e.Event, now: float) -> None:
+        self._carry_out(self.coordinator.step(event, now), now)
+
+    def _carry_out(self, commands: list[c.Command], now: float) -> None:
+        for command in commands:
+            if isinstance(command, TO_ALL):
+                log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
+                data = self._seal(command)
+                for peer in self.agents.values():
+                    self._deliver(peer, data)
+            elif isinstance(command, TO_OWNER):
+                log.info("%s", command)
+                node = self.coordinator.topology.node_of(command.rank)
+                owner = None if node is None else self.agents.get(node)
+                if owner is None:
+                    log.warning("%s of rank %d reaches nobody: its node has no agent", type(command).__name__, command.rank)
+                else:
+                    self._send(owner, command)
+            elif isinstance(command, c.Note):
+                log.info("%s", command.text)
+            elif isinstance(command, c.Closed):
+                log.info("%s", command)
+                self.journal.closed(command, now)
+            elif isinstance(command, c.End):
+                (log.info if command.ok else log.error)("the job is over: %s", command.reason)
+                self.journal.end(command.ok, command.reason)
+                self.outcome = Outcome(command.ok, command.reason)
+
+    # -- messages out --------------------------------------------------------------------------------------------------------
+
+    def _seal(self, message: Any) -> bytes:
+        self._seq += 1
+        return m.seal(m.Envelope(m.VERSION, self.job, -1, self._incarnation, self._seq, m.encode(message)))
+
+    def _send(self, peer: Peer, message: Any) -> None:
+        self._deliver(peer, self._seal(message))
+
+    def _deliver(self, peer: Peer, data: bytes) -> None:
+        """In order: behind what is waiting for the agent's return, if anything is."""
+        if peer.backlog or not self._put(peer.route, data):
+            peer.backlog.append(data)
+
+    def _reply(self, route: bytes, message: Any) -> None:
+        self._put(route, self._seal(message))  # to a stranger: when it is gone, nobody misses the answer
+
+    def _put(self, route: bytes, data: bytes) -> bool:
+        try:
+            self._router.send_multipart([route, data], zmq.NOBLOCK)
+        except zmq.ZMQError:  # EHOSTUNREACH: the connection is gone; EAGAIN: it does not read
+            return False
+        return True

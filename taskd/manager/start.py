@@ -1,0 +1,25 @@
+"""A manager from a checked config and the environment; what `python -m taskd.manager` and `taskd.api` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from taskd import settings
+from taskd.core import events
+from taskd.manager.config import Config
+from taskd.manager.journal import Journal
+from taskd.manager.server import Server
+from taskd.protocol import keys
+
+
+def make(config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None) -> Server:
+    """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
+    return Server(
+        settings=events.Settings(config.nodes, config.ranks_per_node, config.ladder),
+        job=config.job,
+        keys=keys.for_job(config.job, environ),
+        host=host or settings.bind_address(environ),
+        port=settings.port(environ) if port is None else port,
+        journal=Journal(environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH, config.job),
+    )

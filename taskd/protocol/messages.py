@@ -1,0 +1,179 @@
+"""Every message is a frozen dataclass of `core.events` or `core.commands`, or one of the few below, as a msgpack map.
+
+`decode` checks each field against its annotation before anything is built: what does not fit is a BadMessage, which the shells count and
+drop. Nothing that is read is executed. Between manager and agent a message travels in an Envelope; agent and rank share a
+local socket whose peer is known, and send the bare message.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
+
+import msgpack
+
+from taskd.core import commands, events, repair
+
+VERSION = 1
+MAX_BYTES = 1 << 20  # also ZMQ_MAXMSGSIZE: the largest real message is a table of a few kB
+
+
+class BadMessage(ValueError):
+    """The bytes are not a message of this protocol; the text says what is wrong with them."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Agent to manager: still here. Numbered by the envelope's `seq`."""
+
+    ranks_alive: int
+
+
+@dataclass(frozen=True)
+class Who:
+    """Manager to an agent that it does not know: register again."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Manager to agent: your registration is refused, and why. Final."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RankHello:
+    """First message of a rank to its agent."""
+
+    rank: int
+    incarnation: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Unprotected:
+    """Agent to rank: nobody will repair this job; train on without protection."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Manager <-> agent. `sender` is the node, or -1 for the manager; `incarnation` tells one process of it from the next."""
+
+    version: int
+    job: str
+    sender: int
+    incarnation: str
+    seq: int
+    body: bytes
+
+
+Message = events.Event | commands.Command | Heartbeat | Who | Refused | RankHello | Unprotected
+
+
+def _known() -> dict[str, type]:
+    own = (Heartbeat, Who, Refused, RankHello, Unprotected)
+    return {t.__name__: t for t in (*typing.get_args(events.Event), *typing.get_args(commands.Command), *own)}
+
+
+TYPES = _known()
+
+
+def encode(message: Any) -> bytes:
+    """The bytes of a message. Raises TypeError for what is not one (a bug)."""
+    if type(message).__name__ not in TYPES:
+        raise TypeError(f"{type(message).__name__} is not a message")
+    packed: bytes = msgpack.packb({"t": type(message).__name__, **_plain(message)}, use_bin_type=True)
+    return packed
+
+
+def decode(data: bytes) -> Any:
+    """The message in `data`. Raises BadMessage."""
+    raw = _unpack(data)
+    if not isinstance(raw, dict) or not isinstance(name := raw.pop("t", None), str) or name not in TYPES:
+        raise BadMessage("not a map with a known type")
+    return _build(TYPES[name], raw, name)
+
+
+def seal(envelope: Envelope) -> bytes:
+    packed: bytes = msgpack.packb([getattr(envelope, f.name) for f in fields(envelope)], use_bin_type=True)
+    return packed
+
+
+def unseal(data: bytes) -> Envelope:
+    """Raises BadMessage, also for another protocol version."""
+    raw = _unpack(data)
+    names = [f.name for f in fields(Envelope)]
+    if not isinstance(raw, list) or len(raw) != len(names):
+        raise BadMessage("not an envelope")
+    envelope = _build(Envelope, dict(zip(names, raw, strict=True)), "Envelope")
+    if envelope.version != VERSION:
+        raise BadMessage(f"protocol version {envelope.version}, this side speaks {VERSION}: install the same taskd on all nodes")
+    return typing.cast(Envelope, envelope)
+
+
+def _unpack(data: bytes) -> Any:
+    if len(data) > MAX_BYTES:
+        raise BadMessage(f"{len(data)} bytes, at most {MAX_BYTES} are taken")
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises a dozen kinds, and StackError, for hostile input
+        raise BadMessage(f"not msgpack: {type(error).__name__}") from None
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    namespace = {**vars(events), **vars(commands), **vars(repair)}
+    return typing.get_type_hints(cls, globalns=namespace)
+
+
+def _build(cls: type, raw: Any, where: str) -> Any:
+    hints = _hints(cls)
+    if not isinstance(raw, dict) or set(raw) - set(hints):
+        raise BadMessage(f"{where}: unknown fields")
+    values = {}
+    for field in fields(cls):
+        if field.name not in raw:
+            raise BadMessage(f"{where}.{field.name} is missing")
+        values[field.name] = _check(hints[field.name], raw[field.name], f"{where}.{field.name}")
+    return cls(**values)
+
+
+def _check(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in args:
+            return None
+        return _check(next(a for a in args if a is not type(None)), value, where)
+    if origin is tuple and isinstance(value, list):
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_check(args[0], v, where) for v in value)
+        if len(args) == len(value):
+            return tuple(_check(a, v, where) for a, v in zip(args, value, strict=True))
+    elif origin is frozenset and isinstance(value, list):
+        return frozenset(_check(args[0], v, where) for v in value)
+    elif origin is dict and isinstance(value, dict):
+        return {_check(args[0], k, where): _check(args[1], v, where) for k, v in value.items()}
+    elif is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    elif hint is float and type(value) in (int, float):
+        return float(value)
+    elif isinstance(hint, type) and type(value) is hint:
+        return value
+    raise BadMessage(f"{where}: {str(value)[:40]!r} where {hint} is expected")

@@ -1,0 +1,1 @@
+"""The import paths that the documents show; nothing lives here."""

@@ -1,0 +1,203 @@
+"""What a rank leaves behind on its node: files in shared memory that belong to the agent's directory and outlive the rank.
+
+*Entries* are the private state of a rank (random numbers, loader position, buffers, small objects) at the start of a step, three
+slots. *Stripes* are this rank's part of the node's copy of the replicated training state, two slots. A slot's header is
+invalidated before it is written and set again, last, with a release store: a rank killed in the middle of a write leaves
+the other slots as they were. Written by the worker, read by the worker that replaces it and by the agent. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from taskd.core.events import Position
+from taskd.cython_api import core
+
+_HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, kind
+_HEADER_BYTES = 64
+_PAGE = 4096
+
+PROVISIONAL, FINAL, PASS_END = 1, 2, 3  # kinds of entries, see core.events.Position
+
+
+@dataclass(frozen=True)
+class Slot:
+    index: int
+    step: int
+    length: int
+    checksum: int
+    kind: int
+
+
+class SlotFile:
+    """A file of `slots` records of up to `capacity` bytes. Reserved in full when made, so that a full /dev/shm is an
+    OSError(ENOSPC) here and not a SIGBUS at a later store."""
+
+    def __init__(self, path: Path, slots: int, capacity: int | None = None) -> None:
+        """Open the file at `path`, or, with a `capacity`, make a new one that stands at `path` after `publish`."""
+        self.path, self.slots = path, slots
+        if capacity is not None:
+            capacity = -(-max(capacity, 1) // _PAGE) * _PAGE
+            fd = os.open(self._unpublished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                size = _PAGE + slots * capacity
+                os.posix_fallocate(fd, 0, size)
+                self._map = mmap.mmap(fd, size)
+                struct.pack_into("<Q", self._map, _PAGE - 8, capacity)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._unpublished)
+                raise
+            finally:
+                os.close(fd)
+        else:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
+            capacity = struct.unpack_from("<Q", self._map, _PAGE - 8)[0]
+        self.capacity: int = capacity
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @property
+    def _unpublished(self) -> Path:
+        return self.path.with_name(self.path.name + ".new")
+
+    def publish(self) -> None:
+        """Put the file in place of what stood at `path`: a reader opens the one or the other, never half of one."""
+        os.rename(self._unpublished, self.path)
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        return self._map
+
+    def offset(self, index: int) -> int:
+        """Where the bytes of slot `index` begin in `buffer`."""
+        return _PAGE + index * self.capacity
+
+    def read_slot(self, index: int) -> Slot | None:
+        tag, length, checksum, kind = _HEADER.unpack_from(self._map, index * _HEADER_BYTES)
+        return Slot(index, tag - 1, length, checksum, kind) if tag and length <= self.capacity else None
+
+    def valid(self) -> list[Slot]:
+        """Complete slots, lowest step first, of one step the earlier kind first."""
+        found = (self.read_slot(i) for i in range(self.slots))
+        return sorted((s for s in found if s is not None), key=lambda s: (s.step, s.kind))
+
+    def begin(self, index: int) -> None:
+        """Invalidate slot `index` before its bytes are touched."""
+        core.store_release(self.address + index * _HEADER_BYTES, 0)
+
+    def commit(self, index: int, step: int, length: int, checksum: int, kind: int) -> None:
+        """The bytes of slot `index` are in place."""
+        at = index * _HEADER_BYTES
+        struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
+        core.store_release(self.address + at, step + 1)
+
+    def checksum(self, index: int, length: int) -> int:
+        value: int = core.checksum(self.address + self.offset(index), length)
+        return value
+
+
+class Entries:
+    """The private records of one rank."""
+
+    SLOTS = 3
+
+    def __init__(self, directory: Path, local_rank: int) -> None:
+        self._path = directory / f"entries-{local_rank}"
+        self._file: SlotFile | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self._file = SlotFile(self._path, self.SLOTS)
+
+    def write(self, step: int, kind: int, payload: bytes) -> None:
+        """Keep `payload` for `step`. Evicts the oldest record. Raises OSError(ENOSPC)."""
+        if self._file is None or len(payload) > self._file.capacity:
+            self._grow(len(payload))
+        assert self._file is not None
+        index = self._victim()
+        self._file.begin(index)
+        at = self._file.offset(index)
+        self._file.buffer[at : at + len(payload)] = payload
+        self._file.commit(index, step, len(payload), self._file.checksum(index, len(payload)), kind)
+
+    def promote(self, step: int) -> None:
+        """The provisional record of `step` is what a final one would be."""
+        assert self._file is not None
+        slot = next(s for s in self._file.valid() if s.step == step and s.kind == PROVISIONAL)
+        struct.pack_into("<Q", self._file.buffer, slot.index * _HEADER_BYTES + 24, FINAL)
+
+    def forget_after(self, step: int) -> None:
+        """Drop records of later steps: the ranks have gone back to `step`."""
+        if self._file is not None:
+            for slot in self._file.valid():
+                if slot.step > step:
+                    self._file.begin(slot.index)
+
+    def read(self, step: int) -> tuple[int, bytes] | None:
+        """(kind, payload) of the newest kind kept for `step`; a record whose checksum fails does not exist."""
+        for slot in reversed(self._file.valid() if self._file else []):
+            if slot.step == step and self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
+                at = self._file.offset(slot.index)
+                return slot.kind, self._file.buffer[at : at + slot.length]
+        return None
+
+    def latest(self) -> tuple[int, int] | None:
+        """(step, kind) of the newest record."""
+        slots = self._file.valid() if self._file else []
+        return (slots[-1].step, slots[-1].kind) if slots else None
+
+    def steps(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Steps with a (final, provisional) record whose checksum holds."""
+        final, provisional = set(), set()
+        for slot in self._file.valid() if self._file else []:
+            if self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
+                (provisional if slot.kind == PROVISIONAL else final).add(slot.step)
+        return frozenset(final), frozenset(provisional)
+
+    def _victim(self) -> int:
+        assert self._file is not None
+        slots = [self._file.read_slot(i) for i in range(self.SLOTS)]
+        for index, slot in enumerate(slots):
+            if slot is None:
+                return index
+        return min((s for s in slots if s is not None), key=lambda s: (s.step, s.kind)).index
+
+    def _grow(self, need: int) -> None:
+        old = self._file
+        grown = SlotFile(self._path, self.SLOTS, need + need // 2)
+        for slot in old.valid() if old else []:
+            assert old is not None
+            at, to = old.offset(slot.index), grown.offset(slot.index)
+            grown.buffer[to : to + slot.length] = old.buffer[at : at + slot.length]
+            grown.commit(slot.index, slot.step, slot.length, slot.checksum, slot.kind)
+        grown.publish()
+        self._file = grown
+
+
+def stripe_path(directory: Path, local_rank: int) -> Path:
+    return directory / f"stripes-{local_rank}"
+
+
+def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
+    """Steps of which this rank's stripe is complete."""
+    try:
+        return frozenset(s.step for s in SlotFile(stripe_path(directory, local_rank), 2).valid())
+    except (FileNotFoundError, ValueError):
+        return frozenset()
+
+
+def left_behind(directory: Path, local_rank: int) -> Position | None:
+    """What a dead rank's files say about where it was; None: nothing. Reads everything once: checksums are verified."""
+    entries = Entries(directory, local_rank)
+    final, provisional = entries.steps()
+    if not final and not provisional:
+        return None
+    return Position(max(final | provisional), None, final, provisional, stripe_steps(directory, local_rank))

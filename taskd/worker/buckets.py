@@ -1,0 +1,74 @@
+"""DDP's buckets, so that a recovered job adds its gradients in the same order as an undisturbed one.
+
+After its first backward DDP lays its buckets anew, in the order in which gradients became ready; the layout decides in which order numbers
+are added, so it is part of what makes a run bit for bit. A rank records that order once and keeps it with its private state. After
+a rebuild of the communicators *every* rank, old or new, makes a fresh reducer and, if there was an order, replays it: one synthetic
+backward on a group of one, over terms created in the reverse of the order (autograd runs the latest-created first). No user code is
+run. Found and verified in `docs/design.md`, "DDP buckets".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unsupported(ddp: DistributedDataParallel) -> str | None:
+    """Why this DDP's reducer cannot be made again, or None."""
+    if getattr(ddp, "static_graph", False):
+        return "DDP(static_graph=True) cannot be rebuilt; leave it out"
+    for hook, state in getattr(ddp, "_comm_hooks", []):
+        if state is not None and not isinstance(state, dist.ProcessGroup):
+            return f"the DDP communication hook {getattr(hook, '__name__', hook)} has a state of its own that cannot be rebuilt"
+    return None
+
+
+def recorded_order(ddp: DistributedDataParallel) -> list[int] | None:
+    """The order in which the last backward's gradients became ready, as parameter indices; None before the first."""
+    text = ddp._get_ddp_logging_data().get("prev_iteration_grad_ready_order_indices", "")
+    order = [int(i) for i in str(text).replace(",", " ").split()]
+    return order if len(order) == len(_trained(ddp)) else None
+
+
+def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
+    """A fresh reducer on the present default group, its buckets laid out by `order` where there is one."""
+    parameters, expect_sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    ddp.reducer._remove_autograd_hooks()
+    ddp.process_group = _alone() if order else dist.group.WORLD
+    ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
+    for hook, state in getattr(ddp, "_comm_hooks", []):
+        state = dist.group.WORLD if isinstance(state, dist.ProcessGroup) else state
+        dist._register_comm_hook(ddp.reducer, state, hook)
+    ddp._has_rebuilt_buckets = False
+    if order:
+        ddp.reducer.prepare_for_backward([])
+        # created last, ready first
+        torch.autograd.backward([parameters[i].reshape(-1)[:1].sum() * 0 for i in reversed(order)])
+        ddp.reducer._rebuild_buckets()
+        for parameter in parameters:
+            parameter.grad = None
+        ddp._update_process_group(dist.group.WORLD)
+        ddp._has_rebuilt_buckets = True
+
+
+def _trained(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    return [p for p in ddp.module.parameters() if p.requires_grad]
+
+
+_one: list[Any] = []
+
+
+def _alone() -> Any:
+    """A group of this rank only, outside torch's registry so that it survives the default group."""
+    if not _one:
+        store = dist.HashStore()
+        group = dist.ProcessGroup(store, 0, 1)
+        backend = dist.ProcessGroupGloo(store, 0, 1)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        _one.extend((group, store))
+    return _one[0]

@@ -1,0 +1,48 @@
+"""The rank's line to its agent: a local socket whose two ends know each other's process."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import Any
+
+from taskd.protocol import messages
+
+
+class AgentGone(ConnectionError):
+    """The agent has closed its end: the launcher is gone, and the rank must not outlive it."""
+
+
+class Channel:
+    """Sends and receives whole messages (SOCK_SEQPACKET). Used by the rank's main thread only."""
+
+    def __init__(self, name: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(10.0)  # the agent's loop answers in microseconds; a stopped one must not block training for ever
+        self._socket.connect("\0" + name)
+        self._socket.settimeout(None)
+        self._pid = os.getpid()
+
+    def send(self, message: Any) -> None:
+        if os.getpid() != self._pid:  # a forked child (a data loader's worker) must not speak for the rank
+            return
+        try:
+            self._socket.send(messages.encode(message))
+        except OSError as error:
+            raise AgentGone(f"the agent does not listen any more: {error}") from None
+
+    def receive(self, timeout: float | None = None) -> Any | None:
+        """The next message; None after `timeout` seconds. Raises AgentGone."""
+        if timeout is not None and not select.select([self._socket], [], [], timeout)[0]:
+            return None
+        try:
+            data = self._socket.recv(messages.MAX_BYTES)
+        except OSError as error:
+            raise AgentGone(f"the agent does not listen any more: {error}") from None
+        if not data:
+            raise AgentGone("the agent has closed the connection")
+        return messages.decode(data)
+
+    def close(self) -> None:
+        self._socket.close()

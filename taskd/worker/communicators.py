@@ -1,0 +1,85 @@
+"""The job's process group, generation by generation.
+
+Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and `sockets_end`, so that its connections are known
+and a pause can cut them. The group before it is dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from taskd.cython_api import core
+
+log = logging.getLogger("taskd.worker")
+
+
+class Communicators:
+    """Remembers how the script made its group and makes it again. Raises ValueError where that cannot be done."""
+
+    def __init__(self) -> None:
+        group = dist.group.WORLD
+        if group is None:
+            raise ValueError("torch.distributed is not initialized: call init_process_group() before protect()")
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.backend: str = c10d._world.pg_backend_config[group]
+        self.timeout = _timeout(group)
+        self.generation = 0
+
+    @classmethod
+    def remembered(cls, rank: int, world_size: int, backend: str | None, timeout: timedelta | None) -> Communicators:
+        """For a replacement, whose script asked for a group that was not made."""
+        self = cls.__new__(cls)
+        self.rank, self.world_size, self.generation = rank, world_size, 0
+        self.backend = backend or "gloo"
+        self.timeout = timeout or c10d.default_pg_timeout
+        return self
+
+    @staticmethod
+    def sub_groups() -> int:
+        """Groups beside the default one, which this version cannot make again."""
+        return len(c10d._world.pg_map) - 1
+
+    def rebuild(self, generation: int, host: str, port: int, era: int, limit: float) -> None:
+        """Leave the present group and make that of `generation`; all ranks call this. Raises what the collective library raises,
+        within about `limit` seconds, and at once when a pause newer than `era` is asked for."""
+        drop_group()
+        core.sockets_begin(era)
+        try:
+            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=limit))
+            dist.init_process_group(
+                self.backend,
+                store=dist.PrefixStore(f"taskd/{generation}", store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=self.timeout,
+            )
+            # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every connection before the list is fixed
+            dist.all_reduce(torch.zeros(1))
+        finally:
+            core.sockets_end()
+        self.generation = generation
+
+
+def drop_group() -> None:
+    """Forget the default group without waiting for its destructor."""
+    if not dist.is_initialized():
+        return
+    core.sockets_cut()  # a destructor of connected pairs waits for the peers; of shut ones it does not
+    keep: list[Any] = [dist.group.WORLD, *(dist.group.WORLD._get_backend(d) for d in dist.group.WORLD._device_types)]
+    dist.destroy_process_group()
+    threading.Thread(target=keep.clear, name="taskd-drop-group", daemon=True).start()
+
+
+def _timeout(group: Any) -> timedelta:
+    try:
+        options = group._get_backend(group._device_types[0]).options
+        return options._timeout  # type: ignore[no-any-return]
+    except (RuntimeError, AttributeError, IndexError):
+        return c10d.default_pg_timeout

@@ -1,0 +1,212 @@
+"""What a rank does between the moment it is paused and the moment it trains on: report, rebuild, restore, resume.
+
+The rank's main thread carries it out, order by order, as the agent relays them. An order that a newer pause has overtaken is
+dropped: the ranks start over with the next round's orders. State is put in place whole and its checksum reported before anybody resumes.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from taskd.core import commands, events
+from taskd.core.repair import Plan
+from taskd.cython_api import core
+from taskd.devices import Device
+from taskd.protocol import messages
+from taskd.vault import Entries
+from taskd.worker import buckets
+from taskd.worker.channel import Channel
+from taskd.worker.communicators import Communicators
+from taskd.worker.random_state import RandomState
+from taskd.worker.state import TrainingState
+from taskd.worker.stripes import Stripes
+
+log = logging.getLogger("taskd.worker")
+
+REBUILD_LIMIT = 15.0  # seconds; below the coordinator's own deadline for the phase, so that the reason comes from here
+CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of the record."""
+
+    step: int
+    entry: dict[str, Any] | None
+    kind: int
+
+
+@dataclass(frozen=True)
+class Released:
+    step: int
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    reason: str
+
+
+@dataclass
+class Conversation:
+    """The parts of a rank that a repair works on. `rank` and `incarnation` name this process in every message."""
+
+    rank: int
+    incarnation: int
+    channel: Channel
+    communicators: Communicators
+    state: TrainingState
+    stripes: Stripes | None
+    entries: Entries
+    random: RandomState
+    device: Device
+    era: int = 0  # number of the pause that the present communicators were built in
+    answered: int = 0  # number of the last pause that was reported
+    clean: int | None = None  # a step that this rank's memory was brought to in the present incident
+
+    def hold(
+        self,
+        position: Callable[[], events.Position] | None,
+        release: int | None = None,
+        on_formed: Callable[[], None] | None = None,
+    ) -> Resumed | Released | LeftAlone:
+        """Carry out orders until told to go on. `position`: None in a replacement, which has nothing to report. `release`: return
+        Released once no step before this one will be repeated. `on_formed`: called when the first communicators stand."""
+        self._position, restored = position, None
+        self.clean = None
+        self._answer(core.pause_number())
+        while True:
+            order = self.channel.receive()
+            try:
+                if isinstance(order, commands.Pause):
+                    self._answer(order.pause)
+                elif isinstance(order, (commands.Rebuild, commands.Restore)) and order.pause < core.pause_number():
+                    self._answer(core.pause_number())  # overtaken before it was begun
+                elif isinstance(order, commands.Rebuild):
+                    self.device.leave_collectives()
+                    self.era = order.pause
+                    self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT)
+                    if on_formed is not None:
+                        on_formed()
+                    self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
+                elif isinstance(order, commands.Restore):
+                    restored = self._restore(order.plan)
+                    self.clean = order.plan.step
+                    self._send(events.RankRestored(self.rank, self.incarnation, order.generation, self._digest()))
+                elif isinstance(order, commands.Resume) and order.pause == self.era:
+                    return restored or Resumed(order.step, None, 0)
+                elif isinstance(order, commands.Release):
+                    if release is not None and order.step >= release:
+                        return Released(order.step)
+                elif isinstance(order, messages.Unprotected):
+                    return LeftAlone(order.reason)
+            except Exception as error:  # whatever went wrong is reported; the coordinator decides what next
+                generation = getattr(order, "generation", 0)
+                if core.pause_number() > self.era:
+                    log.info("rank %d: %s of generation %d was overtaken by a pause", self.rank, type(order).__name__, generation)
+                    self._answer(core.pause_number())
+                else:
+                    log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=True)
+                    self._send(events.RankFailed(self.rank, self.incarnation, generation, f"{type(error).__name__}: {error}"[:500]))
+
+    def _send(self, message: Any) -> None:
+        self.channel.send(message)
+
+    def _answer(self, pause: int) -> None:
+        """Report where this rank stands for pause number `pause`, once."""
+        if pause <= self.answered or pause <= self.era:
+            return
+        self.answered = pause
+        if self._position is None:
+            return
+        at = self._position()
+        if self._touched:
+            at = events.Position(at.step, self.clean, at.final, at.provisional, at.stripes, at.drifted)
+        self._send(events.RankPaused(self.rank, self.incarnation, pause, at))
+
+    _touched: bool = False  # state in memory has been written by a restore of the present incident
+
+    def _restore(self, plan: Plan) -> Resumed:
+        found = self.entries.read(plan.step)
+        if found is None:
+            raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
+        kind, payload = found
+        entry = pickle.loads(payload)  # our own file, in a directory that only this user can write
+        self._touched, self.clean = True, None
+        self.state.clear_gradients()
+        if self.rank not in plan.keep:
+            self.state.conform(pickle.loads(entry["structure"]))
+        if self.rank in plan.stripes:
+            if self.stripes is None:
+                raise RuntimeError("stripes are switched off on this node")
+            self.stripes.read_all(plan.step, self.state.replicated)
+        for destination, source in plan.copies:
+            if self.rank == source:
+                self._give(destination)
+            elif self.rank == destination:
+                self._take(source)
+        self.device.synchronize()
+        _scatter(entry["private"], self.state.private)
+        for parameter, gradient in zip(self.state.parameters(), entry["gradients"] or (), strict=False):
+            parameter.grad = gradient
+        for ddp, order in zip(self.state.ddps, entry["orders"], strict=True):
+            buckets.rebuild(ddp, order)
+        self.state.put_settings(entry["settings"])
+        self.random.put(entry["random"])
+        self.entries.forget_after(plan.step)
+        if self.stripes is not None:
+            self.stripes.forget_after(plan.step)
+        core.started(plan.step)  # "steps below this one": a stale, higher number would open the gate of a later step too early
+        return Resumed(plan.step, entry, kind)
+
+    def _give(self, destination: int) -> None:
+        for pieces in _chunks(self.state.replicated):
+            dist.send(torch.cat(pieces), destination)
+
+    def _take(self, source: int) -> None:
+        for pieces in _chunks(self.state.replicated):
+            buffer = torch.empty(sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device)
+            dist.recv(buffer, source)
+            torch._foreach_copy_(pieces, list(buffer.split([p.numel() for p in pieces])))
+
+    def _digest(self) -> str:
+        """Checksum of the replicated state."""
+        return digest(self.state.replicated)
+
+
+def digest(tensors: list[torch.Tensor]) -> str:
+    value = 0
+    for row in tensors:
+        host = row if row.device.type == "cpu" else row.cpu()
+        value = core.checksum(host.data_ptr(), host.numel(), value)
+    return f"{value:016x}"
+
+
+def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Views of the rows, in order, in lists of at most CHUNK bytes."""
+    pieces: list[torch.Tensor] = []
+    room = CHUNK
+    for row in rows:
+        at = 0
+        while at < row.numel():
+            take = min(room, row.numel() - at)
+            pieces.append(row[at : at + take])
+            at, room = at + take, room - take
+            if room == 0:
+                yield pieces
+                pieces, room = [], CHUNK
+    if pieces:
+        yield pieces
+
+
+def _scatter(data: bytes, rows: list[torch.Tensor]) -> None:
+    if sum(r.numel() for r in rows) != len(data):
+        raise RuntimeError(f"the record has {len(data)} bytes of private tensors, this process has {sum(r.numel() for r in rows)}")
+    if rows:
+        torch._foreach_copy_(rows, list(torch.frombuffer(bytearray(data), dtype=torch.uint8).split([r.numel() for r in rows])))

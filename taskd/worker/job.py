@@ -1,0 +1,395 @@
+"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, and what is recorded so that an attempt can be repeated.
+
+At the start of an attempt the rank's private state is recorded and its stripe of the replicated state copied; at its end (commit)
+the private state again, provisionally. What an attempt did is undone by going back to these records; `conversation.py` does it
+when a pause was asked for. In a process without an agent all of this is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from taskd.core import events
+from taskd.cython_api import core
+from taskd.vault import FINAL, PASS_END, PROVISIONAL
+from taskd.worker import buckets, loading
+from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed
+
+log = logging.getLogger("taskd.worker")
+
+
+class Interrupted(BaseException):
+    """A pause was asked for while this rank was about to change its parameters. Not an Exception: user code must not catch it."""
+
+
+class Attempt:
+    """One try at one step. A context manager; gives the step, or (step, batch). `committed` tells how it ended."""
+
+    __slots__ = ("_job", "_value", "committed", "step")
+
+    def __init__(self, job: Job, step: int, value: Any) -> None:
+        self._job, self._value, self.step, self.committed = job, value, step, False
+
+    def __enter__(self) -> Any:
+        return self._value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            self.committed = self._job._commit()
+            return False
+        return self._job._failed(error)
+
+
+class Job:
+    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next one to be handed out."""
+
+    def __init__(self, conversation: Conversation | None) -> None:
+        self.step = 0
+        self._line = conversation
+        self._pass = 0  # how many times steps() or batches() has been gone through
+        self._index = 0  # batches handed out in this pass
+        self._pass_random = b""
+        self._target = -2  # a replacement: the pass in which its predecessor was
+        self._back: Resumed | None = None  # how a replacement came back, until its loop has taken it up
+        self._batches: dict[int, Any] = {}  # the last two, by step: an attempt may be repeated
+        self._end: int | None = None  # the present pass is over before this step
+        self._open = False  # inside an attempt
+        self._gated = False
+        self._updates = 0  # optimizer steps in this attempt
+        self._versions: list[int] = []
+        self._record: tuple[bytes, ...] = ()  # what was recorded at the last commit
+        self._drifted: set[int] = set()
+        self._structure = b""
+        self._orders: list[list[int] | None] = []
+        self._told = True  # the first commit after a resume is reported
+        self._suspect = False  # a collective failed and nobody has said why
+        if conversation is not None:
+            self._orders = [None] * len(conversation.state.ddps)
+            self._structure = pickle.dumps(conversation.state.structure(), 5)
+            for optimizer in conversation.state.optimizers.values():
+                optimizer.register_step_pre_hook(self._before_update)
+
+    @property
+    def protected(self) -> bool:
+        """Whether a fault in this job will be repaired."""
+        return self._line is not None
+
+    # -- the loops -----------------------------------------------------------------------------------------------------------
+
+    def steps(self, total: int) -> Iterator[Attempt]:
+        """Attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that failed is handed out again."""
+        if type(total) is not int or total < 0:
+            raise ValueError(f"steps({total!r}): the number of steps must be an int of at least 0")
+        return self._run(None, total)
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Attempt]:
+        """Attempts at one pass over `loader`; each gives (step, batch), `step` counting on over passes.
+
+        The batch is kept until its step is committed everywhere and handed out again if the attempt is repeated.
+        """
+        return self._run(loader, None)
+
+    def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
+        if self._line is None:
+            yield from self._plain(loader, total)
+            return
+        if self._pass < self._target:  # a replacement passes over what its predecessor had finished
+            self._pass += 1
+            return
+        self._end, self._index, self._batches = total, 0, {}
+        self._pass_random = self._line.random.take()
+        iterator: Iterator[Any] | None = None
+        if self._pass == self._target:
+            iterator = self._arrive(loader)
+            self._target = -2
+            if self._line is None:  # the manager could not be kept; impossible for a replacement to go on alone
+                raise RuntimeError("the repair of this rank was given up")
+        elif loader is not None:
+            iterator = iter(loader)
+        while True:
+            if core.pause_number() > self._line.era or self._suspect:
+                self._repair()
+                if self._line is None:
+                    yield from self._plain_rest(iterator, total)
+                    return
+                continue
+            if self._end is not None and self.step >= self._end:
+                if self._leave_pass():
+                    return
+                continue
+            before = self._line.random.take()
+            if iterator is not None and self.step not in self._batches:
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    self._end = self.step
+                    continue
+                self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1}
+                self._batches[self.step] = batch
+            self._begin(before)
+            value = (self.step, self._batches[self.step]) if iterator is not None else self.step
+            attempt = Attempt(self, self.step, value)
+            try:
+                yield attempt
+            except GeneratorExit:
+                # break, return or an exception: nothing is waited for here, the others may not be leaving
+                self._pass += 1
+                self._record = ()
+                raise
+            if self._open:  # the body did not use `with attempt`
+                raise RuntimeError("an attempt was not entered or not left: the loop's body must be `with attempt as step:`")
+
+    def _plain(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
+        yield from self._plain_rest(iter(loader) if loader is not None else None, total)
+
+    def _plain_rest(self, iterator: Iterator[Any] | None, total: int | None) -> Iterator[Attempt]:
+        while total is None or self.step < total:
+            value: Any = self.step
+            if iterator is not None:
+                try:
+                    value = (self.step, self._batches.pop(self.step) if self.step in self._batches else next(iterator))
+                except StopIteration:
+                    return
+            yield Attempt(self, self.step, value)
+
+    # -- one attempt -----------------------------------------------------------------------------------------------------------
+
+    def _begin(self, before: bytes) -> None:
+        """Record the start of `self.step`. `before`: the random numbers' state before the batch was fetched."""
+        line = self._line
+        assert line is not None
+        state, step = line.state, self.step
+        if state.changed() and state.refresh():
+            self._structure = pickle.dumps(state.structure(), 5)
+            self._lay_out()
+        record = (before, state.settings(), _gather(state.private))
+        if self._record and record != self._record:
+            self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
+        after = line.random.take()
+        if record == self._record and after == before and self._carried is None:
+            line.entries.promote(step)
+        else:
+            self._write(step, FINAL, record, after, before if after != before else None)
+        if line.stripes is not None:
+            line.stripes.write(step)
+        self._versions = state.versions()
+        self._open, self._gated, self._updates = True, False, 0
+        core.progress(step, core.COMPUTING)
+        core.started(step + 1)
+
+    def _commit(self) -> bool:
+        """The attempt's body ended normally. False: a pause came in between, so it is not certain that every collective in it did
+        what it should, and the step will be repeated."""
+        line = self._line
+        if line is None:
+            self.step += 1
+            return True
+        if not self._gated:
+            self._gate(raising=False)
+        self._open = False
+        if core.pause_number() > line.era:
+            return False
+        self._carried = self._pending_gradients() if self._updates == 0 else None
+        self._updates = 0
+        if None in self._orders:
+            self._orders = [o or buckets.recorded_order(d) for o, d in zip(self._orders, line.state.ddps, strict=True)]
+        if line.state.changed() and line.state.refresh():
+            self._structure = pickle.dumps(line.state.structure(), 5)
+            self._lay_out()
+        self.step += 1
+        self._index += 1
+        random = line.random.take()
+        record = (random, line.state.settings(), _gather(line.state.private))
+        self._write(self.step, PROVISIONAL, record, random, None)
+        self._record = record
+        self._versions = line.state.versions()
+        core.progress(self.step, core.COMMITTED)
+        if not self._told:
+            self._told = True
+            line.channel.send(events.StepCommitted(line.rank, line.incarnation, line.communicators.generation, self.step - 1))
+        return True
+
+    def _failed(self, error: BaseException) -> bool:
+        """The attempt's body raised. True: a fault, the loop goes on to the repair. False: the script's own affair."""
+        line = self._line
+        if line is None:
+            return False
+        if isinstance(error, Interrupted) or (isinstance(error, Exception) and core.pause_number() > line.era):
+            self._open = False
+            return True
+        if isinstance(error, Exception) and line.device.communication_failure(error):
+            self._open, self._suspect = False, True
+            line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, self.step, _text(error)))
+            return True
+        if isinstance(error, Exception):
+            line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, _text(error)))
+        return False
+
+    def _before_update(self, *_: Any) -> None:
+        """Optimizer hook: parameters are about to change. Nobody may do that before the start of the step is safe on the node."""
+        if self._line is None or not self._open:
+            return
+        self._updates += 1
+        if not self._gated:
+            self._gate(raising=True)
+            core.progress(self.step, core.UPDATING)
+
+    def _gate(self, raising: bool) -> None:
+        line = self._line
+        assert line is not None
+        if core.wait_started(self.step + 1, line.era):  # a pause ends the wait, and the agent asks for one when a rank dies
+            self._gated = True
+        elif raising:
+            raise Interrupted
+
+    _carried: list[torch.Tensor | None] | None = None  # gradients that wait for a later attempt's optimizer step
+
+    def _pending_gradients(self) -> list[torch.Tensor | None] | None:
+        assert self._line is not None
+        gradients = [p.grad for p in self._line.state.parameters()]
+        return [None if g is None else g.detach().clone() for g in gradients] if any(g is not None for g in gradients) else None
+
+    def _write(self, step: int, kind: int, record: tuple[bytes, ...], random: bytes, fetch: bytes | None) -> None:
+        line = self._line
+        assert line is not None
+        entry = {
+            "pass": self._pass,
+            "index": self._index,
+            "random": random,
+            "fetch": fetch,
+            "pass_random": self._pass_random,
+            "settings": record[1],
+            "private": record[2],
+            "structure": self._structure,
+            "orders": self._orders,
+            "gradients": self._carried,
+        }
+        line.entries.write(step, kind, pickle.dumps(entry, 5))
+
+    def _lay_out(self) -> None:
+        line = self._line
+        assert line is not None
+        if line.stripes is None:
+            return
+        try:
+            line.stripes.lay_out(line.state.replicated)
+        except OSError as error:
+            log.warning("no room for stripes (%s): a fault after the optimizer's update cannot be undone; enlarge /dev/shm", error)
+            line.stripes = None
+
+    # -- between attempts --------------------------------------------------------------------------------------------------------
+
+    def _position(self) -> events.Position:
+        line = self._line
+        assert line is not None
+        final, provisional = line.entries.steps()
+        clean = self.step if self._updates == 0 and line.state.versions() == self._versions else None
+        stripes = line.stripes.steps() if line.stripes is not None else frozenset()
+        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted))
+
+    def _repair(self) -> None:
+        """Take part in a repair and set the loop to the step it resumes at."""
+        line = self._line
+        assert line is not None
+        core.progress(self.step, core.PAUSED)
+        outcome = line.hold(self._position)
+        if isinstance(outcome, LeftAlone):
+            self._leave_alone(outcome.reason)
+        elif isinstance(outcome, Resumed):
+            self._take_up(outcome)
+
+    def _take_up(self, resumed: Resumed) -> None:
+        line = self._line
+        assert line is not None
+        line._touched = False
+        self._suspect, self._open, self._told = False, False, False
+        self._updates, self._gated, self._record = 0, False, ()
+        self.step = resumed.step
+        entry = resumed.entry
+        if entry is not None:
+            self._orders, self._structure, self._carried = entry["orders"], entry["structure"], entry["gradients"]
+            if entry["pass"] == self._pass:
+                self._index = entry["index"]
+            elif resumed.kind != PASS_END and self._target == -2:
+                # a replacement can go there, this process cannot; the coordinator gives it one
+                raise RuntimeError(f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it")
+        line.state.refresh()
+        self._lay_out()
+        self._versions = line.state.versions()
+        self._drifted = {s for s in self._drifted if s < resumed.step}
+
+    def _leave_pass(self) -> bool:
+        """Every step of the pass is committed here: wait until it is everywhere. False: the loop was taken back."""
+        line = self._line
+        assert line is not None
+        state = line.state
+        random = line.random.take()
+        record = (random, state.settings(), _gather(state.private))
+        self._write(self.step, PASS_END, record, random, None)
+        core.progress(self.step, core.PAUSED)
+        line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
+        outcome = line.hold(self._position, release=self.step)
+        if isinstance(outcome, Resumed):
+            self._take_up(outcome)
+            return False
+        if isinstance(outcome, LeftAlone):
+            self._leave_alone(outcome.reason)
+        self._pass += 1
+        self._record = ()
+        core.progress(self.step, core.COMMITTED)
+        return True
+
+    def _leave_alone(self, reason: str) -> None:
+        log.warning("training goes on without protection: %s", reason)
+        self._line = None
+
+    # -- a replacement -----------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, loader: Iterable[Any] | None) -> Iterator[Any] | None:
+        """A replacement has reached the place of its predecessor: come back into the job, and to the right batch."""
+        line = self._line
+        assert line is not None
+        resumed = self.come_back()
+        entry = resumed.entry
+        assert entry is not None
+        self._index, self._pass_random = entry["index"], entry["pass_random"]
+        if resumed.kind == PASS_END:
+            self._end = self.step
+        if loader is None:
+            return None
+        present = line.random.take()
+        line.random.put(self._pass_random)
+        iterator = loading.begin(loader, self._index)
+        line.random.put(entry["fetch"] or entry["random"])
+        if resumed.kind == FINAL:
+            self._batches[self.step] = next(iterator)
+            line.random.put(present)
+        return iterator
+
+    def come_back(self) -> Resumed:
+        """Announce this replacement and take part in the repair; raises RuntimeError when it was given up."""
+        line = self._line
+        assert line is not None
+        line.channel.send(events.RankReady(line.rank, line.incarnation))
+        outcome = line.hold(None)
+        if not isinstance(outcome, Resumed) or outcome.entry is None:
+            raise RuntimeError(f"the repair of rank {line.rank} was given up: {outcome}")
+        self._take_up(outcome)
+        return outcome
+
+
+def _gather(rows: list[torch.Tensor]) -> bytes:
+    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+__all__ = ["Attempt", "Interrupted", "Job", "Released", "Resumed"]

@@ -1,0 +1,166 @@
+"""`taskd.protect`: put what a script trains under the job's protection, or find out that there is none."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import logging
+import os
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from taskd import devices, logs
+from taskd.core import events
+from taskd.cython_api import core
+from taskd.protocol import messages
+from taskd.vault import PASS_END, Entries
+from taskd.worker import buckets, replacement
+from taskd.worker.channel import Channel
+from taskd.worker.communicators import Communicators
+from taskd.worker.conversation import Conversation, LeftAlone
+from taskd.worker.job import Job
+from taskd.worker.random_state import RandomState
+from taskd.worker.state import TrainingState, UnsupportedState
+from taskd.worker.stripes import Stripes
+
+log = logging.getLogger("taskd.worker")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def protect(objects: dict[str, Any]) -> Job:
+    """See `taskd.protect`."""
+    agent = os.environ.get("TASKD_AGENT")
+    state = TrainingState(objects)  # what cannot be protected is said in every run, not only under a manager
+    if agent is None:
+        return Job(None)
+    logs.setup(f"worker-{os.environ['RANK']}")
+    obstacle = _obstacle(state)
+    incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
+    _attach()
+    channel = Channel(agent)
+    rank = int(os.environ["RANK"])
+    channel.send(messages.RankHello(rank, incarnation, os.getpid()))
+    if obstacle is not None:
+        log.warning("this job is not protected: %s", obstacle)
+        channel.close()
+        return Job(None)
+    communicators = replacement.communicators() if incarnation else Communicators()
+    vault = Path(os.environ["TASKD_VAULT"])
+    local_rank, local_size = int(os.environ["TASKD_LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    line = Conversation(
+        rank=rank,
+        incarnation=incarnation,
+        channel=channel,
+        communicators=communicators,
+        state=state,
+        stripes=None if os.environ.get("TASKD_STRIPES") == "off" else Stripes(vault, local_rank, local_size),
+        entries=Entries(vault, local_rank),
+        random=RandomState(_device(state)),
+        device=devices.of(_device(state)),
+    )
+    job = Job(line)
+    # an interpreter that ends by itself says so: its exit code is then worth waiting for, and nothing else's is
+    atexit.register(lambda: core.progress(job.step, core.DONE))
+    if incarnation:
+        _return(job)
+    else:
+        _join(job)
+    return job
+
+
+def _join(job: Job) -> None:
+    """The first process of a rank: wait for the others and train under communicators of our own."""
+    line = job._line
+    assert line is not None
+    dies_with_launcher()
+    line.channel.send(events.RankJoined(line.rank, line.incarnation))
+    outcome = line.hold(lambda: events.Position(0, None), on_formed=lambda: _formed(job))
+    if isinstance(outcome, LeftAlone):
+        job._leave_alone(outcome.reason)
+        return
+    job._versions = line.state.versions()
+
+
+def _formed(job: Job) -> None:
+    """All ranks share the first communicators: find out what differs between them, and keep the start."""
+    line = job._line
+    assert line is not None
+    for ddp in line.state.ddps:
+        buckets.rebuild(ddp, None)
+    hosted = [t.cpu() for t in line.state.replicated]
+    sums = torch.tensor([core.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted])  # int64 holds no 64-bit checksum
+    if len(sums) and line.communicators.world_size > 1:
+        everybody = [torch.empty_like(sums) for _ in range(line.communicators.world_size)]
+        dist.all_gather(everybody, sums)
+        differing = (torch.stack(everybody) != sums).any(dim=0).nonzero().flatten().tolist()
+        if differing:
+            log.info("%d of %d tensors differ between ranks and are kept per rank", len(differing), len(sums))
+            line.state.set_apart(differing)
+            job._structure = pickle.dumps(line.state.structure(), 5)
+    job._lay_out()
+    random = line.random.take()
+    job._pass = -1
+    job._write(0, PASS_END, (random, line.state.settings(), b"".join([_bytes(line.state.private)])), random, None)
+    job._pass = 0
+
+
+def _return(job: Job) -> None:
+    """A replacement: it comes back here if its predecessor had not begun its loop, else when its loop gets to that pass."""
+    line = job._line
+    assert line is not None
+    latest = line.entries.latest()
+    found = line.entries.read(latest[0]) if latest else None
+    if found is None:
+        raise RuntimeError(f"rank {line.rank} left no record to come back from")
+    target = pickle.loads(found[1])["pass"]
+    job._target = target
+    if target < 0:
+        job.come_back()
+        job._target = -2
+
+
+def _obstacle(state: TrainingState) -> str | None:
+    """Why this job cannot be protected, or None."""
+    wrapped = {id(p) for m in state.modules.values() for p in m.parameters()}
+    for found in gc.get_objects():
+        # a script may protect the bare module and train its DDP; the wrapper has to be found, it holds the process group
+        if isinstance(found, DistributedDataParallel) and found not in state.ddps and any(id(p) in wrapped for p in found.parameters()):
+            state.ddps.append(found)
+    for ddp in state.ddps:
+        if (reason := buckets.unsupported(ddp)) is not None:
+            return reason
+    if dist.is_initialized() and Communicators.sub_groups() > 0:
+        return f"the script made {Communicators.sub_groups()} process groups with new_group(), which this version cannot rebuild"
+    if not dist.is_initialized() and not replacement.active():
+        raise UnsupportedState("torch.distributed is not initialized: call init_process_group() before taskd.protect()")
+    return None
+
+
+def _device(state: TrainingState) -> torch.device:
+    return next((p.device for m in state.modules.values() for p in m.parameters()), torch.device("cpu"))
+
+
+def _attach() -> None:
+    """Claim this rank's slot, unless libtaskd did it when it was preloaded."""
+    if core.slot_number() is None:
+        if not core.preloaded():
+            log.info("libtaskd is not preloaded: the reason of an exit() or abort() will not be recorded; set LD_PRELOAD for that")
+        core.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
+    os.environ.pop("TASKD_SLOT", None)  # what this rank starts is not this rank
+
+
+def dies_with_launcher() -> None:
+    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread lives as long as the launcher."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _bytes(rows: list[torch.Tensor]) -> bytes:
+    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""

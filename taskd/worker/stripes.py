@@ -1,0 +1,119 @@
+"""The node's copy of the replicated state at the start of a step: each local rank writes 1/L of its bytes into shared memory.
+
+Replicas are equal, so the stripes of a node's L ranks make one whole copy. Two slots, by step parity. Whoever updates his parameters
+in a step first waits until all local stripes of that step are complete (`taskd_wait_started`), so the start of a step that anybody
+has changed stays readable.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import torch
+
+from taskd.vault import SlotFile, stripe_path
+
+
+class Stripes:
+    """This rank's stripe, and the reading of all."""
+
+    def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
+        self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
+        self._file: SlotFile | None = None
+        self._pieces: list[torch.Tensor] = []
+        self._targets: list[list[torch.Tensor]] = []
+        self._length = 0
+
+    def lay_out(self, tensors: list[torch.Tensor]) -> None:
+        """Say what is copied from now on. Raises OSError(ENOSPC) when /dev/shm cannot hold it."""
+        begin, end = _bounds(_total(tensors), self._local_rank, self._local_size)
+        self._length = end - begin
+        file = self._file
+        if file is None or file.capacity < self._length:
+            kept = self._kept(file)
+            grown = SlotFile(stripe_path(self._directory, self._local_rank), 2, max(self._length, 1))
+            for step, data in kept:
+                at = grown.offset(step % 2)
+                grown.buffer[at : at + len(data)] = data
+                grown.commit(step % 2, step, len(data), 0, 0)
+            grown.publish()
+            file = self._file = grown
+        self._pieces = _cut(tensors, begin, end)
+        self._targets = []
+        for slot in range(2):
+            row = torch.frombuffer(file.buffer, dtype=torch.uint8, offset=file.offset(slot), count=file.capacity)
+            at, targets = 0, []
+            for piece in self._pieces:
+                targets.append(row[at : at + piece.numel()])
+                at += piece.numel()
+            self._targets.append(targets)
+
+    def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
+        """Stripes that a growing file must carry over: the step before may still be needed by a slower rank."""
+        if file is None:
+            return []
+        return [(s.step, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length]) for s in file.valid()]
+
+    def write(self, step: int) -> None:
+        """Copy this rank's stripe as it is now, the start of `step`."""
+        file = self._file
+        assert file is not None, "lay_out first"
+        slot = step % 2
+        file.begin(slot)
+        if self._pieces:
+            torch._foreach_copy_(self._targets[slot], self._pieces)
+        file.commit(slot, step, self._length, 0, 0)
+
+    def steps(self) -> frozenset[int]:
+        return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()
+
+    def forget_after(self, step: int) -> None:
+        if self._file is not None:
+            for slot in self._file.valid():
+                if slot.step > step:
+                    self._file.begin(slot.index)
+
+    def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
+        """Put the whole state at the start of `step` into `tensors` from the stripes of all local ranks.
+
+        Raises OSError(ESTALE) when a stripe is missing or of another length: then nothing has been changed.
+        """
+        total = _total(tensors)
+        parts = []
+        for local_rank in range(self._local_size):
+            begin, end = _bounds(total, local_rank, self._local_size)
+            path = stripe_path(self._directory, local_rank)
+            file = SlotFile(path, 2)
+            slot = next((s for s in file.valid() if s.step == step), None)
+            if slot is None or slot.length != end - begin:
+                raise OSError(errno.ESTALE, f"no stripe of step {step} with {end - begin} bytes", str(path))
+            parts.append((begin, end, file, slot))
+        for begin, end, file, slot in parts:
+            if end == begin:
+                continue
+            row = torch.frombuffer(file.buffer, dtype=torch.uint8, offset=file.offset(slot.index), count=end - begin)
+            pieces = _cut(tensors, begin, end)
+            torch._foreach_copy_(pieces, list(row.split([p.numel() for p in pieces])))
+
+
+def _total(tensors: list[torch.Tensor]) -> int:
+    return sum(t.numel() for t in tensors)
+
+
+def _bounds(total: int, index: int, count: int) -> tuple[int, int]:
+    """[begin, end) of stripe `index`, cut at multiples of 64 bytes."""
+    unit = -(-total // (64 * count)) * 64
+    return min(index * unit, total), min((index + 1) * unit, total)
+
+
+def _cut(tensors: list[torch.Tensor], begin: int, end: int) -> list[torch.Tensor]:
+    """Views of the bytes [begin, end) of the tensors laid end to end."""
+    out, at = [], 0
+    for tensor in tensors:
+        size = tensor.numel()
+        low, high = max(begin - at, 0), min(end - at, size)
+        if low < high:
+            out.append(tensor[low:high])
+        at += size
+    return out

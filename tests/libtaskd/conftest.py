@@ -1,0 +1,97 @@
+"""Real processes: every rank here is an interpreter of its own with libtaskd preloaded, every page a file in /dev/shm.
+
+Time-outs are bounds on failure; no test asks how long something took.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taskd.cython_api import core, library_path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 60
+
+
+class Ranks:
+    """Starts interpreters in slots of one page and leaves none behind."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def environment(self, slot: int | None = 0, page: str | None = None, preload: str | None = None) -> dict[str, str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("TASKD_") and k not in ("LD_PRELOAD", "RANK")}
+        env["PYTHONPATH"] = str(ROOT)
+        env["LD_PRELOAD"] = library_path() if preload is None else preload
+        env["TASKD_PAGE"] = self.page if page is None else page
+        if slot is not None:
+            env["TASKD_SLOT"] = str(slot)
+        return env
+
+    def start(
+        self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str
+    ) -> subprocess.Popen[str]:
+        return self.command([sys.executable, *flags, "-c", textwrap.dedent(code)], slot=slot, page=page, **more)
+
+    def command(self, argv: list[str], slot: int | None = 0, page: str | None = None, **more: str) -> subprocess.Popen[str]:
+        env = self.environment(slot, page)
+        env.update(more)
+        process = subprocess.Popen(
+            argv, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str) -> tuple[int, str, str]:
+        process = self.start(code, *flags, slot=slot, page=page, **more)
+        out, err = process.communicate(timeout=LIMIT)
+        return process.returncode, out, err
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def page_path() -> Iterator[str]:
+    path = f"/dev/shm/taskd-test-{uuid.uuid4().hex}"
+    yield path
+    Path(path).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def page(page_path: str) -> Iterator[core.Page]:
+    with core.Page.create(page_path, 2) as made:
+        yield made
+
+
+@pytest.fixture
+def ranks(page: core.Page) -> Iterator[Ranks]:
+    ranks = Ranks(page.path)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def line() -> Callable[[subprocess.Popen[str]], str]:
+    """The next line that a process prints; fails with its stderr when it ends instead."""
+
+    def read(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None and process.stderr is not None
+        text = process.stdout.readline().strip()
+        assert text, process.stderr.read()
+        return text
+
+    return read

@@ -1,0 +1,344 @@
+"""Who claims a slot, who must not, how its death is told, and that nothing is harmed when claiming fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskd.cython_api import core, library_path
+
+WHO = "from taskd.cython_api import core; print(core.slot_number(), core.preloaded(), flush=True);"
+
+
+def test_the_constructor_claims(page, ranks):
+    status, out, err = ranks.run(WHO, slot=1, RANK="13", TASKD_INCARNATION="2")
+    assert (status, out.split()) == (0, ["1", "True"]), err
+    view = page.read(1)
+    assert (view.rank, view.incarnation, view.pid, view.attached) == (13, 2, ranks.processes[0].pid, True)
+    assert page.read(0).attached is False
+
+
+def test_a_list_in_rank_is_no_rank(page, ranks):
+    assert ranks.run(WHO, RANK="0,1,2,3")[0] == 0
+    assert page.read(0).rank is None
+
+
+@pytest.mark.parametrize("missing", ["TASKD_SLOT", "TASKD_PAGE"])
+def test_rank_variables_alone_claim_nothing(page, ranks, missing):
+    env = {"RANK": "0", "LOCAL_RANK": "0"}
+    process = ranks.start(f"import os; {WHO}", **env, **({"TASKD_PAGE": ""} if missing == "TASKD_PAGE" else {}),
+                          slot=None if missing == "TASKD_SLOT" else 0)  # fmt: skip
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.split()) == (0, ["None", "True"]), err
+    assert not page.read(0).attached
+
+
+def test_launchers_pass_everything_through(page, ranks):
+    code = WHO + "import os; print(os.environ.get('LD_PRELOAD'), os.environ.get('TASKD_SLOT'))"
+    rank = ranks.command(["bash", "-c", f'env true; taskset -p $$ >/dev/null; exec nice -n 0 "{sys.executable}" -c "{code}"'])
+    out, err = rank.communicate(timeout=60)
+    assert out.split() == ["0", "True", "None", "None"], err
+    assert page.read(0).pid == rank.pid
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [
+        ("bash", "import subprocess; print(subprocess.run(['bash', '-c', CMD], text=True, capture_output=True).stdout)"),
+        ("system", "import os, sys; sys.stdout.flush(); os.system(CMD)"),
+        ("spawn", "import os; os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', CMD], os.environ), 0)"),
+        ("python", "import subprocess, sys; subprocess.run([sys.executable, '-c', f'import os; os.system({CMD!r})'])"),
+    ],
+)
+def test_children_know_nothing_of_it(page, ranks, why, code):
+    command = "echo [$LD_PRELOAD] [$TASKD_SLOT] $(grep -c libtaskd /proc/$$/maps)"
+    status, out, err = ranks.run(f"CMD = {command!r}\n{code}")
+    assert (status, out.split()) == (0, ["[]", "[]", "0"]), err
+    assert page.read(0).pid == ranks.processes[0].pid
+    assert page.records(0) == []
+
+
+def test_other_preloaded_libraries_stay(page, ranks, tmp_path):
+    other = tmp_path / "libother.so"
+    made = subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(other)], input="int other;", text=True)
+    if made.returncode != 0:
+        pytest.skip("no C compiler")
+    moved = tmp_path / "renamed.so"
+    moved.symlink_to(library_path())
+    for preload, left in [
+        (f"{library_path()}:{other}", str(other)),
+        (f"{other} {library_path()}", str(other)),
+        (f"{other}:{moved}:{other}", f"{other}:{other}"),
+    ]:
+        code = "import os; print(os.environ.get('LD_PRELOAD'))"
+        status, out, err = ranks.run(code, LD_PRELOAD=preload)
+        assert (status, out.strip()) == (0, left), err
+        page.reset(0)
+
+
+def test_static_program(page, ranks, tmp_path):
+    source = 'extern char **environ;\nint puts(const char *);\nint main(void) { puts("ran"); return 5; }\n'
+    program = tmp_path / "static"
+    made = subprocess.run(["gcc", "-static", "-x", "c", "-", "-o", str(program)], input=source, text=True, capture_output=True)
+    if made.returncode != 0:
+        pytest.skip("no static libc to link with")
+    direct = ranks.command([str(program)])
+    assert direct.communicate(timeout=60)[0] == "ran\n" and direct.returncode == 5
+    status, out, _ = ranks.run(f"import os; os.execv({str(program)!r}, ['static'])")
+    assert (status, out) == (5, "ran\n")
+    assert page.wait_death(0, 60_000), "exec ends the thread that held the slot's lock"
+
+
+# ---- nothing is harmed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "where", ["/dev/shm/taskd-test-no-such-page", "/nonexistent/folder/page", "/dev/null", "/", "/etc/hostname", "x" * 5000]
+)
+def test_no_page(ranks, where):
+    """No agent, no file, not a page: the program runs, and its children do not try either."""
+    code = WHO + "import os; print(os.environ.get('TASKD_SLOT'), os.environ.get('LD_PRELOAD'))"
+    status, out, err = ranks.run(code, page=where)
+    assert (status, out.split(), err) == (0, ["None", "True", "None", "None"], "")
+
+
+@pytest.mark.parametrize("slot", ["2", "-1", "4294967295", "99999999999999999999", "one", "0x1", ""])
+def test_no_such_slot(page, ranks, slot):
+    status, out, err = ranks.run(WHO, TASKD_SLOT=slot)
+    assert (status, out.split(), err) == (0, ["None", "True"], "")
+    assert not page.read(0).attached and not page.read(1).attached
+
+
+def test_inactive_process_dies_as_ever(ranks):
+    for code, expected in [("import os; os._exit(9)", 9), ("import os; os.abort()", -6), ("raise SystemExit(4)", 4)]:
+        assert ranks.run(code, slot=None)[0] == expected
+
+
+def test_read_only_page(page, ranks, tmp_path):
+    if os.geteuid() == 0:
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "taskd-test", str(tmp_path)], capture_output=True
+        ).returncode:
+            pytest.skip("may not mount")
+        try:
+            core.Page.create(tmp_path / "page", 1).close(unlink=False)
+            subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
+            where = str(tmp_path / "page")
+            with pytest.raises(OSError) as error:
+                core.Page.create(tmp_path / "other", 1)
+            assert error.value.errno == errno.EROFS
+            assert ranks.run(WHO, page=where)[:2] == (0, "None True\n")
+        finally:
+            subprocess.run(["umount", str(tmp_path)], check=True)
+    else:
+        Path(page.path).chmod(0o400)
+        assert ranks.run(WHO)[:2] == (0, "None True\n")
+
+
+# ---- forks -----------------------------------------------------------------------------------------------------------
+
+
+def test_forked_children_are_not_the_rank(page, ranks):
+    """Children of a process with many threads crash, abort and exit; the parent's slot hears nothing of it."""
+    status, out, err = ranks.run(
+        """
+        import ctypes, os, threading
+        from taskd.cython_api import core
+        stop = threading.Event()
+        def churn():
+            while not stop.is_set():
+                bytearray(10_000)
+        threads = [threading.Thread(target=churn) for _ in range(4)]
+        [t.start() for t in threads]
+        core.sockets_begin(0)
+        core.progress(5, core.COMPUTING)
+        ends = [
+            lambda: ctypes.memset(0xbad0, 0, 1),
+            os.abort,
+            lambda: os._exit(core.slot_number() is None and core.pause_number() == 0),
+            lambda: core.progress(99, core.DONE),
+        ]
+        seen = []
+        for round in range(10):
+            for end in ends:
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        end()
+                    except OSError:
+                        os._exit(3)
+                    os._exit(4)
+                seen.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        stop.set()
+        [t.join() for t in threads]
+        assert seen == [-11, -6, 1, 3] * 10, seen
+        print(core.slot_number())
+        """,
+        "-W",
+        "ignore",
+        "-X",
+        "faulthandler",
+    )
+    assert (status, out.strip()) == (0, "0"), err
+    view = page.read(0)
+    assert (view.pid, view.step, view.consistent) == (ranks.processes[0].pid, 5, True)
+    assert page.records(0) == []
+
+
+def test_a_forked_child_can_claim_another_slot(page, ranks, line):
+    """What a zygote does: its children claim their own slots."""
+    zygote = ranks.start(
+        f"""
+        import os, time
+        from taskd.cython_api import core
+        pid = os.fork()
+        if pid == 0:
+            os.environ["RANK"] = "7"
+            core.attach({page.path!r}, 1)
+            core.progress(3, core.COMPUTING)
+            print(os.getpid(), flush=True)
+            time.sleep(600)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        """,
+        slot=None,
+    )
+    child = int(line(zygote))
+    view = page.read(1)
+    assert (view.pid, view.rank, view.step) == (child, 7, 3)
+    os.kill(child, signal.SIGSEGV)
+    assert page.wait_death(1, 60_000)
+    assert line(zygote) == "-11"
+    assert [record["pid"] for record in page.records(1)] == [child]
+
+
+# ---- life and death --------------------------------------------------------------------------------------------------
+
+SLEEPER = WHO + "import time; time.sleep(600)"
+
+
+def test_kill_is_told_without_a_record(page, ranks, line):
+    rank = ranks.start(SLEEPER)
+    line(rank)
+    assert not page.wait_death(0, 0)
+    rank.kill()
+    assert page.wait_death(0, 60_000)
+    assert page.wait_death(0, 60_000), "and told again to whoever asks later"
+    assert page.records(0) == []
+
+
+def test_nobody_there(page):
+    with pytest.raises(OSError) as error:
+        page.wait_death(0, 0)
+    assert error.value.errno == errno.ENOLCK
+
+
+def test_a_live_slot_is_busy(page, ranks, line):
+    rank = ranks.start(SLEEPER)
+    line(rank)
+    status, out, _ = ranks.run(
+        f"from taskd.cython_api import core\ntry: core.attach({page.path!r}, 0)\nexcept OSError as e: print(e.errno)", slot=None
+    )
+    assert (status, int(out)) == (0, errno.EBUSY)
+    assert ranks.run(WHO)[:2] == (0, "None True\n")
+    with pytest.raises(OSError) as error:
+        page.reset(0)
+    assert error.value.errno == errno.EBUSY
+    assert page.read(0).pid == rank.pid
+
+
+def test_replacement_after_a_kill(page, ranks, line):
+    first = ranks.start("from taskd.cython_api import core; core.progress(6, core.UPDATING);" + SLEEPER)
+    line(first)
+    page.pause(4, 0)
+    first.kill()
+    assert page.wait_death(0, 60_000)
+    page.reset(0)
+    assert page.read(0)[:6] == (None, 0, 0, False, 0, core.SETUP)
+    assert page.read(0).pause == 4, "a newcomer must not miss the pause that it was born into"
+    with pytest.raises(OSError):
+        page.wait_death(0, 0)
+    second = ranks.start(SLEEPER, TASKD_INCARNATION="1")
+    line(second)
+    view = page.read(0)
+    assert (view.pid, view.incarnation) == (second.pid, 1)
+    second.kill()
+    assert page.wait_death(0, 60_000)
+
+
+def test_claim_of_a_dead_slot_without_reset(page, ranks, line):
+    first = ranks.start(SLEEPER)
+    line(first)
+    first.kill()
+    assert page.wait_death(0, 60_000)
+    second = ranks.start(SLEEPER)
+    assert line(second) == "0 True"
+    second.kill()
+    assert page.wait_death(0, 60_000)
+
+
+def test_killed_in_the_middle_of_everything(page, ranks, line):
+    """Ranks that publish as fast as they can, killed; what is left is whole, or said not to be, and mends."""
+    for _ in range(10):
+        rank = ranks.start("""
+            from taskd.cython_api import core
+            print("up", flush=True)
+            step = 0
+            while True:
+                step += 1
+                core.progress(step, step % 6)
+                core.started(step)
+        """)
+        line(rank)
+        for _ in range(100):
+            view = page.read(0)
+            assert not view.consistent or view.phase == view.step % 6
+        rank.kill()
+        assert page.wait_death(0, 60_000)
+        view = page.read(0)
+        assert not view.consistent or view.phase == view.step % 6
+        page.reset(0)
+        assert page.read(0).consistent
+
+
+def test_calls_in_one_process(page):
+    assert core.slot_number() is None
+    with pytest.raises(OSError) as error:
+        core.progress(1, core.COMPUTING)
+    assert error.value.errno == errno.ENOTCONN and "slot" in str(error.value)
+    core.attach(page.path, 1)
+    try:
+        core.attach(page.path, 1)
+        with pytest.raises(OSError) as error:
+            core.attach(page.path, 0)
+        assert error.value.errno == errno.EALREADY
+        assert core.slot_number() == 1
+    finally:
+        core.detach()
+    assert not page.read(1).attached
+    with pytest.raises(OSError) as error:
+        page.wait_death(1, 0)
+    assert error.value.errno == errno.ENOLCK, "a slot that was let go is not a dead one"
+    assert core.slot_number() is None
+
+
+def test_only_the_main_thread_may_claim(page):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(OSError) as error:
+        pool.submit(core.attach, page.path, 0).result()
+    assert error.value.errno == errno.EPERM
+
+
+def test_library_needs_libc_only():
+    if shutil.which("ldd") is None:
+        pytest.skip("no ldd")
+    out = subprocess.run(["ldd", library_path()], text=True, capture_output=True, check=True).stdout
+    names = {line.split()[0].split("/")[-1] for line in out.splitlines()}
+    assert all(name.startswith(("linux-vdso", "libc.so", "ld-linux", "libdl.so", "libpthread.so")) for name in names), names

@@ -1,0 +1,238 @@
+"""The page itself: making it, reading it, gates, pauses, and the memory functions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taskd.cython_api import core
+
+
+def test_a_fresh_page(page):
+    assert stat.S_IMODE(os.stat(page.path).st_mode) == 0o600
+    assert page.read(1) == core.View(None, 0, 0, False, 0, core.SETUP, 0, None, 0, True)
+    assert page.records(1) == []
+
+
+def test_create_refuses(page, tmp_path):
+    for path, slots, kind, number in [
+        (page.path, 1, OSError, errno.EEXIST),
+        (tmp_path / "no" / "page", 1, OSError, errno.ENOENT),
+        (tmp_path / "p", 0, ValueError, None),
+        (tmp_path / "p", 4097, ValueError, None),
+    ]:
+        with pytest.raises(kind) as error:
+            core.Page.create(path, slots)
+        assert number is None or (error.value.errno == number and str(path) in str(error.value))
+    assert not (tmp_path / "p").exists()
+
+
+def test_full_file_system(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting takes root")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "taskd-test", str(tmp_path)], capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        with pytest.raises(OSError) as error:
+            core.Page.create(tmp_path / "page", 100)
+        assert error.value.errno == errno.ENOSPC
+        assert os.listdir(tmp_path) == [], "nothing half made is left"
+        core.Page.create(tmp_path / "page", 7).close()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_closed_page(page_path):
+    page = core.Page.create(page_path, 1)
+    page.close()
+    page.close()
+    assert not Path(page_path).exists()
+    with pytest.raises(ValueError, match="closed"):
+        page.read(0)
+
+
+def test_close_while_somebody_waits(page_path, ranks, line):
+    page = core.Page.create(page_path + "-2", 1)
+    rank = ranks.start("from taskd.cython_api import core; print(core.slot_number(), flush=True); input()", page=page.path)
+    assert line(rank) == "0"
+    seen = []
+
+    def wait():
+        try:
+            page.wait_death(0)
+        except ValueError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    page.close()
+    thread.join(60)
+    assert len(seen) == 1 and "closed" in seen[0]
+
+
+def test_no_such_slot(page):
+    for call in (page.reset, page.read, page.records, page.wait_death, lambda slot: page.pause(1, slot)):
+        for slot in (2, -1):
+            with pytest.raises(IndexError, match="slots 0 to 1"):
+                call(slot)
+
+
+def test_pause_never_decreases(page):
+    page.pause(5, 1)
+    page.pause(3)
+    assert [page.read(slot).pause for slot in (0, 1)] == [3, 5]
+
+
+def test_torn_progress_is_told_and_mended(page, ranks):
+    with open(page.path, "r+b") as file:
+        file.seek(128 + 64)  # the sequence number of slot 0
+        file.write((7).to_bytes(4, "little"))
+    assert page.read(0).consistent is False
+    assert ranks.run("from taskd.cython_api import core; core.progress(2, core.COMPUTING)")[0] == 0
+    assert page.read(0)[4:6] == (2, core.COMPUTING) and page.read(0).consistent
+
+
+@pytest.fixture
+def attached(page):
+    core.attach(page.path, 0)
+    yield page
+    core.detach()
+
+
+def test_progress(attached):
+    core.progress(2**63, core.COMMITTED)
+    view = attached.read(0)
+    assert (view.step, view.phase) == (2**63, core.COMMITTED)
+    assert view.heartbeat_ns > 0
+
+
+def test_pause_wakes_a_waiter_that_holds_no_interpreter_lock(attached):
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(core.wait_pause(0)))
+    thread.start()
+    attached.pause(1, 0)
+    thread.join(60)
+    assert seen == [True]
+    assert core.pause_number() == 1
+    assert core.wait_pause(1, 1) is False
+    assert core.wait_pause(0) is True
+
+
+GATE = """
+    from taskd.cython_api import core
+    print(core.slot_number(), flush=True)
+    for word in iter(input, "end"):
+        core.started(core.ALL_DONE if word == "done" else int(word))
+        print(word, flush=True)
+"""
+
+
+def test_the_gate_opens_when_all_have_started(attached, ranks, line):
+    other = ranks.start(GATE, slot=1)
+    line(other)
+
+    def tell(word):
+        other.stdin.write(word + "\n")
+        other.stdin.flush()
+
+    core.started(0)
+    assert attached.read(0).started == 0
+    with pytest.raises(OSError) as error:
+        core.wait_started(0, 0, 1)  # step 0 is a step like any other: the other rank has not begun it
+    assert error.value.errno == errno.ETIMEDOUT
+    tell("0")
+    assert core.wait_started(0, 0) is True
+    core.started(1)
+    tell("1")
+    assert core.wait_started(1, 0) is True
+    line(other)
+    line(other)
+
+    core.started(2)
+    attached.pause(1, 0)
+    assert core.wait_started(2, 0) is False
+    assert core.wait_started(1, 1) is True
+
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(core.wait_started(2, 1)))
+    thread.start()
+    attached.pause(2)
+    thread.join(60)
+    assert seen == [False]
+
+    tell("done")
+    line(other)
+    assert attached.read(1).started == core.ALL_DONE
+    assert core.wait_started(2, 2) is True
+    tell("end")
+
+
+def test_two_ranks_through_many_gates(page, ranks):
+    code = """
+        from taskd.cython_api import core
+        for step in range(3000):
+            core.progress(step, core.COMPUTING)
+            core.started(step)
+            assert core.wait_started(step, 0, 60_000)
+        core.started(core.ALL_DONE)
+    """
+    both = [ranks.start(code, slot=slot) for slot in (0, 1)]
+    for rank in both:
+        _, err = rank.communicate(timeout=120)
+        assert rank.returncode == 0, err
+    assert [page.read(slot).step for slot in (0, 1)] == [2999, 2999]
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_store_and_load():
+    word = np.zeros(2, np.uint64)
+    core.store_release(word.ctypes.data, 2**64 - 1)
+    assert core.load_acquire(word.ctypes.data) == 2**64 - 1
+    for address in (0, word.ctypes.data + 4):
+        with pytest.raises(ValueError):
+            core.store_release(address, 1)
+        with pytest.raises(ValueError):
+            core.load_acquire(address)
+
+
+def test_copy_and_equal():
+    a = np.random.default_rng(0).integers(0, 256, 100_003, np.uint8)
+    b = np.zeros_like(a)
+    assert not core.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
+    core.copy(b.ctypes.data, a.ctypes.data, a.nbytes)
+    assert core.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
+    assert core.equal(a.ctypes.data, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "seed", "expected"),
+    [  # published values of XXH64
+        (b"", 0, 0xEF46DB3751D8E999),
+        (b"a", 0, 0xD24EC4F1A98C6E5B),
+        (b"abc", 0, 0x44BC2CF5AD770999),
+        (b"Nobody inspects the spammish repetition", 0, 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_checksum_is_xxh64(data, seed, expected):
+    held = np.frombuffer(data or b"\0", np.uint8)
+    assert core.checksum(held.ctypes.data, len(data), seed) == expected
+
+
+def test_checksum_sees_every_bit():
+    data = np.zeros(77, np.uint8)
+    seen = {core.checksum(data.ctypes.data, data.nbytes)}
+    for bit in range(data.nbytes * 8):
+        data[bit // 8] ^= 1 << (bit % 8)
+        seen.add(core.checksum(data.ctypes.data, data.nbytes))
+        data[bit // 8] ^= 1 << (bit % 8)
+    seen.add(core.checksum(data.ctypes.data, data.nbytes, 1))
+    assert len(seen) == data.nbytes * 8 + 2

@@ -1,0 +1,165 @@
+"""A manager in a thread on a real port, and agents that speak the protocol and do nothing else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from taskd.core import events as e
+from taskd.manager.journal import Journal
+from taskd.manager.server import Limits, Outcome, Server
+from taskd.protocol import keys
+from taskd.protocol import messages as m
+
+KEYS = keys.derive(b"the secret of the tests")
+PATIENCE = 20.0  # a guard against hanging, never a measure
+
+
+class FakeAgent:
+    def __init__(
+        self, port: int, node: int, ranks: tuple[int, ...], job: str = "job", with_keys: keys.Keys | None = KEYS
+    ) -> None:
+        self.port, self.node, self.ranks, self.job, self.keys = port, node, ranks, job, with_keys
+        self.incarnation = uuid.uuid4().hex
+        self.seq = 0
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.connect()
+
+    def connect(self) -> None:
+        self.socket: zmq.Socket[Any] = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        if self.keys is not None:
+            self.socket.curve_serverkey = self.keys.server_public
+            self.socket.curve_publickey = self.keys.client_public
+            self.socket.curve_secretkey = self.keys.client_secret
+        self.socket.connect(f"tcp://127.0.0.1:{self.port}")
+
+    def reconnect(self) -> None:
+        self.socket.close()
+        self.connect()
+
+    def send(self, message: Any, seq: int | None = None) -> None:
+        self.seq += 1
+        number = self.seq if seq is None else seq
+        self.socket.send(m.seal(m.Envelope(m.VERSION, self.job, self.node, self.incarnation, number, m.encode(message))))
+
+    def join(self, **more: Any) -> None:
+        self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **more))
+
+    def receive(self) -> Any:
+        assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
+        return m.decode(m.unseal(self.socket.recv()).body)
+
+    def expect(self, kind: type) -> Any:
+        """The next message of `kind`; others are passed over."""
+        while not isinstance(message := self.receive(), kind):
+            pass
+        return message
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+class Running:
+    """A server and its thread."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.port = server, server.port
+        self.agents: list[FakeAgent] = []
+        self.result: Outcome | None = None
+        server.open()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.result = self.server.run()
+
+    def agent(self, node: int = 0, ranks: tuple[int, ...] = (0, 1), **more: Any) -> FakeAgent:
+        agent = FakeAgent(self.port, node, ranks, **more)
+        self.agents.append(agent)
+        return agent
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        give_up = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < give_up, f"never came true; dropped so far: {self.server.drops.total}"
+            time.sleep(0.01)
+
+    def dropped(self, kind: str, times: int = 1) -> None:
+        self.wait(lambda: self.server.drops.total[kind] >= times)
+
+    def serves(self, agent: FakeAgent) -> None:
+        """The agent is known: it can have a message accepted."""
+        self.wait(lambda: agent.node in self.server.agents and self.server.agents[agent.node].seq == agent.seq)
+
+    def outcome(self) -> Outcome:
+        self.thread.join(PATIENCE)
+        assert self.result is not None, "the manager has not ended"
+        return self.result
+
+    def protected(self, nodes: int) -> list[FakeAgent]:
+        """A job of 2 ranks per node whose ranks are all in their loops."""
+        agents = [self.agent(n, (2 * n, 2 * n + 1)) for n in range(nodes)]
+        for agent in agents:
+            agent.join()
+            self.serves(agent)
+        for agent in agents:
+            for rank in agent.ranks:
+                agent.send(e.RankJoined(rank))
+        for agent in agents:
+            assert agent.receive().generation == 1
+            for rank in agent.ranks:
+                agent.send(e.RankRebuilt(rank, 0, 1))
+        for agent in agents:
+            assert agent.receive().step == 0
+        return agents
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(nodes: int = 1, limits: Limits | None = None, **settings: Any) -> Running:
+        journal = Journal(str(tmp_path / "log"), "job")
+        server = Server(e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits())
+        running.append(Running(server))
+        return running[-1]
+
+    yield begin
+    for r in running:
+        r.server.stop("the test is over")
+        r.thread.join(PATIENCE)
+        for agent in r.agents:
+            agent.close()
+
+
+@pytest.fixture
+def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
+    made: list[FakeAgent] = []
+
+    def make(*args: Any, **more: Any) -> FakeAgent:
+        made.append(FakeAgent(*args, **more))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        agent.close()

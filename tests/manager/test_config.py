@@ -1,0 +1,85 @@
+"""The documented config dict: what is taken, what is refused and how."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from taskd.core import ladder
+from taskd.manager.config import BadConfig, parse
+
+GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
+
+
+def test_the_documented_dict():
+    config = parse(GOOD, {})
+    assert (config.job, config.nodes, config.ranks_per_node, config.ladder, config.warnings) == ("j", 2, 8, ladder.DEFAULT, ())
+
+
+def test_everything_documented_is_taken_and_nothing_is_changed():
+    full = {**GOOD, "plugin_dir": "", "fault_recover": "on", "taskd_enable": "on", "cluster_infos": [{"ip": "1.2.3.4"}]}
+    before = copy.deepcopy(full)
+    assert parse(full, {}).ladder == ladder.DEFAULT
+    assert full == before
+    assert parse({**GOOD, "cluster_infos": {"ip": "x"}}, {}).nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "job", "warned"),
+    [({"MINDX_TASK_ID": "t1"}, "t1", False), ({}, "default", True), ({"MINDX_TASK_ID": ""}, "default", True)],
+)
+def test_job_id_none_is_not_set(environ, job, warned):
+    config = parse({**GOOD, "job_id": None}, environ)
+    assert config.job == job
+    assert any("MINDX_TASK_ID" in w for w in config.warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("change", "environ", "rungs"),
+    [
+        ({"fault_recover": "off"}, {}, ("exit",)),
+        ({"taskd_enable": "OFF"}, {}, ("exit",)),
+        ({}, {"TASKD_PROCESS_ENABLE": "off"}, ("exit",)),
+        ({}, {"HIGH_AVAILABILITY": "retry"}, ("retry", "exit")),
+        ({"fault_recover": None}, {}, ladder.DEFAULT),
+    ],
+)
+def test_what_is_switched_off_is_not_repaired(change, environ, rungs):
+    assert parse({**GOOD, **change}, environ).ladder == rungs
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"job_id": ""}, ["job_id", "''", "MINDX_TASK_ID"]),
+        ({"job_id": 7}, ["job_id", "7"]),
+        ({"node_nums": 0}, ["node_nums", "0", "1 to 100000"]),
+        ({"node_nums": 100_001}, ["node_nums", "100001"]),
+        ({"node_nums": True}, ["node_nums", "True"]),
+        ({"node_nums": "2"}, ["node_nums", "'2'"]),
+        ({"node_nums": 2.0}, ["node_nums", "2.0"]),
+        ({"proc_per_node": 1025}, ["proc_per_node", "1025", "1 to 1024"]),
+        ({"proc_per_node": None}, ["proc_per_node", "None"]),
+        ({"plugin_dir": 3}, ["plugin_dir", "3"]),
+        ({"fault_recover": "yes"}, ["fault_recover", "'yes'", "'on' or 'off'"]),
+        ({"taskd_enable": True}, ["taskd_enable", "True"]),
+        ({"cluster_infos": "x"}, ["cluster_infos", "'x'"]),
+        ({"cluster_infos": [1]}, ["cluster_infos"]),
+        ({"node_num": 2}, ["node_num", "unknown", "node_nums"]),
+        ({3: 4}, ["3", "unknown"]),
+    ],
+)
+def test_a_mistake_names_the_key_the_value_what_is_allowed_and_the_remedy(change, words):
+    with pytest.raises(BadConfig) as caught:
+        parse({**GOOD, **change}, {})
+    (line,) = caught.value.errors
+    assert all(word in line for word in words)
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(BadConfig) as caught:
+        parse({"job_id": 1, "extra": 2}, {"HIGH_AVAILABILITY": "x"})
+    assert len(caught.value.errors) == 5
+    with pytest.raises(BadConfig):
+        parse(None, {})

@@ -1,0 +1,106 @@
+"""Files that cannot be written cost one line, never the job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+
+import pytest
+
+from taskd import logs
+from taskd.core import commands as c
+from taskd.manager.journal import Journal
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_before():
+    logger = logging.getLogger("taskd")
+    before = list(logger.handlers), logger.level, logger.propagate
+    yield
+    for handler in logger.handlers:
+        if handler not in before[0]:
+            handler.close()
+    logger.handlers[:], logger.level, logger.propagate = before
+    logger.setLevel(before[1])
+
+
+def test_lines_go_to_the_file_and_warnings_to_stderr(tmp_path, capsys):
+    environ = {"TASKD_LOG_PATH": str(tmp_path / "a" / "b")}
+    for _ in range(2):  # a second call changes nothing
+        log = logs.setup("agent-3", environ)
+    log.info("an ordinary line")
+    logging.getLogger("taskd.manager").warning("a warning\x1b[2J\nnot a line of ours")
+    text = (tmp_path / "a" / "b" / "agent-3.log").read_text()
+    assert text.count("an ordinary line") == 1
+    assert "\\x1b[2J\n    not a line" in text
+    err = capsys.readouterr().err
+    assert "an ordinary line" not in err and err.count("a warning") == 1
+
+
+def test_another_name_is_another_file(tmp_path):
+    environ = {"TASKD_LOG_PATH": str(tmp_path), "TASKD_LOG_STDOUT": "False"}
+    logs.setup("agent-0", environ)
+    logs.setup("worker-../5", environ).info("of the worker")
+    assert "of the worker" not in (tmp_path / "agent-0.log").read_text()
+    assert "of the worker" in (tmp_path / "worker-.._5.log").read_text()
+
+
+def _file(tmp_path):
+    (tmp_path / "x").write_text("")
+    return str(tmp_path / "x")
+
+
+def _read_only(tmp_path):
+    if os.geteuid() == 0:
+        return "/proc/taskd"  # root may write anywhere but here
+    (tmp_path / "x").mkdir(mode=0o500)
+    return str(tmp_path / "x" / "y")
+
+
+@pytest.mark.parametrize("place", [_file, _read_only, lambda _: "a\0b"], ids=["a file", "read-only", "not a name"])
+def test_no_log_file_is_one_line_on_stderr(tmp_path, capsys, place):
+    log = logs.setup("manager", {"TASKD_LOG_PATH": place(tmp_path)})
+    log.info("goes on")
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "set TASKD_LOG_PATH" in err
+    log.warning("seen")
+    assert "seen" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_once(tmp_path, capsys, monkeypatch):
+    log = logs.setup("manager", {"TASKD_LOG_PATH": str(tmp_path), "TASKD_LOG_STDOUT": "False"})
+    (handler,) = [h for h in log.handlers if hasattr(h, "taskd_name")]
+
+    def full(record):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(handler, "shouldRollover", full)
+    for _ in range(3):
+        log.error("lost")
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_bad_level_is_said_and_the_default_used(tmp_path):
+    logs.setup("manager", {"TASKD_LOG_PATH": str(tmp_path), "TASKD_FILE_LOG_LEVEL": "LOUD"}).info("still there")
+    text = (tmp_path / "manager.log").read_text()
+    assert "TASKD_FILE_LOG_LEVEL='LOUD'" in text and "still there" in text
+
+
+CLOSED = c.Closed(1, "retry", ("a fault",), (), 7, 0.5, {"PAUSE": 0.25, "RESTORE": 0.25}, ("retry: done",), 100.0)
+
+
+def test_the_journal_appends_one_object_per_line(tmp_path):
+    journal = Journal(str(tmp_path / "new"), "job", wall=lambda: 1000.0)
+    journal.closed(CLOSED, now=103.0)
+    journal.end(True, "every node ended well")
+    first, second = map(json.loads, journal.path.read_text().splitlines())
+    assert first["began"] == 997.0 and first["phases"] == {"PAUSE": 0.25, "RESTORE": 0.25} and first["faults"] == ["a fault"]
+    assert second == {"time": 1000.0, "job": "job", "kind": "end", "ok": True, "reason": "every node ended well"}
+
+
+def test_a_journal_that_cannot_be_written_is_one_warning(tmp_path, caplog):
+    journal = Journal(_file(tmp_path), "job")
+    journal.end(True, "")
+    journal.end(True, "")
+    assert [r.levelname for r in caplog.records] == ["WARNING"] and "TASKD_LOG_PATH" in caplog.text

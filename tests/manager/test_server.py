@@ -1,0 +1,230 @@
+"""The manager over real sockets, with agents that follow the protocol."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+from taskd.manager.server import Limits
+from taskd.protocol import messages as m
+
+
+def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
+    manager = start(2)
+    agents = manager.protected(2)
+    for agent in agents:
+        for rank in agent.ranks:
+            agent.send(e.RankFinished(rank, 0, 10))
+    for agent in agents:
+        agent.expect(c.Release)
+        agent.send(e.AgentLeft(agent.node, True))
+    assert manager.outcome().ok is True
+    (end,) = [json.loads(line) for line in (tmp_path / "log" / "incidents.jsonl").read_text().splitlines()]
+    assert (end["kind"], end["ok"], end["job"]) == ("end", True, "job")
+
+
+def test_an_incident_is_led_and_written_down(start, tmp_path):
+    manager = start(2)
+    a, b = manager.protected(2)
+    a.send(e.RankDied(1, 0, "SIGKILL", e.Position(7, None, final=frozenset({7}), stripes=frozenset({7}))))
+    pause = b.expect(c.Pause)
+    assert a.expect(c.Pause) == pause
+    assert a.expect(c.Replace).rank == 1
+    position = e.Position(7, 7, final=frozenset({7}), stripes=frozenset({7}))
+    for agent, rank in ((a, 0), (b, 2), (b, 3)):
+        agent.send(e.RankPaused(rank, 0, pause.pause, position))
+    a.send(e.RankReady(1, 1))
+    for agent in (a, b):
+        generation = agent.expect(c.Rebuild).generation
+        for rank in agent.ranks:
+            agent.send(e.RankRebuilt(rank, int(rank == 1), generation))
+    for agent in (a, b):
+        assert agent.expect(c.Restore).plan.step == 7
+        for rank in agent.ranks:
+            agent.send(e.RankRestored(rank, int(rank == 1), generation, "same"))
+    for agent in (a, b):
+        assert agent.expect(c.Resume).step == 7
+        for rank in agent.ranks:
+            agent.send(e.StepCommitted(rank, int(rank == 1), generation, 7))
+    journal = tmp_path / "log" / "incidents.jsonl"
+    manager.wait(journal.exists)
+    manager.wait(lambda: journal.read_text().endswith("\n"))
+    entry = json.loads(journal.read_text())
+    assert (entry["kind"], entry["strategy"], entry["ranks"], entry["step"]) == ("incident", "recover-in-place", [1], 7)
+    assert entry["began"] <= entry["time"]
+    assert b.socket.poll(0) == 0, "the other node was sent the order to replace"
+
+
+def test_the_reason_of_giving_up_reaches_every_agent_before_the_manager_leaves(start):
+    manager = start(2, ladder=("exit",))
+    a, b = manager.protected(2)
+    a.send(e.RankDied(0, 0, "SIGSEGV"))
+    for agent in (a, b):
+        assert "SIGSEGV" in agent.expect(c.GiveUp).reason
+    assert manager.outcome().ok is False
+
+
+def test_a_late_message_is_dropped(start):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.send(e.RankDied(0, 0, "an old message"), seq=agent.seq - 1)
+    manager.dropped("late")
+    assert manager.server.coordinator.ranks[0].alive
+
+
+def test_a_message_of_an_unknown_agent_is_asked_to_register(start):
+    manager = start()
+    agent = manager.agent()
+    agent.send(e.RankDied(0, 0, "before its agent had registered"))
+    agent.expect(m.Who)
+    agent.join()
+    manager.serves(agent)
+
+
+def test_a_second_agent_of_a_living_node_is_refused(start):
+    manager = start()
+    first, second = manager.agent(), manager.agent()
+    first.join()
+    manager.serves(first)
+    second.join()
+    first.expect(m.Who)  # is it still there?
+    first.send(m.Heartbeat(2))
+    assert "--node_rank" in second.expect(m.Refused).reason
+    assert manager.server.agents[0].incarnation == first.incarnation
+
+
+def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):
+    manager = start(2)
+    first, other = manager.protected(2)
+    first.close()
+    manager.agent(0, (0, 1)).join()
+    assert "another one has registered" in other.expect(c.GiveUp).reason
+    assert manager.outcome().ok is False
+
+
+def test_a_silent_agent_is_lost(start):
+    manager = start(limits=Limits(silence=0.3, look=0.05))
+    manager.protected(1)
+    outcome = manager.outcome()
+    assert outcome.ok is False and "node 0" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (e.RankDied(2, 0, "a rank of the other node"), "foreign rank"),
+        (e.RankDied(-1, 0, "no rank at all"), "foreign rank"),
+        (e.AgentLeft(1, False, "the other node"), "foreign node"),
+        (e.AgentLost(0, "the manager's own event"), "direction"),
+        (e.Tick(), "direction"),
+        (c.GiveUp("a command"), "direction"),
+        (m.RankHello(0, 0, 1), "direction"),
+    ],
+)
+def test_an_agent_says_only_what_is_its_business(start, message, kind):
+    manager = start(2)
+    agents = manager.protected(2)
+    agents[0].send(message)
+    manager.dropped(kind)
+    assert manager.server.outcome is None
+    assert all(r.alive for r in manager.server.coordinator.ranks.values())
+
+
+@pytest.mark.parametrize(
+    ("node", "ranks", "more", "word"),
+    [
+        (7, (0, 1), {}, "node_nums"),
+        (0, (0, 99), {}, "proc_per_node"),
+        (0, (0, 1), {"incarnations": (1,)}, "incarnations"),
+        (0, (0, 1), {"dead": (5,)}, "dead"),
+        (0, (0, 1), {"epoch": -1}, "negative"),
+    ],
+)
+def test_a_registration_that_does_not_fit_is_refused_with_the_reason(start, node, ranks, more, word):
+    manager = start()
+    agent = manager.agent(node, ranks)
+    agent.join(**more)
+    assert word in agent.expect(m.Refused).reason
+    assert not manager.server.agents
+
+
+def test_an_agent_of_another_job_is_not_heard(start):
+    manager = start()
+    manager.agent(job="another").join()
+    manager.dropped("another job")
+    assert not manager.server.agents
+
+
+def test_a_reconnected_agent_is_asked_and_what_it_then_tells_is_not_lost(start):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.reconnect()  # rank 1 died while the connection was down, and the message went with it
+    agent.send(m.Heartbeat(1))
+    agent.expect(m.Who)
+    agent.join(joined=(0, 1), dead=(1,), generation=1)
+    assert agent.expect(c.Replace).rank == 1
+
+
+def test_ranks_that_had_joined_before_their_agent_are_counted(start):
+    manager = start()
+    agent = manager.agent()
+    agent.join(joined=(0, 1))
+    assert agent.expect(c.Rebuild).generation == 1
+
+
+def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
+    manager = start(2)
+    a, b = manager.protected(2)
+    b.socket.close()
+    manager.wait(lambda: not manager.server._put(manager.server.agents[1].route, b"probe"))  # the manager has noticed
+    a.send(e.RankDied(0, 0, "SIGKILL"))
+    a.expect(c.Pause)
+    b.connect()
+    b.send(m.Heartbeat(2))
+    assert b.expect(c.Pause).pause == 1
+
+
+def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypatch, caplog):
+    manager = start()
+    (agent,) = manager.protected(1)
+    step = Coordinator.step
+
+    def broken(self, event, now):
+        if isinstance(event, e.RankRaised):
+            raise RuntimeError("a defect")
+        return step(self, event, now)
+
+    monkeypatch.setattr(Coordinator, "step", broken)
+    with caplog.at_level(logging.ERROR, "taskd.manager"):
+        agent.send(e.RankRaised(0, 0, 1, "boom"))
+        manager.dropped("defect")
+    assert "a defect" in caplog.text
+    agent.send(e.RankDied(0, 0, "SIGKILL"))
+    agent.expect(c.Pause)
+
+
+def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
+        manager = start(3, limits=Limits(first_warning=0.05))
+        manager.wait(lambda: "expected 3 nodes, seen 0" in caplog.text)
+    assert "TASKD_PROCESS_ENABLE=on" in caplog.text
+
+
+def test_deadlines_are_kept_without_any_message(start):
+    manager = start(pause_again=0.05)
+    a = manager.protected(1)[0]
+    a.send(e.RankDied(0, 0, "SIGKILL"))
+    a.expect(c.Pause)
+    assert a.expect(c.Pause).reason == "asked again"
+
+
+def test_stop_leaves_the_job_undecided(start):
+    manager = start()
+    manager.protected(1)
+    manager.server.stop("asked to")
+    assert manager.outcome().ok is None

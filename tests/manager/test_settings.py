@@ -1,0 +1,91 @@
+"""Environment variables by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd import settings
+from taskd.core import ladder
+
+
+def test_nothing_set():
+    s = settings.read({})
+    assert (s.port, s.bind, s.manager, s.job, s.enabled) == (9601, "127.0.0.1", ("127.0.0.1", 9601), "default", True)
+    assert s.ladder == ladder.DEFAULT
+    assert s.logging == settings.Logging("./taskd_log", "INFO", "WARNING", True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"TASKD_RECOVER_STRATEGY": "recover-in-place,retry"}, ("retry", "recover-in-place", "exit")),
+        ({"TASKD_RECOVER_STRATEGY": "exit", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
+        ({"PROCESS_RECOVER": "off"}, ("exit",)),
+        ({"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
+        ({"PROCESS_RECOVER": "on"}, ladder.DEFAULT),
+        ({"HIGH_AVAILABILITY": ""}, ladder.DEFAULT),
+        ({"HIGH_AVAILABILITY": "recover"}, ("recover", "exit")),
+        ({"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "on"}, ("recover-in-place", "exit")),
+        ({"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "1"}, ("recover", "exit")),
+        (
+            {"HIGH_AVAILABILITY": "dump, retry,recover,elastic-training", "ENABLE_RESTART_FAULT_PROCESS": "on"},
+            ("retry", "recover-in-place", "elastic-training", "dump", "exit"),
+        ),
+    ],
+)
+def test_ladder_from(environ, expected):
+    assert settings.ladder_from(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"TASKD_MANAGER_ADDR": "10.0.0.1"}, ("10.0.0.1", 9601)),
+        ({"TASKD_MANAGER_ADDR": "10.0.0.1", "TASKD_PORT": "9700"}, ("10.0.0.1", 9700)),
+        ({"TASKD_MANAGER_ADDR": "job-master-0.svc:9800", "MASTER_ADDR": "x"}, ("job-master-0.svc", 9800)),
+        ({"TASKD_MANAGER_ADDR": "fe80::1"}, ("fe80::1", 9601)),
+        ({"TASKD_MANAGER_ADDR": "[fe80::1]"}, ("fe80::1", 9601)),
+        ({"TASKD_MANAGER_ADDR": "[fe80::1]:9800"}, ("fe80::1", 9800)),
+        ({"MASTER_ADDR": "node-0", "TASKD_PORT": "9700"}, ("node-0", 9700)),
+    ],
+)
+def test_manager_address(environ, expected):
+    assert settings.manager_address(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TASKD_PORT", "0"),
+        ("TASKD_PORT", "65536"),
+        ("TASKD_PORT", "-1"),
+        ("TASKD_PORT", "9601x"),
+        ("TASKD_PORT", "٣"),
+        ("TASKD_MANAGER_ADDR", "a:0"),
+        ("TASKD_MANAGER_ADDR", "a:b"),
+        ("TASKD_MANAGER_ADDR", "a:"),
+        ("TASKD_MANAGER_ADDR", ":9601"),
+        ("TASKD_MANAGER_ADDR", "tcp://a:9601"),
+        ("TASKD_PROCESS_ENABLE", "yes"),
+        ("TASKD_FILE_LOG_LEVEL", "LOUD"),
+        ("TASKD_STD_LOG_LEVEL", "7"),
+        ("TASKD_LOG_STDOUT", "no"),
+        ("TASKD_RECOVER_STRATEGY", "retyr"),
+        ("TASKD_RECOVER_STRATEGY", ","),
+        ("PROCESS_RECOVER", "1"),
+        ("HIGH_AVAILABILITY", "recover-in-place"),
+        ("HIGH_AVAILABILITY", ","),
+    ],
+)
+def test_a_bad_value_is_refused_and_named(name, value):
+    with pytest.raises(settings.BadSetting) as caught:
+        settings.read({name: value})
+    error = caught.value
+    assert (error.name, error.value) == (name, value)
+    assert all(part in str(error) for part in (name, repr(value), error.allowed, error.remedy))
+
+
+def test_logging_variables():
+    levels = {"TASKD_FILE_LOG_LEVEL": "debug", "TASKD_STD_LOG_LEVEL": "ERROR"}
+    chosen = settings.log_settings({"TASKD_LOG_PATH": "/x", "TASKD_LOG_STDOUT": "False", **levels})
+    assert chosen == settings.Logging("/x", "DEBUG", "ERROR", False)

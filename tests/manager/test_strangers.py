@@ -1,0 +1,86 @@
+"""What connects to the port without being an agent of the job must neither be heard nor get in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.protocol import keys
+from taskd.protocol import messages as m
+
+OTHER = keys.derive(b"another secret")
+
+
+def works(manager, agent):
+    """The agent is still led."""
+    agent.send(e.RankDied(0, 0, "SIGKILL"))
+    agent.expect(c.Pause)
+    assert set(manager.server.agents) == {0}
+
+
+def stranger_keys(name, ours):
+    return {
+        "another secret": OTHER,
+        # knows the manager's public key, which is no secret, but not the job's client key
+        "own client key": keys.Keys(ours.server_public, b"", OTHER.client_public, OTHER.client_secret),
+        "no CURVE": None,
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["another secret", "own client key", "no CURVE"])
+def test_nothing_is_delivered_from_or_to_a_stranger(start, name):
+    manager = start()
+    (agent,) = manager.protected(1)
+    stranger = manager.agent(with_keys=stranger_keys(name, agent.keys))
+    stranger.join()
+    stranger.send(e.AgentLeft(0, False))
+    if name == "own client key":
+        manager.dropped("another key")
+    assert stranger.socket.poll(300) == 0
+    works(manager, agent)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x08\x00agent-7\x06\x00hello",  # ZMTP/1.0: a bare ROUTER takes this as a message
+        b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f",  # the first part of a ZMTP/3 greeting
+        b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + b"\x00" * 48 + b"\x04\x05READY",
+        b"\xff" + b"\x00" * 7 + b"\x01\x7f\x03\x01CURVE" + b"\x00" * 47 + b"\x04\xff" * 200,
+        os.urandom(4096),
+        b"",
+    ],
+    ids=["http", "zmtp1", "half greeting", "null greeting", "curve garbage", "random", "nothing"],
+)
+def test_raw_bytes_do_not_disturb(start, data):
+    manager = start()
+    (agent,) = manager.protected(1)
+    sockets = [socket.create_connection(("127.0.0.1", manager.port)) for _ in range(20)]
+    for s in sockets:
+        with contextlib.suppress(OSError):  # thrown out already
+            s.sendall(data)
+    works(manager, agent)
+    assert not manager.server.drops.total
+    for s in sockets:
+        s.close()
+
+
+def test_an_agent_that_sends_rubbish_is_counted_and_the_next_message_is_taken(start):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.socket.send(b"rubbish")
+    agent.socket.send(b"")
+    agent.socket.send(m.seal(m.Envelope(99, "job", 0, agent.incarnation, 99, b"")))
+    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, 99, b"\xc1")))
+    manager.dropped("not a message", 4)
+    agent.socket.send_multipart([b"", b"two frames"])
+    manager.dropped("frames")
+    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, "", 99, m.encode(m.Heartbeat(1)))))
+    manager.dropped("envelope")
+    works(manager, agent)
