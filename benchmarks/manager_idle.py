@@ -3,7 +3,7 @@
     python benchmarks/manager_idle.py [--agents 64] [--seconds 20]
 
 The manager is a process of its own; its CPU time (all threads, from the kernel) is read before and after. Exit status 1 when it
-used 1 % of a core or more.
+used 1 % of a core or more. Most of it is the cost of waking up with cold caches, so a busy machine shows more.
 """
 
 from __future__ import annotations

@@ -127,19 +127,22 @@ class Coordinator:
             self._note(refusal)
             return
         if known is None or event.epoch != known.epoch:
-            self._start_anew(event)
+            self._start_anew(event, now)
         if self.topology.complete and not self.protected and event.generation:
             self._take_over(now)
 
-    def _start_anew(self, event: e.AgentJoined) -> None:
+    def _start_anew(self, event: e.AgentJoined, now: float) -> None:
         """A node's processes are new to us: first contact, a whole restart, or we are a manager that was restarted."""
         incarnations = event.incarnations or (0,) * len(event.ranks)
+        left = dict(zip(event.dead, event.left, strict=False))
         for rank, incarnation in zip(event.ranks, incarnations, strict=True):
-            self.ranks[rank] = _Rank(incarnation, joined=rank in event.joined, alive=rank not in event.dead)
+            self.ranks[rank] = _Rank(incarnation, joined=rank in event.joined, alive=rank not in event.dead, left=left.get(rank))
         self._waiting = self._waiting - set(event.ranks) | set(event.waiting)
         if event.generation == 0:
             # the scripts run from their beginning: whatever was protected before is gone
-            self.protected, self.building, self.released, self.forming, self.incident = False, False, -1, None, None
+            self.protected, self.building, self.released, self.incident = False, False, -1, None
+            # ranks that have joined elsewhere still wait, and not for ever
+            self.forming = now + self.settings.form if any(r.joined for r in self.ranks.values()) else None
         self.generation = max(self.generation, event.generation)
         self.pause = max(self.pause, event.pause)
 
@@ -217,7 +220,7 @@ class Coordinator:
             self.bugs[event.rank] = rank.raised
         self._fault({event.rank}, cause, now)
         incident = self.incident
-        if again and incident is not None:
+        if again and incident is not None and not self.over:
             self._climb(Move.SPENT, "the same exception at the same step and rank again: a defect of the script, not a fault", now)
 
     def _rank_raised(self, event: e.RankRaised, now: float) -> None:
@@ -317,7 +320,7 @@ class Coordinator:
         incident = self.incident
         if incident is None or incident.phase is not Phase.PAUSE or event.pause != self.pause or incident.ended_silent:
             return
-        if event.rank not in incident.reports:
+        if event.rank in self._silent(incident):
             incident.deadline = max(incident.deadline, now + event.allowance)
 
     # -- the incident ------------------------------------------------------------------------------------------------------
@@ -346,7 +349,7 @@ class Coordinator:
         spent = [r for r in dead if incident.replaced.get(r, 0) >= self.settings.replacements]
         if spent:
             self._climb(Move.SPENT, f"rank {min(spent)} was replaced {incident.replaced[min(spent)]} times and died again", now)
-        elif incident.rounds >= self.settings.rounds:
+        elif incident.rounds >= self.settings.rounds + len(incident.replaced):  # many deaths at once are told one by one
             self._climb(Move.SPENT, f"{incident.rounds} rounds without a committed step", now)
         else:
             self._enter_pause(ladder.choose(self.settings.ladder, self._damage(), incident.failed), now)
@@ -518,7 +521,7 @@ class Coordinator:
     def _tick(self, event: e.Tick, now: float) -> None:
         if self.forming is not None and now >= self.forming:
             missing = [r for r, s in self.ranks.items() if not (r in self._rebuilt if self.building else s.joined)]
-            what = "join generation 1" if self.building else "call protect()"
+            what = f"join generation {self.generation}" if self.building else "call protect()"
             limit = self.settings.rebuild if self.building else self.settings.form
             self._restart_all(f"ranks {missing} did not {what} within {limit:.0f} s")
             return

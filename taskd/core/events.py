@@ -24,6 +24,7 @@ class AgentJoined:
     joined: tuple[int, ...] = ()  # ranks whose scripts have called protect()
     waiting: tuple[int, ...] = ()  # ranks that are paused
     dead: tuple[int, ...] = ()  # ranks without a process
+    left: tuple[Position | None, ...] = ()  # what `dead` left behind, in their order; empty: not known
     generation: int = 0  # the communicators' generation, 0: the scripts' own
     pause: int = 0  # number of the newest pause
 
@@ -225,7 +226,7 @@ class Settings:
     resume: float = 300.0  # the first step may be long; a hang in it is the watchdog's business, this is the last net
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     replacements: int = 3  # deaths of a rank's replacements in one incident before the strategy is given up
-    rounds: int = 12  # pauses in one incident before the strategy is given up
+    rounds: int = 12  # pauses in one incident, beyond one for each rank replaced, before the strategy is given up
     form: float = 600.0  # from the first rank's protect() to the last one's
 
     def __post_init__(self) -> None:

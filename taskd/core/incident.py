@@ -4,7 +4,8 @@ Theory of operation. An incident is one fault and all that is done about it. DET
 known (a collective failed, nobody is known dead). PAUSE brings every living rank out of its collectives; its number is the round of
 the incident. DECIDE is not waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a death becomes known,
 in whatever phase; REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the communicators
-of a new generation, RESTORE brings every rank's state to the start of the step, RESUME lasts until every rank has committed that step.
+of a new generation, RESTORE brings every rank's state to the start of the step, RESUME lasts until every rank has committed that step; then
+the incident is CLOSED.
 
 A further fault, in any phase, joins the incident and starts the next round at PAUSE: what had been done in the round is done again,
 because a rebuild that lost a member is void. A phase that passes its deadline names the ranks it is waiting for: these are

@@ -18,7 +18,7 @@ between the steps had changed nothing: the ranks run the same program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskd.core.events import Position
 
@@ -67,7 +67,7 @@ def plan(members: Iterable[Member]) -> Plan | Refusal:
     for step in sorted(steps, reverse=True):
         found = _sources(step, ranks)
         if isinstance(found, Plan):
-            return found
+            return replace(found, reason="; ".join([*tried, found.reason]))
         tried.append(found)
     return Refusal("; ".join(tried))
 

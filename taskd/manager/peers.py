@@ -64,7 +64,7 @@ _ENVELOPE = (int, str, int, str, int, bytes)
 
 
 def unseal(data: bytes) -> m.Envelope:
-    """`messages.unseal` for the usual case, in one comparison of types; what does not fit goes there to be refused with its reason."""
+    """`messages.unseal` for the usual case, in one comparison of types; what does not fit is refused there, with the reason."""
     try:
         raw = msgpack.unpackb(data, raw=False) if len(data) <= m.MAX_BYTES else None
     except Exception:
