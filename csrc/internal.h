@@ -113,7 +113,13 @@ bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigactio
 void taskd_real_resolve(void);
 int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
 
+/* streams.c */
+void taskd_streams_begin(void);
+void taskd_streams_tear(void);
+ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n);
+
 /* sockets.c */
+bool taskd_sockets_cover(int fd);
 void taskd_sockets_stop(void);
 void taskd_sockets_child(void);
 

@@ -155,6 +155,10 @@ int taskd_sockets_clear(void);
 /* Do now what a pause would do; returns how many sockets were shut down. */
 int taskd_sockets_cut(void);
 
+/* 1 when, since the last taskd_sockets_begin, a message on a broken connection was brought to a false end so that nobody waits for
+ * it for ever (see streams.c): what collectives returned since then must not be used. Needs preloading. */
+int taskd_torn(void);
+
 /* Store `value` at `address` (8-byte aligned, in any mapping) after everything written before it. */
 void taskd_store_release(uint64_t *address, uint64_t value);
 uint64_t taskd_load_acquire(const uint64_t *address);

@@ -256,6 +256,7 @@ int taskd_sockets_begin(uint32_t era)
     if (slot == NULL)
         return -ENOTCONN;
     pthread_mutex_lock(&cover.lock);
+    taskd_streams_begin();
     cover.mode = IDLE;
     cover.count = 0;
     cover.era = era;
@@ -312,6 +313,20 @@ int taskd_sockets_cut(void)
     int cut = cut_covered();
     pthread_mutex_unlock(&cover.lock);
     return cut;
+}
+
+bool taskd_sockets_cover(int fd)
+{
+    bool covered = false;
+    uint64_t inode = socket_inode(fd);
+    pthread_mutex_lock(&cover.lock);
+    if (inode != 0 && cover.mode == BUILDING)
+        covered = is_new(fd, inode);
+    else if (inode != 0 && cover.mode == FIXED)
+        for (int i = 0; i < cover.count && !covered; i++)
+            covered = list[i].fd == fd && list[i].inode == inode;
+    pthread_mutex_unlock(&cover.lock);
+    return covered;
 }
 
 void taskd_sockets_stop(void)

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
@@ -38,8 +39,10 @@ class Link:
         self.socket.setsockopt(zmq.SNDHWM, 1000)
         if ":" in address[0]:
             self.socket.setsockopt(zmq.IPV6, 1)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        refused = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        self.monitor = self.socket.get_monitor_socket(refused | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._told = False
+        self.connected = False
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         self.socket.connect(f"tcp://{host}:{address[1]}")
 
@@ -73,12 +76,11 @@ class Link:
             return message
 
     def read_monitor(self) -> None:
-        """Say once that the handshake is refused: a wrong secret looks like silence otherwise."""
-        from zmq.utils.monitor import recv_monitor_message
-
+        """Know whether there is a connection, and say once that the key is refused: that looks like silence otherwise."""
         while self.monitor.poll(0):
-            recv_monitor_message(self.monitor)
-            if not self._told and not self.heard:
+            event = recv_monitor_message(self.monitor)["event"]
+            self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if not self._told and not self.heard and event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED):
                 self._told = True
                 log.error(
                     "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's", *self.address

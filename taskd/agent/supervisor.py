@@ -36,7 +36,7 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-HEARTBEAT = 1.0  # seconds; the manager counts an agent as lost after ten of them
+HEARTBEAT = 2.0  # seconds; the manager counts an agent as lost after five of them
 BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
 SLOW = 3.0  # a computing rank may take this many usual steps to see a pause
 
@@ -101,7 +101,8 @@ class Supervisor:
         self._asked: dict[int, tuple[Rank, dict[str, Any]]] = {}  # tickets of the zygote
         self._forked: dict[int, Forked] = {}
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
-        self._waiting_since: float | None = None
+        self._waiting_since: float | None = None  # a rank waits for a manager that has never answered; -1: given up
+        self._alone_since: float | None = None  # a repair waits for a manager that is gone
         self._closing = False
         self._running = False
         self._thread = threading.Thread(target=self._loop, name="taskd-agent", daemon=True)
@@ -265,7 +266,10 @@ class Supervisor:
                 rank.usual_step = (now - rank.seen[1]) / (step - rank.seen[0])
             if step != rank.seen[0] or not rank.seen[1]:
                 rank.seen = (step, now)
-        if link.heard or not any(r.joined for r in epoch.ranks.values()):
+        if link.heard:
+            self._mind_manager(epoch, link, now)
+            return
+        if not any(r.joined for r in epoch.ranks.values()):
             return
         if self._waiting_since is None:
             self._waiting_since = now
@@ -275,6 +279,19 @@ class Supervisor:
             log.error("%s: this job is not protected", reason)
             self._waiting_since = -1.0
             self._tell_ranks(epoch, messages.Unprotected(reason))
+
+    def _mind_manager(self, epoch: Epoch, link: Link, now: float) -> None:
+        """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all."""
+        stuck = epoch.protected and any(
+            r.over not in (None, "ended well") or (r.over is None and epoch.page.read(r.local).phase == core.PAUSED) for r in epoch.ranks.values()
+        )
+        if link.connected or not stuck:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+            log.warning("the manager at %s:%d is gone in the middle of a repair", *link.address)
+        elif now - self._alone_since > self._manager_wait and self._verdict is None:
+            self._decide(Verdict("restart", f"no manager for {self._manager_wait:.0f} s in the middle of a repair"))
 
     # -- what the ranks say ------------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class Coordinator:
         self.over = False
         self.incident: _Incident | None = None
         self.incidents = 0
+        self.resumed: int | None = None  # step of the last repair's plan
         self.bugs: dict[int, tuple[int, str]] = {}  # rank -> the exception its last failed process ended with
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
         self._waiting: set[int] = set()  # ranks that were paused when their agent joined
@@ -107,7 +108,7 @@ class Coordinator:
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None: nothing is being waited for."""
-        due = [t for t in (self.forming, self._incident_due()) if t is not None]
+        due = [t for t in (self.forming, self._incident_due()) if t is not None and not self.over]
         return min(due, default=None)
 
     def _incident_due(self) -> float | None:
@@ -136,11 +137,11 @@ class Coordinator:
         incarnations = event.incarnations or (0,) * len(event.ranks)
         left = dict(zip(event.dead, event.left, strict=False))
         for rank, incarnation in zip(event.ranks, incarnations, strict=True):
-            self.ranks[rank] = _Rank(incarnation, joined=rank in event.joined, alive=rank not in event.dead, left=left.get(rank))
+            self.ranks[rank] = _Rank(incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank))
         self._waiting = self._waiting - set(event.ranks) | set(event.waiting)
         if event.generation == 0:
             # the scripts run from their beginning: whatever was protected before is gone
-            self.protected, self.building, self.released, self.incident = False, False, -1, None
+            self.protected, self.building, self.released, self.incident, self.resumed = False, False, -1, None, None
             # ranks that have joined elsewhere still wait, and not for ever
             self.forming = now + self.settings.form if any(r.joined for r in self.ranks.values()) else None
         self.generation = max(self.generation, event.generation)
@@ -359,12 +360,14 @@ class Coordinator:
         incident = self.incident
         assert incident is not None
         if rung.strategy == "exit":
-            if incident.phase is not Phase.FAILED:
-                incident.phase = Phase.FAILED  # no rung fits the damage any more
+            if incident.phase is not Phase.FAILED:  # no rung fits the damage any more
+                if incident.rounds:
+                    incident.tried.append(f"{incident.strategy}: broken off in {incident.phase.value} by the last fault")
+                incident.phase = Phase.FAILED
             self._stop(rung, now)
             return
-        move = {Phase.FAILED: Move.CLIMBED, Phase.DETECT: Move.DEADLINE}.get(incident.phase, Move.FAULT)
-        incident.phase = after(incident.phase, move)
+        told = Move.FAULT if incident.phase is not Phase.DETECT or self._damage().dead else Move.DEADLINE
+        incident.phase = after(incident.phase, Move.CLIMBED if incident.phase is Phase.FAILED else told)
         if rung.strategy != incident.strategy or incident.rounds == 0:
             self._note(f"strategy {rung.strategy}: {rung.reason}" + (f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""))
         incident.strategy = rung.strategy
@@ -433,11 +436,11 @@ class Coordinator:
             node = self.topology.node_of(number)
             position = rank.left if new else incident.reports.get(number)
             members.append(repair.Member(number, -1 if node is None else node, not new, position))
-        plan = repair.plan(members)
+        plan = repair.plan(members, self.resumed)
         if isinstance(plan, repair.Refusal):
             self._climb(Move.REFUSED, plan.reason, now)
             return
-        incident.plan = plan
+        incident.plan, self.resumed = plan, plan.step
         self._note(f"repair: {plan.reason}")
         self._move(Move.PLANNED, now)
 

@@ -48,7 +48,8 @@ class Rung:
 
 def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = ()) -> Rung:
     """The first configured rung that fits `damage` and has not failed in this incident."""
-    spent, skipped = set(failed), []
+    spent = set(failed)
+    skipped: list[str] = []
     for strategy in ladder:
         why_not = "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
         if why_not is None:

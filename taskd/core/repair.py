@@ -11,14 +11,15 @@ The training state at the start of that step is found, for each rank, in this or
 3. the memory of a replica that is clean, on the same node if possible, sources taken in turn;
 4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
 
-A *provisional* entry (recorded at the commit before) of a dead rank counts when a living rank has begun that step and found that user code
-between the steps had changed nothing: the ranks run the same program.
+A *provisional* entry (recorded at the commit before) counts, of a dead rank and of a living one alike, when a living rank has
+begun that step and found that user code between the steps had changed nothing: the ranks run the same program, and none of them
+runs that code again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from taskd.core.events import Position
 
@@ -51,44 +52,40 @@ class Refusal:
     reason: str
 
 
-def plan(members: Iterable[Member]) -> Plan | Refusal:
-    """Decide for all ranks of a job; `members` has each rank once, in any order."""
+def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusal:
+    """Decide for all ranks of a job; `members` has each rank once, in any order. `resumed`: the step of the plan before, whose
+    provisional entries were vouched for then; who vouched may be dead by now."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     if not ranks:
         return Refusal("the job has no ranks")
     unknown = [r for r, m in ranks.items() if m.position is None]
     if unknown:
         return Refusal(f"{_ranks(unknown)} left no record of where they were" if len(unknown) > 1 else f"rank {unknown[0]} left no record of where it was")
-    steps = frozenset.intersection(*(_entries(m, ranks) for m in ranks.values()))
+    known = _entries(ranks, resumed)
+    steps = frozenset.intersection(*known.values())
     if not steps:
-        seen = ", ".join(f"rank {r}: {sorted(_entries(m, ranks)) or 'none'}" for r, m in ranks.items())
+        seen = ", ".join(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
         return Refusal(f"no step has the entry state of every rank ({seen})")
     tried: list[str] = []
     for step in sorted(steps, reverse=True):
-        found = _sources(step, ranks)
+        why = "; ".join([*tried, f"step {step} is the last {'before' if tried else 'that every rank has begun'}"])
+        found = _sources(step, ranks, why)
         if isinstance(found, Plan):
-            return replace(found, reason="; ".join([*tried, found.reason]))
+            return found
         tried.append(found)
     return Refusal("; ".join(tried))
 
 
-def _entries(member: Member, ranks: Mapping[int, Member]) -> frozenset[int]:
-    """Steps at whose start this rank's private state is known."""
-    position = member.position
-    assert position is not None
-    if member.alive:
-        return position.final | position.provisional
-    vouched = {
-        step
-        for step in position.provisional
-        if (alive := [m.position for m in ranks.values() if m.alive and m.position and step in m.position.final])
-        and not any(step in p.drifted for p in alive)
-    }
-    return position.final | vouched
+def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, frozenset[int]]:
+    """For each rank the steps at whose start its private state is known."""
+    positions = {r: m.position for r, m in ranks.items() if m.position is not None}
+    living = [p for r, p in positions.items() if ranks[r].alive]
+    vouched = {s for p in living for s in p.final} - {s for p in living for s in p.drifted}
+    return {r: p.final | {s for s in p.provisional if s in vouched or s == resumed} for r, p in positions.items()}
 
 
-def _sources(step: int, ranks: Mapping[int, Member]) -> Plan | str:
-    """A plan for `step`, or why there is none."""
+def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
+    """A plan for `step`, which was chosen because of `why`, or why there is none."""
     keep = [r for r, m in ranks.items() if m.alive and m.position is not None and m.position.clean == step]
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
@@ -109,7 +106,7 @@ def _sources(step: int, ranks: Mapping[int, Member]) -> Plan | str:
         given[source] += 1
         copies.append((r, source))
     ahead = [r for r, m in ranks.items() if m.position is not None and m.position.step > step]
-    parts = [f"step {step} is the last that every rank has begun"]
+    parts = [why]
     if ahead:
         parts.append(f"{_ranks(ahead)} ahead, taken back")
     if stripes:

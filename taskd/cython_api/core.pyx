@@ -60,6 +60,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_sockets_end()
     int taskd_sockets_clear()
     int taskd_sockets_cut()
+    int taskd_torn()
     void taskd_store_release(uint64_t *address, uint64_t value)
     uint64_t taskd_load_acquire(const uint64_t *address)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
@@ -366,6 +367,12 @@ def sockets_clear():
     """Cover nothing any more."""
     with nogil:
         taskd_sockets_clear()
+
+
+def torn():
+    """Whether a message on a broken connection was brought to a false end since `sockets_begin`: do not use what collectives
+    returned. Always False where libtaskd is not preloaded."""
+    return taskd_torn() != 0
 
 
 def sockets_cut():

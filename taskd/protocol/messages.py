@@ -7,6 +7,7 @@ local socket whose peer is known, and send the bare message.
 
 from __future__ import annotations
 
+import reprlib
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -176,4 +177,4 @@ def _check(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
-    raise BadMessage(f"{where}: {str(value)[:40]!r} where {hint} is expected")
+    raise BadMessage(f"{where}: {reprlib.repr(value)} where {hint} is expected")  # reprlib: str() of deep nesting overflows the stack

@@ -195,6 +195,9 @@ class Job:
         self._open = False
         if core.pause_number() > line.era:
             return False
+        if core.torn():
+            self._suspicion("a connection broke in the middle of a message")
+            return False
         self._carried = self._pending_gradients() if self._updates == 0 else None
         self._updates = 0
         if None in self._orders:
@@ -222,10 +225,12 @@ class Job:
             return False
         if isinstance(error, Interrupted) or (isinstance(error, Exception) and core.pause_number() > line.era):
             self._open = False
+            if core.pause_number() <= line.era:
+                self._suspicion("a connection broke in the middle of a message")
             return True
-        if isinstance(error, Exception) and line.device.communication_failure(error):
-            self._open, self._suspect = False, True
-            line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, self.step, _text(error)))
+        if isinstance(error, Exception) and (core.torn() or line.device.communication_failure(error)):
+            self._open = False
+            self._suspicion(_text(error))
             return True
         if isinstance(error, Exception):
             line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, _text(error)))
@@ -243,10 +248,18 @@ class Job:
     def _gate(self, raising: bool) -> None:
         line = self._line
         assert line is not None
-        if core.wait_started(self.step + 1, line.era):  # a pause ends the wait, and the agent asks for one when a rank dies
+        # a pause ends the wait, and the agent asks for one when a rank dies
+        if core.wait_started(self.step + 1, line.era) and not core.torn():
             self._gated = True
         elif raising:
             raise Interrupted
+
+    def _suspicion(self, text: str) -> None:
+        """The communicators failed and nobody has said why yet: tell, and wait for the pause that will follow."""
+        line = self._line
+        assert line is not None
+        self._suspect = True
+        line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, self.step, text))
 
     _carried: list[torch.Tensor | None] | None = None  # gradients that wait for a later attempt's optimizer step
 

@@ -1,0 +1,66 @@
+# make demo | test | lint | bench | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
+# Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/requirements.installed
+LIBRARY := taskd/python/cython_api/libs/libtaskd.so
+NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
+PYTEST ?= --timeout=300 --durations=15
+# for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
+ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint ruff mypy api-docs build bench clean
+
+demo: build
+	$(ACTIVE) taskd demo
+
+# The tests run also where the checks have failed, so that one call tells everything; pytest's closing line comes last.
+test: build
+	@failed=0; \
+	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
+	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
+	exit $$failed
+
+lint: ruff mypy api-docs
+
+ruff: build
+	$(BIN)/ruff check --quiet .
+
+mypy: build
+	$(BIN)/mypy --no-error-summary
+
+api-docs: build
+	$(BIN)/python scripts/api_docs.py --check
+
+build: $(LIBRARY)
+
+bench: build
+	$(ACTIVE) python benchmarks/libtaskd.py
+	$(ACTIVE) python benchmarks/manager_idle.py
+	$(ACTIVE) python benchmarks/overhead.py
+	$(ACTIVE) python benchmarks/recovery.py
+
+# libtaskd is compiled with -Wall -Wextra -Werror (setup.py).
+$(LIBRARY): $(INSTALLED) $(NATIVE)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(INSTALLED): requirements/test.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "$(PYTHON) is older than 3.10 (or missing): say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' || \
+		{ echo "Python.h of $(PYTHON) is missing: install its headers (Debian, Ubuntu: python3-dev; Fedora: python3-devel)" >&2; exit 1; }
+	@command -v $${CC:-gcc} > /dev/null || { echo "there is no C compiler: install gcc, or set CC" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@echo "installing requirements/test.txt into $(VENV), once; torch is large"
+	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f $(LIBRARY) taskd/cython_api/core*.so taskd/cython_api/core.c
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,224 @@
+"""Starting, killing and reading the jobs of the benchmarks; `Run` is one job of benchmarks/toy.py or another script."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import toy
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 120.0  # seconds without the progress that is waited for; on a busy machine a start takes 10
+FOREIGN = ("MASTER_", "TASKD_", "MINDX_", "HIGH_AVAILABILITY", "PROCESS_RECOVER", "ENABLE_RESTART_FAULT_PROCESS", "POD_IP")
+
+
+class Failed(RuntimeError):
+    """A job did not do what a benchmark needs; the text ends with where its output lies."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill. Times are time.monotonic_ns; `wall` is time.time at the same moment, the journal's clock."""
+
+    rank: int
+    pid: int
+    at: int
+    wall: float
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What came of a kill, by the ranks' own records."""
+
+    kill: Kill
+    seconds: float  # until every rank has committed the first step that the killed process did not
+    lost: int  # steps that all ranks had committed and that were done again
+    kept: bool  # every survivor is the same process
+    phases: dict[str, float] = field(default_factory=dict)  # seconds; of the journal
+
+
+class Run:
+    """One job. `taskd`: under taskd run, else plain torchrun. Ends with `stop`; a context manager."""
+
+    def __init__(self, directory: Path, world: int, taskd: bool, script: str = "toy.py", arguments: Sequence[str] = (), port: int = 0) -> None:
+        self.directory, self.world, self.taskd = directory, world, taskd
+        directory.mkdir(parents=True)
+        self.job = f"benchmark-{uuid.uuid4().hex[:12]}"
+        self.output = directory / "output"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        environment.update(
+            OMP_NUM_THREADS="1",
+            MINDX_TASK_ID=self.job,
+            TASKD_SECRET=uuid.uuid4().hex,
+            TASKD_PORT=str(port or free_port()),
+            TASKD_LOG_PATH=str(directory / "log"),
+            PYTHONPATH=os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
+        )
+        shape = ["--standalone", "--nproc_per_node", str(world)]
+        launcher = ["-c", "from taskd.cli import main; main()", "run", *shape] if taskd else ["-m", "torch.distributed.run", *shape]
+        if not taskd:
+            # torch 2.13 keeps one store for all restarts and finds the dead ranks' addresses in it: no restart would succeed
+            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+            launcher += ["--monitor-interval", "0.1", "--max-restarts", "100"]
+        command = [sys.executable, *launcher, str(HERE / script), "--out", str(directory), *arguments]
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.steps = [toy.Steps(directory, r) for r in range(world)]
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(40.0)  # torchrun gives its ranks 30 s
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def fail(self, what: str) -> Failed:
+        tail = self.output.read_text(errors="replace")[-2000:]
+        return Failed(f"{what}; output: {self.output}\n{tail}")
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if self.process.poll() is not None:
+                raise self.fail(f"the job ended with {self.process.returncode} while waiting for {what}")
+            if time.monotonic() > end:
+                raise self.fail(f"no {what} within {PATIENCE:.0f} s")
+            time.sleep(0.005)
+
+    def finish(self) -> None:
+        """Wait for the job's own end."""
+        try:
+            code = self.process.wait(PATIENCE * 5)
+        except subprocess.TimeoutExpired:
+            raise self.fail("the job does not end") from None
+        if code:
+            raise self.fail(f"the job ended with {code}")
+
+    def committed(self) -> int:
+        """The lowest of the ranks' last committed steps; -1 before all have one."""
+        last = [s.last() for s in self.steps]
+        return -1 if None in last else min(r[0] for r in last if r is not None)
+
+    def wait_for_steps(self, count: int) -> None:
+        """All ranks have committed `count` steps more."""
+        goal = self.committed() + count
+        self.wait(lambda: self.committed() >= goal, f"step {goal} of all ranks")
+
+    def kill(self, rank: int) -> Kill:
+        """SIGKILL to the process that wrote the last record of `rank`."""
+        record = self.steps[rank].last()
+        assert record is not None
+        return self.kill_pid(rank, record[2])
+
+    def kill_pid(self, rank: int, pid: int) -> Kill:
+        fd = os.pidfd_open(pid)
+        try:
+            # a number from a file is not proof: the process must be of this job
+            if f"MINDX_TASK_ID={self.job}".encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                raise self.fail(f"process {pid} is not of this job")
+            kill = Kill(rank, pid, time.monotonic_ns(), time.time())
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
+        return kill
+
+    def ballast(self, rank: int, size: int) -> None:
+        """Have `rank` take `size` GiB of memory and touch it, and train on."""
+        orders = toy.Orders(self.directory)
+        orders.put(rank, size)
+        self.wait(lambda: orders.get(rank) == 0, f"{size} GiB in rank {rank}")
+        self.wait_for_steps(10)
+
+    def recover(self, kill: Kill) -> Recovery:
+        """Wait until the job trains on after `kill`, and tell how it went."""
+        before = [[r for r in s.read() if r[1] <= kill.at] for s in self.steps]
+        missed = max((r[0] for r in self.steps[kill.rank].read() if r[2] == kill.pid), default=-1) + 1
+        counts = [len(b) for b in before]
+
+        def trains_on() -> bool:
+            after = [s.read(n) for s, n in zip(self.steps, counts, strict=True)]
+            newcomer = [r for r in after[kill.rank] if r[2] != kill.pid and r[0] >= missed]
+            return bool(newcomer) and all(any(r[0] >= newcomer[0][0] + 3 for r in a) for a in after)
+
+        self.wait(trains_on, f"step {missed} after the kill of rank {kill.rank}")
+        after = [s.read(n) for s, n in zip(self.steps, counts, strict=True)]
+        # the replacement may begin one step further where the others had finished the missed one
+        first = next(r[0] for r in after[kill.rank] if r[2] != kill.pid and r[0] >= missed)
+        done = max(max((r[1] for r in [*b, *a] if r[0] == first), default=0) for b, a in zip(before, after, strict=True))
+        common = min(b[-1][0] for b in before)
+        again = {r[0] for a in after for r in a if r[0] <= common}
+        kept = all(b[-1][2] == a[-1][2] for r, (b, a) in enumerate(zip(before, after, strict=True)) if r != kill.rank)
+        return Recovery(kill, (done - kill.at) / 1e9, len(again), kept)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        path = self.directory / "log" / "incidents.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [e for e in map(json.loads, lines) if e["kind"] == "incident"]
+
+    def phases(self, kill: Kill, count: int) -> dict[str, float]:
+        """Of the `count`-th incident, which is that of `kill`. DETECT is measured from the kill to the manager's first word of it."""
+        self.wait(lambda: len(self.incidents()) >= count, f"incident {count} in the journal")
+        incident = self.incidents()[count - 1]
+        if kill.rank not in incident["ranks"]:
+            raise self.fail(f"incident {count} is about ranks {incident['ranks']}, rank {kill.rank} was killed")
+        phases: dict[str, float] = dict(incident["phases"])
+        phases["DETECT"] += incident["began"] - kill.wall
+        return phases
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def at_random(generator: random.Random, low: float = 0.1, high: float = 0.5) -> None:
+    """Sleep a random time, so that a kill meets every part of a step."""
+    time.sleep(generator.uniform(low, high))
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "count": len(ordered),
+        "median": statistics.median(ordered),
+        "least": ordered[0],
+        "p90": ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))],
+        "worst": ordered[-1],
+    }
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "load": os.getloadavg(),
+    }

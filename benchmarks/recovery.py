@@ -1,0 +1,190 @@
+"""From kill -9 of one rank to the moment at which all ranks train on, beside plain torchrun; in one run, by turns.
+
+    python benchmarks/recovery.py [--quick | --full] [--json FILE]
+
+1. 4 ranks under taskd run, steps of ~20 ms (benchmarks/toy.py): a random rank is killed at a random moment.
+2. The same with 4 GiB of touched memory in the victim, which the kernel has to free.
+3. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left (benchmarks/blocked.py).
+4. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared memory, saved each 10th step.
+
+1, 2 and 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed is always the same: from
+the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was lost, a survivor was replaced, or a job failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import blocked
+import psutil
+from jobs import Failed, Recovery, Run, at_random, machine, summary
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+BALLAST = 4  # GiB
+PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
+SCALE = {  # rounds, kills, kills with ballast and kills of plain torchrun per round, repetitions of each blocked case for 4 and 8 ranks
+    "quick": (1, 3, 1, 1, 1, 1),
+    "normal": (5, 4, 1, 1, 4, 2),
+    "full": (10, 5, 1, 1, 10, 5),
+}
+
+
+def protected(directory: Path, kills: int, heavy: int, dice: random.Random, port: int) -> tuple[list[Recovery], list[Recovery]]:
+    """One job under taskd: `kills` kills, then `heavy` kills of a rank with ballast."""
+    light: list[Recovery] = []
+    ballasted: list[Recovery] = []
+    with Run(directory, 4, taskd=True, port=port) as run:
+        run.wait_for_steps(60)
+        for number in range(kills + heavy):
+            rank = dice.randrange(4)
+            if number >= kills:
+                run.ballast(rank, BALLAST)
+            at_random(dice)
+            recovery = run.recover(run.kill(rank))
+            recovery.phases.update(run.phases(recovery.kill, number + 1))
+            (light if number < kills else ballasted).append(recovery)
+            run.wait_for_steps(10)
+    return light, ballasted
+
+
+def plain(directory: Path, kills: int, dice: random.Random) -> list[Recovery]:
+    """One job under plain torchrun, with a checkpoint where reading and writing it costs least."""
+    found = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as fast, Run(directory, 4, taskd=False, arguments=["--checkpoint", f"{fast}/checkpoint"]) as run:
+        run.wait_for_steps(60)
+        for _ in range(kills):
+            at_random(dice)
+            found.append(run.recover(run.kill(dice.randrange(4))))
+            run.wait_for_steps(10)
+    return found
+
+
+def collectives(directory: Path, world: int, repetitions: int, dice: random.Random, port: int) -> dict[int, list[list[float]]]:
+    """For each size, per kill the seconds after which the survivors had left."""
+    steps = world * len(blocked.SIZES) * repetitions
+    found: dict[int, list[list[float]]] = {size: [] for size in blocked.SIZES}
+    with Run(directory, world, taskd=True, script="blocked.py", arguments=["--steps", str(steps)], port=port) as run:
+        board = blocked.Board(directory, world, steps)
+        for step in range(steps):
+            victim = blocked.victim(step, world)
+            run.wait(lambda s=step: all(board.read(s, r)[0] for r in range(world)), f"all ranks in the collective of step {step}")
+            time.sleep(dice.uniform(0.02, 0.08))
+            board.kill(step)
+            kill = run.kill_pid(victim, board.read(step, victim)[2])
+            survivors = [r for r in range(world) if r != victim]
+            run.wait(lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them), f"the survivors' leaving of step {step}")
+            found[blocked.size(step, world)].append([(board.read(step, r)[1] - kill.at) / 1e9 for r in survivors])
+        run.finish()
+    return found
+
+
+def ms(value: float) -> str:
+    return f"{value * 1e3:.1f}" if value < 1 else f"{value * 1e3:,.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_const", const="quick", dest="scale", default="normal", help="one round, to see that it works")
+    parser.add_argument("--full", action="store_const", const="full", dest="scale", help="10 rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
+    parser.add_argument("--keep", action="store_true", help="keep the jobs' output and logs")
+    args = parser.parse_args()
+    rounds, kills, heavy, restarts, four, eight = SCALE[args.scale]
+    console = Console()
+    dice = random.Random(args.seed)
+    work = Path(tempfile.mkdtemp(prefix="taskd-recovery-"))
+    if psutil.virtual_memory().available < (BALLAST + 4) << 30:
+        console.print(f"less than {BALLAST + 4} GiB of memory are free: the kills with ballast are left out")
+        heavy = 0
+    begin = machine()
+    light: list[Recovery] = []
+    ballasted: list[Recovery] = []
+    restarted: list[Recovery] = []
+    left: dict[int, dict[int, list[list[float]]]] = {}
+    try:
+        for number in range(rounds):
+            console.print(f"round {number + 1} of {rounds}", style="dim")
+            one, two = protected(work / f"taskd-{number}", kills, heavy, dice, args.port)
+            light, ballasted = light + one, ballasted + two
+            restarted += plain(work / f"torchrun-{number}", restarts, dice)
+        for world, repetitions in ((4, four), (8, eight)):
+            console.print(f"collectives of {world} ranks", style="dim")
+            left[world] = collectives(work / f"blocked-{world}", world, repetitions, dice, args.port)
+    except Failed as error:
+        console.print(Text(f"failed: {error}", style="red"))
+        sys.exit(1)
+    if args.keep:
+        console.print(f"output and logs: {work}")
+    else:
+        shutil.rmtree(work)
+    console.print(recoveries({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted, "torchrun, checkpoint each 10 steps": restarted}))
+    ratio = summary([r.seconds for r in restarted])["median"] / summary([r.seconds for r in light])["median"]
+    console.print(f"median of torchrun / median of taskd: {ratio:.1f}")
+    console.print(breakdown({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted}))
+    console.print(leaving(left))
+    if args.json:
+        write(args.json, begin, light, ballasted, restarted, left)
+    faithful = all(r.lost == 0 and r.kept for r in light + ballasted)
+    if not faithful:
+        console.print("[bold red]a step was lost or a survivor was replaced[/]")
+    sys.exit(not faithful)
+
+
+def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
+    table = Table(title="kill -9 to the next step of all ranks, ms")
+    for name in ("", "kills", "median", "least", "90 %", "worst", "steps lost", "survivors kept"):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, found in series.items():
+        if found:
+            s = summary([r.seconds for r in found])
+            lost = [r.lost for r in found]
+            steps = f"{min(lost)}-{max(lost)}" if max(lost) else "0"
+            table.add_row(name, str(s["count"]), *(ms(s[k]) for k in ("median", "least", "p90", "worst")), steps, "yes" if all(r.kept for r in found) else "no")
+    return table
+
+
+def breakdown(series: dict[str, Sequence[Recovery]]) -> Table:
+    table = Table(title="where the time goes: median (worst) of each phase, ms")
+    for name in ("", *PHASES):
+        table.add_column(name, justify="left" if not name else "right")
+    for name, found in series.items():
+        if found:
+            cells = [summary([r.phases.get(phase, 0.0) for r in found]) for phase in PHASES]
+            table.add_row(name, *(f"{ms(c['median'])} ({ms(c['worst'])})" for c in cells))
+    return table
+
+
+def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Table:
+    table = Table(title="kill -9 to leaving a blocked all_reduce, ms")
+    for name in ("ranks", "bytes", "kills", "first survivor, median", "last survivor, median", "last survivor, worst"):
+        table.add_column(name, justify="right")
+    for world, sizes in left.items():
+        for size, found in sizes.items():
+            first, last = summary([min(f) for f in found]), summary([max(f) for f in found])
+            table.add_row(str(world), f"{size:,}", str(len(found)), ms(first["median"]), ms(last["median"]), ms(last["worst"]))
+    return table
+
+
+def write(path: Path, begin: dict[str, Any], light: list[Recovery], ballasted: list[Recovery], restarted: list[Recovery], left: Any) -> None:
+    def rows(found: list[Recovery]) -> list[dict[str, Any]]:
+        return [{"rank": r.kill.rank, "seconds": r.seconds, "lost": r.lost, "kept": r.kept, "phases": r.phases} for r in found]
+
+    data = {"machine": begin, "load_at_end": machine()["load"], "taskd": rows(light), "ballast": rows(ballasted), "torchrun": rows(restarted), "leaving": left}
+    path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

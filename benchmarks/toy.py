@@ -1,0 +1,144 @@
+"""What the benchmarks train: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the record that its ranks keep.
+
+    taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR        under taskd
+    torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        restarted from a checkpoint of each 10th step
+
+DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid): the clock is the same in all processes of a
+machine, and shared memory survives a kill. DIR/orders carries what the benchmark asks of a rank. benchmarks/jobs.py makes both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+WIDTH, DEPTH, BATCH = 256, 4, 352
+KEEP_EVERY = 10  # steps between two checkpoints
+CAPACITY = 200_000  # committed steps of one rank; the file is sparse
+RECORD = struct.Struct("<qqq")  # step, monotonic ns (0: not written), pid
+ORDER = struct.Struct("<q")  # GiB of ballast, per rank
+
+
+class Steps:
+    """The committed steps of one rank, appended to by the rank and read by the benchmark while it runs."""
+
+    def __init__(self, directory: str | Path, rank: int) -> None:
+        path = Path(directory) / f"steps.{rank}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(fd, CAPACITY * RECORD.size)
+            self._map = mmap.mmap(fd, CAPACITY * RECORD.size)
+        finally:
+            os.close(fd)
+        self._at = 0
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        while RECORD.unpack_from(self._map, self._at * RECORD.size)[1]:
+            self._at += 1
+
+    def append(self, step: int, pid: int) -> None:
+        RECORD.pack_into(self._map, self._at * RECORD.size, step, time.monotonic_ns(), pid)
+        self._at += 1
+
+    def __len__(self) -> int:
+        self._catch_up()
+        return self._at
+
+    def read(self, first: int = 0) -> list[tuple[int, int, int]]:
+        """Everything from record `first` on."""
+        return [RECORD.unpack_from(self._map, i * RECORD.size) for i in range(first, len(self))]
+
+    def last(self) -> tuple[int, int, int] | None:
+        count = len(self)
+        return RECORD.unpack_from(self._map, (count - 1) * RECORD.size) if count else None
+
+
+class Orders:
+    """One word per rank, written by the benchmark."""
+
+    def __init__(self, directory: str | Path) -> None:
+        fd = os.open(Path(directory) / "orders", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(fd, mmap.PAGESIZE)
+            self._map = mmap.mmap(fd, mmap.PAGESIZE)
+        finally:
+            os.close(fd)
+
+    def put(self, rank: int, value: int) -> None:
+        ORDER.pack_into(self._map, rank * ORDER.size, value)
+
+    def get(self, rank: int) -> int:
+        value: int = ORDER.unpack_from(self._map, rank * ORDER.size)[0]
+        return value
+
+
+def build() -> tuple[Any, Any]:
+    """The model and its optimizer."""
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*[layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())])
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--steps", type=int, default=CAPACITY // 2)
+    parser.add_argument("--checkpoint", help="save to this file each 10 steps and begin from it")
+    parser.add_argument("--every-other", type=int, help="after each so many steps, as many outside of any attempt, recorded as -1")
+    args = parser.parse_args()
+
+    import torch
+    import torch.distributed as dist
+
+    import taskd
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, pid = dist.get_rank(), os.getpid()
+    model, optimizer = build()
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+    batches = torch.randn(8, BATCH, WIDTH, generator=torch.Generator().manual_seed(rank))
+    job = taskd.protect(model=ddp, optimizer=optimizer)
+    if args.checkpoint and os.path.exists(args.checkpoint):
+        saved = torch.load(args.checkpoint)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        job.step = saved["step"]
+    steps, orders, ballast = Steps(args.out, rank), Orders(args.out), None
+
+    def train(step: int) -> None:
+        optimizer.zero_grad()
+        ddp(batches[step % len(batches)]).square().mean().backward()
+        optimizer.step()
+
+    for attempt in job.steps(args.steps):
+        with attempt as step:
+            train(step)
+        if not attempt.committed:
+            continue
+        steps.append(step, pid)
+        if args.checkpoint and rank == 0 and (step + 1) % KEEP_EVERY == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+            torch.save(state, args.checkpoint + ".new")
+            os.replace(args.checkpoint + ".new", args.checkpoint)  # a kill in the middle leaves the one before
+        if args.every_other and (step + 1) % args.every_other == 0:
+            for extra in range(args.every_other):
+                train(extra)
+                steps.append(-1, pid)
+        if ballast is None and (size := orders.get(rank)):
+            ballast = torch.ones(size << 30, dtype=torch.uint8)  # every page is touched; the others wait for this rank meanwhile
+            orders.put(rank, 0)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""Scenario texts: what happens to a job, line by line, and below each line what the coordinator wants done.
+
+A line at the left margin is an input; the lines indented below it are the expected output; `#` begins a comment. Inputs:
+
+    job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given
+    form 4 ranks on 2 nodes [...]                            the same, and brought as far as the first step
+    at 0.350                                                 time passes until then; ticks are given when they are due
+    wait                                                     time passes until the next tick is due
+    show                                                     where the coordinator stands
+    the manager is replaced by a new one                     nothing is known any more
+    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead`
+    node 1 leaves | node 1 leaves with an error: text
+    node 1 is lost: text
+    WHO joined | ready | ended
+    WHO died: cause @ POSITION                               without @: it left nothing behind
+    WHO raised in step 5: text
+    WHO lost a collective in step 5: text
+    WHO paused @ POSITION
+    WHO is busy for 30 s
+    WHO rebuilt | WHO restored ab12 | WHO failed: reason
+    WHO committed 5 | WHO finished before 10
+
+WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the phase waits for). A POSITION is
+`computing 5` (the step is begun, nothing changed), `updated 5` (after the optimizer, before the end of the attempt),
+`committed 5` (between steps 5 and 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may end in
+`[incarnation=0 pause=1 generation=2]`; without, these are the present ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+
+INDENT = "  "
+
+
+class ScenarioError(Exception):
+    """A line that cannot be understood, or a scenario that never comes to rest."""
+
+
+def rewrite(text: str) -> str:
+    """The scenario with the output that the coordinator gives now."""
+    play, out = Play(), []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(INDENT):
+            continue
+        out.append(line)
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            out += [INDENT + said for said in play.take(line)]
+        except ScenarioError as error:
+            raise ScenarioError(f"line {number}: {error}") from None
+    return "\n".join(out) + "\n"
+
+
+# -- words -> values ------------------------------------------------------------------------------------------------------
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`0,2-3` -> (0, 2, 3); `none` -> ()."""
+    out: list[int] = []
+    for part in text.split(",") if text != "none" else ():
+        first, _, last = part.partition("-")
+        out += range(int(first), int(last or first) + 1)
+    return tuple(out)
+
+
+def position(text: str) -> e.Position:
+    """See the module docstring. Three records and two stripes are kept, as the worker does."""
+    words = text.replace(":", " ").split()
+    step = int(words[1])
+    begun = frozenset(s for s in (step - 1, step) if s >= 0)
+    at: dict[str, Any] = {
+        "computing": {"step": step, "clean": step, "final": begun, "stripes": begun},
+        "updated": {"step": step, "clean": None, "final": begun, "stripes": begun},
+        "committed": {"step": step + 1, "clean": step + 1, "final": begun, "provisional": {step + 1}, "stripes": begun},
+    }[words[0]]
+    for word in words[2:]:
+        name, _, value = word.partition("=")
+        at[name] = (int(value) if value != "none" else None) if name in ("step", "clean") else numbers(value)
+    return e.Position(**{k: v if k in ("step", "clean") else frozenset(v) for k, v in at.items()})
+
+
+def pairs(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split())
+
+
+# -- values -> words ------------------------------------------------------------------------------------------------------
+
+
+def ranks(many: Any) -> str:
+    """(0, 1, 2, 4) -> `0-2,4`."""
+    out: list[list[int]] = []
+    for n in sorted(many):
+        if out and out[-1][1] == n - 1:
+            out[-1][1] = n
+        else:
+            out.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out) or "none"
+
+
+def _restore(x: c.Restore) -> str:
+    parts = [f"keep {ranks(x.plan.keep)}"] if x.plan.keep else []
+    parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
+    parts += [f"copy {source} to {destination}" for destination, source in x.plan.copies]
+    return f"restore step {x.plan.step} (pause {x.pause}, generation {x.generation}): {', '.join(parts)}"
+
+
+def _closed(x: c.Closed) -> str:
+    spent = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in x.phases.items())
+    return (
+        f"closed: incident {x.incident} of {x.began:.3f} by {x.strategy}, ranks replaced: {ranks(x.ranks)}, step {x.step}, "
+        f"{x.seconds:.3f} s ({spent}); tried: {'; '.join(x.tried)}; faults: {'; '.join(x.faults)}"
+    )
+
+
+WORDS: dict[type, Callable[[Any], str]] = {
+    c.Pause: lambda x: f"pause {x.pause}: {x.reason}",
+    c.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
+    c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
+    c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
+    c.Restore: _restore,
+    c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
+    c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
+    c.RestartAll: lambda x: f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}): {x.reason}",
+    c.GiveUp: lambda x: f"give up: {x.reason}",
+    c.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
+    c.Note: lambda x: f"note: {x.text}",
+    c.Closed: _closed,
+}
+
+
+def words(said: list[c.Command]) -> list[str]:
+    """One line each; the paragraph of GiveUp is not repeated."""
+    out, given_up = [], None
+    for command in said:
+        if isinstance(command, c.End) and command.reason == given_up:
+            out.append("end, not well: the same")
+        else:
+            out.append(WORDS[type(command)](command))
+        given_up = command.reason if isinstance(command, c.GiveUp) else given_up
+    return out
+
+
+# -- playing --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Play:
+    """One scenario under way."""
+
+    now: float = 0.0
+    settings: e.Settings | None = None
+    coordinator: Coordinator = field(init=False)
+
+    def take(self, line: str) -> list[str]:
+        body, options = line.strip(), {}
+        if found := re.fullmatch(r"(.*?)\s*\[([^\[\]]*)\]", body):
+            body, options = found[1], pairs(found[2])
+        for pattern, method in INPUTS:
+            if match := re.fullmatch(pattern, body):
+                try:
+                    out: list[str] = method(self, options, **match.groupdict())
+                except (KeyError, ValueError, TypeError, AttributeError) as error:
+                    if error.__traceback__ is not None and "taskd/core" in _origin(error):
+                        raise
+                    raise ScenarioError(f"{line!r}: {type(error).__name__}: {error}") from None
+                return out
+        raise ScenarioError(f"not understood: {line!r}")
+
+    def step(self, *happened: e.Event) -> list[str]:
+        return words([command for event in happened for command in self.coordinator.step(event, self.now)])
+
+    # -- the job
+
+    def job(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
+        kinds = {f.name: f.type for f in fields(e.Settings)}
+        given: dict[str, Any] = {}
+        for name, value in options.items():
+            given[name] = tuple(value.split(",")) if name == "ladder" else int(value) if kinds[name] == "int" else float(value)
+        self.settings = e.Settings(int(nodes), int(n) // int(nodes), **given)
+        self.coordinator = Coordinator(self.settings)
+        return []
+
+    def form(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
+        self.job(options, n, nodes)
+        for node in range(int(nodes)):
+            self.node_joins({}, str(node), None)
+        everybody = list(self.coordinator.ranks)
+        self.step(*(e.RankJoined(r) for r in everybody))
+        said = self.step(*(e.RankRebuilt(r, 0, 1) for r in everybody))
+        return said[-1:]
+
+    def new_manager(self, options: dict[str, str]) -> list[str]:
+        assert self.settings is not None
+        self.coordinator = Coordinator(self.settings)
+        return []
+
+    # -- time
+
+    def at(self, options: dict[str, str], time: str) -> list[str]:
+        out: list[str] = []
+        for _ in range(100):
+            due = self.coordinator.deadline()
+            if due is None or due > float(time):
+                self.now = max(self.now, float(time))
+                return out
+            out += self.wait({})
+        raise ScenarioError(f"the next deadline is always due: {due} at {self.now}")
+
+    def wait(self, options: dict[str, str]) -> list[str]:
+        due = self.coordinator.deadline()
+        if due is None:
+            return ["(nothing is waited for)"]
+        self.now = max(self.now, due)
+        return [f"-- {self.now:.3f}", *self.step(e.Tick())]
+
+    def show(self, options: dict[str, str]) -> list[str]:
+        k = self.coordinator
+        due = k.deadline()
+        state = (
+            "over"
+            if k.over
+            else "forming"
+            if not k.protected
+            else f"{k.incident.phase.value} by {k.incident.strategy}, round {k.incident.rounds}, waiting for {ranks(self.silent())}"
+            if k.incident
+            else "training"
+        )
+        return [f"{state}; pause {k.pause}, generation {k.generation}, next tick {'never' if due is None else f'{due:.3f}'}"]
+
+    # -- nodes
+
+    def node_joins(self, options: dict[str, str], node: str, rest: str | None) -> list[str]:
+        assert self.settings is not None
+        each, number = self.settings.ranks_per_node, int(node)
+        given: dict[str, Any] = {"ranks": tuple(range(number * each, number * each + each)), "store": (f"node-{node}", 7000)}
+        for name, value in pairs(rest or "").items():
+            if name == "left":
+                given[name] = tuple(position(p) for p in value.split("/"))
+            elif name in ("epoch", "generation", "pause"):
+                given[name] = int(value)
+            else:
+                given[name] = numbers(value)
+        return self.step(e.AgentJoined(number, **given))
+
+    def node_leaves(self, options: dict[str, str], node: str, error: str | None, why: str | None) -> list[str]:
+        return self.step(e.AgentLeft(int(node), error is None, why or ""))
+
+    def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
+        return self.step(e.AgentLost(int(node), why))
+
+    # -- ranks
+
+    def silent(self) -> list[int]:
+        incident = self.coordinator.incident
+        return self.coordinator._silent(incident) if incident else []
+
+    def who(self, text: str) -> tuple[int, ...]:
+        incident = self.coordinator.incident
+        new = incident.new if incident else set()
+        if text == "everybody":
+            return tuple(self.coordinator.ranks)
+        if text in ("survivors", "replacements"):
+            return tuple(r for r in self.coordinator.ranks if (r in new) == (text == "replacements"))
+        if text == "the rest":
+            return tuple(self.silent())
+        return numbers(text.split()[1])
+
+    def each(self, options: dict[str, str], who: str, make: Callable[..., e.Event]) -> list[str]:
+        def event(rank: int) -> e.Event:
+            known = self.coordinator.ranks.get(rank)
+            return make(rank, int(options.get("incarnation", known.incarnation if known else 0)))
+
+        return [line for rank in self.who(who) for line in self.step(event(rank))]
+
+
+def _origin(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename if trace is not None else ""
+
+
+def _rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
+    """`make(play, options, rank, incarnation, **groups)` for each rank meant."""
+
+    def take(play: Play, options: dict[str, str], who: str, **groups: str) -> list[str]:
+        return play.each(options, who, lambda rank, incarnation: make(play, options, rank, incarnation, **groups))
+
+    return take
+
+
+def _pause(play: Play, options: dict[str, str]) -> int:
+    return int(options.get("pause", play.coordinator.pause))
+
+
+def _generation(play: Play, options: dict[str, str]) -> int:
+    return int(options.get("generation", play.coordinator.generation))
+
+
+WHO = r"(?P<who>everybody|survivors|replacements|the rest|ranks? [\d,-]+) "
+
+INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
+    (r"job (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.job),
+    (r"form (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.form),
+    (r"the manager is replaced by a new one", Play.new_manager),
+    (r"at (?P<time>[\d.]+)", Play.at),
+    (r"wait", Play.wait),
+    (r"show", Play.show),
+    (r"node (?P<node>\d+) joins(?:: (?P<rest>.*))?", Play.node_joins),
+    (r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?", Play.node_leaves),
+    (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
+    (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
+    (WHO + "ready", _rank_event(lambda p, o, r, i: e.RankReady(r, i))),
+    (WHO + "ended", _rank_event(lambda p, o, r, i: e.RankEnded(r, i))),
+    (
+        WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
+        _rank_event(lambda p, o, r, i, cause, at: e.RankDied(r, i, cause, position(at + " clean=none") if at else None)),
+    ),
+    (WHO + r"raised in step (?P<s>\d+): (?P<text>.*)", _rank_event(lambda p, o, r, i, s, text: e.RankRaised(r, i, int(s), text))),
+    (
+        WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
+        _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
+    ),
+    (WHO + r"paused @ (?P<at>.*)", _rank_event(lambda p, o, r, i, at: e.RankPaused(r, i, _pause(p, o), position(at)))),
+    (WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s", _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s)))),
+    (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
+    (WHO + r"restored (?P<digest>\w+)", _rank_event(lambda p, o, r, i, digest: e.RankRestored(r, i, _generation(p, o), digest))),
+    (WHO + r"failed: (?P<why>.*)", _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why))),
+    (WHO + r"committed (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s)))),
+    (WHO + r"finished before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s)))),
+]

@@ -1,0 +1,55 @@
+"""The coordinator in a world where anything goes wrong at any moment: see world.py for what is checked at every command."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.core.world import World
+
+SEEDS = 1500
+LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
+
+
+def play(seed, trouble=1.0):
+    world = World(seed, trouble)
+    try:
+        outcome = world.run()
+        assert world.now < LIMIT
+    except Exception:
+        print("\n".join(world.trace))
+        raise
+    return world, outcome
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_every_job_ends_and_what_must_hold_holds(block):
+    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
+        play(seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_without_trouble_there_is_no_incident(seed):
+    world, outcome = play(seed, trouble=0.0)
+    assert outcome == "well"
+    assert not world.counts["Pause"]
+    assert world.counts["Release"] == 1
+
+
+def test_everything_that_can_go_wrong_does():
+    """That the world above is not a quiet one."""
+    counts, outcomes = Counter(), Counter()
+    for seed in range(SEEDS // 5):
+        world, outcome = play(seed)
+        counts += world.counts
+        outcomes[outcome] += 1
+    assert outcomes["well"] > SEEDS // 20
+    assert outcomes["gave up"] > SEEDS // 100
+    wanted = ["closed by retry", "closed by recover-in-place", "GiveUp", "RestartAll", "Kill", "new manager", "repeated", "answers lost", "link", "hang", "raise", "all", "Release"]
+    assert not [name for name in wanted if counts[name] < 5], counts
+
+
+def test_the_same_seed_is_the_same_story():
+    first, second = play(7)[0], play(7)[0]
+    assert first.trace == second.trace

@@ -1,0 +1,123 @@
+"""core imports the standard library only, and imports point one way through the house."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "taskd"
+
+# What each part may import from taskd. Shared by the parts above protocol: small things without a place of their own.
+SHARED = {"taskd.vault", "taskd.cython_api", "taskd.devices", "taskd.logs", "taskd.settings"}
+BELOW = {"taskd.core", "taskd.protocol"} | SHARED
+MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.faults"}
+ALLOWED = {
+    "core": {"taskd.core"},
+    "protocol": {"taskd.core", "taskd.protocol"},
+    "manager": BELOW | {"taskd.manager", "taskd.faults"},
+    "agent": BELOW | {"taskd.agent", "taskd.faults"},
+    "worker": BELOW | {"taskd.worker", "taskd.faults"},
+    "faults": BELOW | {"taskd.faults"},
+    "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
+    "vault.py": {"taskd.core", "taskd.cython_api"},
+    "devices": SHARED,
+    "cython_api": SHARED,
+    "settings.py": {"taskd.core"},
+    "logs.py": {"taskd.settings"},
+}
+# The zygote is a process of its own, and what it forks are ranks.
+BESIDES = {"agent/zygote.py": {"taskd.worker"}}
+
+
+def modules(part):
+    path = ROOT / part
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def package_of(path):
+    """The package that relative imports in the file at `path` start from."""
+    return ".".join(("taskd", *path.relative_to(ROOT).parent.parts))
+
+
+def imported(source, package=""):
+    """Names of the modules that `source` imports, wherever in it; `from a import b` counts as a and as a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                base = ".".join((*parents[: len(parents) - node.level + 1], *([base] if base else [])))
+            yield base, True
+            if base == "taskd":
+                yield from ((f"taskd.{alias.name}", False) for alias in node.names)
+
+
+def strangers(source, allowed, package=""):
+    """Imports of `source` from taskd outside `allowed`."""
+    names = {n for n, only_base in imported(source, package) if n.split(".")[0] == "taskd" and not (n == "taskd" and only_base)}
+    return sorted(n for n in names if not any(n == a or n.startswith(a + ".") for a in allowed))
+
+
+def outside(source, package=""):
+    """Imports of `source` that are neither the standard library nor taskd.core."""
+    names = {n for n, _ in imported(source, package)}
+    return sorted(n for n in names if n.split(".")[0] not in sys.stdlib_module_names and n != "taskd.core" and not n.startswith("taskd.core."))
+
+
+def test_core_imports_the_standard_library_only():
+    assert len(modules("core")) >= 8
+    found = {path.name: outside(path.read_text(), package_of(path)) for path in modules("core")}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+# Standard library, but not pure: a clock, a thread, a socket, a file, chance.
+IMPURE = {"asyncio", "io", "logging", "os", "pathlib", "random", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time"}
+
+
+def test_core_has_no_clock_thread_socket_or_file():
+    found = {path.name: {n.split(".")[0] for n, _ in imported(path.read_text())} & IMPURE for path in modules("core")}
+    assert {name: names for name, names in found.items() if names} == {}
+    calls = {
+        (path.name, node.func.id)
+        for path in modules("core")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "print", "input", "exec", "eval", "__import__"}
+    }
+    assert calls == set()
+
+
+@pytest.mark.parametrize("part", sorted(ALLOWED))
+def test_imports_point_one_way(part):
+    found = {}
+    for path in modules(part):
+        name = str(path.relative_to(ROOT))
+        found[name] = strangers(path.read_text(), ALLOWED[part] | BESIDES.get(name, set()), package_of(path))
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import taskd.core.events", []),
+        ("from taskd.core import repair", []),
+        ("from taskd import manager", ["taskd.manager"]),
+        ("def f():\n    import taskd.manager.server", ["taskd.manager.server"]),
+        ("from taskd.corelike import x", ["taskd.corelike"]),
+        ("from ..manager import server", ["taskd.manager"]),
+        ("from .. import worker", ["taskd.worker"]),
+        ("from . import events", []),
+        ("import taskd", ["taskd"]),
+        ("import os, numpy", []),
+    ],
+)
+def test_the_check_sees(source, found):
+    assert strangers(source, {"taskd.core"}, "taskd.core") == found
+
+
+def test_the_check_sees_packages_of_others():
+    assert outside("import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport taskd.manager") == ["numpy.linalg", "taskd.manager", "zmq"]

@@ -1,0 +1,163 @@
+"""The table of phases, walked; and what the coordinator waits for in each phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core import incident
+from taskd.core.coordinator import Coordinator
+from taskd.core.incident import FINAL, PASSING, TABLE, Move, Phase, after
+
+WAITED = [p for p in Phase if p not in FINAL | PASSING]
+
+
+def reachable(start):
+    seen, todo = set(), [start]
+    while todo:
+        phase = todo.pop()
+        if phase not in seen:
+            seen.add(phase)
+            todo += TABLE[phase].values()
+    return seen
+
+
+def test_every_phase_has_its_line():
+    assert set(TABLE) == set(Phase)
+
+
+def test_every_phase_is_reached_from_detect():
+    assert reachable(Phase.DETECT) == set(Phase)
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+def test_every_phase_is_left_but_the_final_ones(phase):
+    assert (TABLE[phase] == {}) == (phase in FINAL)
+    assert bool(reachable(phase) & FINAL), "nothing leads from here to an end"
+
+
+@pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
+def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
+    # a deadline leads elsewhere, or to the same phase with the silent ranks killed: then their deaths, or SPENT, lead out
+    moves = TABLE[phase]
+    assert Move.DEADLINE in moves
+    if moves[Move.DEADLINE] is phase:
+        assert moves[Move.FAULT] is Phase.PAUSE
+        assert moves[Move.SPENT] is Phase.FAILED
+
+
+@pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
+def test_a_fault_in_any_phase_starts_the_next_round(phase):
+    assert TABLE[phase][Move.FAULT] is Phase.PAUSE
+
+
+@pytest.mark.parametrize("phase", PASSING, ids=lambda p: p.value)
+def test_a_phase_that_is_passed_has_nothing_to_wait_for(phase):
+    assert not {Move.DEADLINE, Move.FAULT} & set(TABLE[phase])
+
+
+def test_a_closed_incident_has_committed():
+    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.CLOSED] == [(Phase.RESUME, Move.COMMITTED)]
+    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED] == [(Phase.FAILED, Move.STOPPED)]
+
+
+def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restore():
+    into = {to: {p for p, moves in TABLE.items() if to in moves.values() and p is not to} for to in Phase}
+    assert into[Phase.RESUME] == {Phase.RESTORE}
+    assert into[Phase.RESTORE] == {Phase.REBUILD}
+    assert into[Phase.REBUILD] == {Phase.REPLACE}
+    assert into[Phase.REPLACE] == {Phase.DECIDE}
+    assert into[Phase.DECIDE] == {Phase.PAUSE}
+
+
+def test_every_move_is_used():
+    assert {m for moves in TABLE.values() for m in moves} == set(Move)
+
+
+def test_a_move_that_the_table_has_not_is_an_error():
+    with pytest.raises(KeyError):
+        after(Phase.CLOSED, Move.FAULT)
+
+
+@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
+def test_the_theory_above_the_table_names_every_phase(phase):
+    assert phase.value in (incident.__doc__ or "").split('"""')[0].replace(".", " ").replace(",", " ").replace(";", " ").replace(":", " ").split()
+
+
+# Every limit another number, so that one taken for another is seen.
+LIMITS = {"confirm": 1.0, "pause_again": 2.0, "pause": 30.0, "replace": 400.0, "rebuild": 50.0, "restore": 600.0, "resume": 700.0, "kill": 8.0}
+AT = e.Position(5, 5, frozenset({5}), frozenset(), frozenset({5}), frozenset())
+
+
+def trained(**changes):
+    k = Coordinator(e.Settings(1, 2, **{**LIMITS, **changes}))
+    for event in (e.AgentJoined(0, (0, 1), ("h", 1)), e.RankJoined(0), e.RankJoined(1), e.RankRebuilt(0, 0, 1), e.RankRebuilt(1, 0, 1)):
+        k.step(event, 0.0)
+    assert k.protected
+    return k
+
+
+# What leads from each phase to the next, for rank 1 dead.
+STORY = [
+    ("confirm", e.CollectiveFailed(0, 0, 5, "x")),
+    ("pause", e.RankDied(1, 0, "was killed", replace(AT, clean=None))),
+    ("replace", e.RankPaused(0, 0, 1, AT)),
+    ("rebuild", e.RankReady(1, 1)),
+    ("restore", e.RankRebuilt(0, 0, 2), e.RankRebuilt(1, 1, 2)),
+    ("resume", e.RankRestored(0, 0, 2, "d"), e.RankRestored(1, 1, 2, "d")),
+]
+
+
+@pytest.mark.parametrize("length", range(1, len(STORY) + 1), ids=lambda n: STORY[n - 1][0])
+def test_each_phase_has_its_own_limit(length):
+    # told one second apart, so that a limit counted from the wrong moment is seen
+    k, now = trained(), 10.0
+    for _, *events in STORY[:length]:
+        now += 1.0
+        for event in events:
+            k.step(event, now)
+    limit = STORY[length - 1][0]
+    if limit == "pause":
+        assert k.deadline() == now + LIMITS["pause_again"]
+        (note, again) = k.step(e.Tick(), now + LIMITS["pause_again"])
+        assert again == c.Pause(1, "asked again")
+    assert k.deadline() == now + LIMITS[limit]
+    assert k.step(e.Tick(), now + LIMITS[limit] - 0.001) == []
+    said = k.step(e.Tick(), now + LIMITS[limit])
+    assert said, "the deadline has no consequence"
+    due = k.deadline()
+    killed = [x for x in said if isinstance(x, c.Kill)]
+    if limit == "confirm":
+        assert any(isinstance(x, c.Pause) for x in said)
+    elif limit == "replace":
+        assert k.over and due is None
+    else:
+        assert killed and due == now + LIMITS[limit] + LIMITS["kill"]
+
+
+def test_all_phases_that_are_waited_in_are_in_the_story():
+    assert len(STORY) == len(WAITED)
+
+
+def test_asked_again_only_once():
+    k = trained()
+    k.step(e.RankDied(1, 0, "was killed", AT), 0.0)
+    k.step(e.Tick(), 2.0)
+    assert k.step(e.Tick(), 2.1) == []
+    assert k.deadline() == 30.0
+
+
+def test_a_timeline_adds_up():
+    timeline = e.Timeline()
+    for phase, now in (("PAUSE", 1.0), ("REPLACE", 2.0), ("PAUSE", 5.0), ("RESUME", 5.5)):
+        timeline.enter(phase, now)
+    assert timeline.durations(10.0) == {"PAUSE": 1.5, "REPLACE": 3.0, "RESUME": 4.5}
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(0, 1), (1, 0), (-1, 4)])
+def test_settings_refuse_an_empty_job(nodes, ranks):
+    with pytest.raises(ValueError, match=f"nodes={nodes}, ranks_per_node={ranks}"):
+        e.Settings(nodes, ranks)

@@ -1,0 +1,119 @@
+"""Which strategy is chosen for which damage, and in what words."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.core import ladder
+from taskd.core.ladder import Damage, Rung, UnknownStrategy
+
+NONE, ONE = frozenset(), frozenset({1})
+LINK = Damage(NONE, NONE, True)
+DEATH = Damage(ONE, NONE, True)
+DEATHS = Damage(frozenset({3, 1}), NONE, True)
+NODE = Damage(frozenset({2, 3}), ONE, True)
+NODE_ALONE = Damage(NONE, ONE, True)
+EARLY = Damage(ONE, NONE, False)
+LATE = Damage(ONE, NONE, True, frozenset({4, 2}))
+ALL = ladder.STRATEGIES
+
+
+@pytest.mark.parametrize(
+    ("rungs", "damage", "failed", "chosen"),
+    [
+        (ladder.DEFAULT, LINK, (), "retry"),
+        (ladder.DEFAULT, DEATH, (), "recover-in-place"),
+        (ladder.DEFAULT, DEATHS, (), "recover-in-place"),
+        (ladder.DEFAULT, NODE, (), "exit"),
+        (ladder.DEFAULT, NODE_ALONE, (), "exit"),
+        (ladder.DEFAULT, EARLY, (), "exit"),
+        (ladder.DEFAULT, LATE, (), "exit"),
+        (ladder.DEFAULT, LINK, ("retry",), "recover-in-place"),
+        (ladder.DEFAULT, LINK, ("retry", "recover-in-place"), "exit"),
+        (ladder.DEFAULT, LINK, ("recover-in-place",), "retry"),
+        (ladder.DEFAULT, DEATH, ("recover-in-place",), "exit"),
+        (("recover-in-place", "exit"), LINK, (), "recover-in-place"),
+        (("retry", "exit"), DEATH, (), "exit"),
+        (("exit",), LINK, (), "exit"),
+        ((), LINK, (), "exit"),
+        (ALL, DEATH, (), "recover-in-place"),
+        (ALL, DEATH, ("recover-in-place",), "exit"),
+        (("recover", "elastic-training", "dump", "exit"), LINK, (), "exit"),
+        (("exit", "retry"), LINK, (), "exit"),
+    ],
+)
+def test_choice(rungs, damage, failed, chosen):
+    rung = ladder.choose(rungs, damage, failed)
+    assert rung.strategy == chosen
+    assert rung.reason
+
+
+@pytest.mark.parametrize(
+    ("rungs", "damage", "failed", "rung"),
+    [
+        (ladder.DEFAULT, LINK, (), Rung("retry", "every process is alive: rebuild the communicators and repeat the step")),
+        (("recover-in-place",), DEATHS, (), Rung("recover-in-place", "replace ranks 1,3 on the same node")),
+        (
+            ladder.DEFAULT,
+            DEATH,
+            (),
+            Rung("recover-in-place", "replace rank 1 on the same node", ("retry: it keeps every process, and rank 1 has none",)),
+        ),
+        (
+            ("recover-in-place", "recover", "exit"),
+            NODE,
+            (),
+            Rung(
+                "exit",
+                "the end of the ladder",
+                ("recover-in-place: node 1 is lost, and its ranks with it", "recover: not available in this version"),
+            ),
+        ),
+        (
+            ("retry",),
+            LATE,
+            (),
+            Rung("exit", "nothing else is left", ("retry: rank 2 has ended already, the job is past its last step",)),
+        ),
+        (("retry",), EARLY, (), Rung("exit", "nothing else is left", ("retry: not every rank has begun its protected loop",))),
+        (
+            ("retry", "recover-in-place"),
+            LINK,
+            ("retry",),
+            Rung(
+                "recover-in-place",
+                "no process is missing: rebuild the communicators and repeat the step",
+                ("retry: it has failed in this incident",),
+            ),
+        ),
+    ],
+)
+def test_words(rungs, damage, failed, rung):
+    assert ladder.choose(rungs, damage, failed) == rung
+
+
+@pytest.mark.parametrize(
+    ("text", "rungs"),
+    [
+        ("retry", ("retry", "exit")),
+        ("exit", ("exit",)),
+        ("recover-in-place, retry", ("retry", "recover-in-place", "exit")),
+        ("retry,,retry, ", ("retry", "exit")),
+        ("dump,elastic-training,recover,recover-in-place,retry,exit", ALL),
+    ],
+)
+def test_parse(text, rungs):
+    assert ladder.parse(text) == rungs
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("", "names no strategy"), (" , ", "names no strategy"), ("retry,Recover", "'Recover' is unknown")])
+def test_parse_refuses(text, complaint):
+    with pytest.raises(UnknownStrategy, match=complaint) as caught:
+        ladder.parse(text)
+    assert all(name in str(caught.value) for name in ALL), "the allowed names are not all given"
+
+
+def test_what_is_available_and_the_default_are_among_the_documented_names():
+    assert set(ALL) >= ladder.AVAILABLE
+    assert set(ladder.DEFAULT) <= ladder.AVAILABLE
+    assert ladder.parse(",".join(ladder.DEFAULT)) == ladder.DEFAULT

@@ -1,0 +1,68 @@
+"""Who is where."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.core.topology import Topology
+
+STORE = ("host", 7000)
+
+
+def of(world_size, *nodes):
+    topology = Topology(world_size)
+    for node, ranks in enumerate(nodes):
+        assert topology.join(node, ranks, STORE, 0) is None
+    return topology
+
+
+def test_complete_when_every_rank_has_a_node():
+    topology = of(4, (0, 1))
+    assert not topology.complete
+    assert (topology.node_of(1), topology.node_of(2)) == (0, None)
+    assert topology.join(7, (2, 3), STORE, 0) is None
+    assert topology.complete
+    assert topology.node_of(2) == 7
+
+
+@pytest.mark.parametrize("ranks", [(), (1, 1), (-1, 0), (3, 4), (0, 1, 2, 3, 4)])
+def test_ranks_that_the_job_has_not_are_refused(ranks):
+    topology = of(4)
+    assert topology.join(0, ranks, STORE, 0) == (
+        f"node 0 claims ranks {list(ranks)}; this job has ranks 0 to 3: check node_nums and proc_per_node"
+    )
+    assert topology.nodes == {}
+
+
+def test_ranks_of_another_node_are_refused_and_nothing_changes():
+    topology = of(4, (0, 1))
+    assert topology.join(1, (3, 1, 0), STORE, 0) == "node 1 claims rank 0, which node 0 has"
+    assert set(topology.nodes) == {0}
+    assert topology.join(1, (2, 3), STORE, 0) is None
+
+
+def test_a_node_renews_itself():
+    topology = of(2, (0, 1))
+    topology.nodes[0].lost, topology.nodes[0].ended = True, False
+    assert topology.join(0, (0, 1), ("other", 1), 3) is None
+    node = topology.nodes[0]
+    assert (node.store, node.epoch, node.lost, node.ended) == (("other", 1), 3, False, None)
+
+
+@pytest.mark.parametrize(("lost", "ended"), [(True, None), (False, True), (False, False)])
+def test_the_ranks_of_a_node_that_is_gone_can_be_had(lost, ended):
+    topology = of(2, (0, 1))
+    topology.nodes[0].lost, topology.nodes[0].ended = lost, ended
+    assert topology.join(1, (0, 1), STORE, 0) is None
+
+
+def test_the_lowest_living_node_hosts_the_store():
+    topology = of(6, (0, 1), (2, 3), (4, 5))
+    assert topology.store_host() == 0
+    topology.nodes[0].lost = True
+    assert topology.store_host() == 1
+    topology.nodes[1].ended = True
+    assert topology.store_host() == 2
+    topology.nodes[2].ended = False
+    assert topology.store_host() is None
+    assert Topology(2).store_host() is None

@@ -1,0 +1,98 @@
+"""What the documents say is so: links lead somewhere, variables exist, functions are described, README's script runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links(document):
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.is_file(), f"{target} leads nowhere"
+        headings = {_anchor(h) for h in re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)} if anchor else {""}
+        assert anchor in headings, f"{target} has no such heading"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_paths_in_the_tree(document):
+    """Names like `core/incident.py` or `benchmarks/` in code marks are files or folders of the tree."""
+    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyx|c|h|sh|txt|md)|(?:[\w.-]+/)+)`", document.read_text())
+    outside = {"train.py", "manager.py", "train_start.sh", "torch/distributed/run.py", "taskd_log/"}
+    missing = [n for n in named if n not in outside and not any((base / n).exists() for base in (ROOT, ROOT / "taskd", ROOT / "csrc"))]
+    assert not missing
+
+
+def test_every_variable_is_described():
+    used = set()
+    for file in (ROOT / "taskd").rglob("*.py"):
+        used |= set(re.findall(r"""["'](TASKD_[A-Z_]+)["']""", file.read_text()))
+    for file in (ROOT / "csrc").glob("*.c"):
+        used |= set(re.findall(r'(?:getenv|number_from)\("(TASKD_[A-Z_]+)"', file.read_text()))
+    described = set(re.findall(r"^\| `([A-Z_]+)`", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE))
+    assert used - described == set(), "not in docs/settings.md"
+    assert {d for d in described if d.startswith("TASKD_")} - used == set(), "in docs/settings.md, but nothing reads it"
+
+
+def test_api_is_up_to_date():
+    result = subprocess.run([sys.executable, "scripts/api_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_api_names_every_documented_function():
+    from taskd import api
+
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert len(api.__all__) == 10
+    assert not [name for name in api.__all__ if f"### {name}\n" not in text]
+
+
+def test_a_stale_api_is_noticed(tmp_path):
+    for name in ("scripts", "taskd"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "scripts").unlink()
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "api_docs.py").write_text((ROOT / "scripts" / "api_docs.py").read_text())
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "api.md").write_text((ROOT / "docs" / "api.md").read_text() + "stale\n")
+    command = [sys.executable, "scripts/api_docs.py"]
+    result = subprocess.run([*command, "--check"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 1 and "not up to date" in result.stderr
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert subprocess.run([*command, "--check"], cwd=tmp_path).returncode == 0
+
+
+def test_the_script_in_readme_is_protected(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    (tmp_path / "train.py").write_text(blocks[0])
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX_"))}
+    environment["PYTHONPATH"] = str(ROOT)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    options = ["--port", str(port), "--log-path", str(tmp_path / "log")]
+    launch = [sys.executable, "-c", "from taskd.cli import main; main()", "run", *options]
+    rendezvous = ["--master_port", "0", "--nproc_per_node", "2"]
+    result = subprocess.run([*launch, *rendezvous, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [str(n) for n in range(0, 1000, 100)]
+    assert "all 2 ranks are protected" in (tmp_path / "log" / "manager.log").read_text()
+    assert json.loads((tmp_path / "log" / "incidents.jsonl").read_text().splitlines()[-1])["ok"] is True

@@ -1,0 +1,70 @@
+"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each happens `times` times (1) per job."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+class Injector:
+    """`at(point, step)` is called by the training script; what is due there happens. Who has struck is kept in files, so
+    that a replacement does not strike again."""
+
+    def __init__(self, out: Path, rank: int) -> None:
+        self._out, self._rank, self._step = out, rank, -1
+        self._due: dict[tuple[int, str], tuple[str, int]] = {}
+        for text in filter(None, os.environ.get("TASKD_TEST_FAULTS", "").split(",")):
+            who, step, point, kind, *times = text.split(":")
+            if int(who) == rank:
+                self._due[int(step), point] = (kind, int(times[0]) if times else 1)
+
+    def at(self, point: str, step: int) -> None:
+        if point == "begin":
+            self._step = step
+        found = self._due.get((step, point))
+        if found is not None and self._first(f"{step}-{point}", found[1]):
+            strike(found[0])
+
+    def hook(self, net, optimizer) -> None:
+        """Points inside the backward and inside the optimizer."""
+        middle = next(p for i, p in enumerate(net.parameters()) if i == 4)
+        middle.register_hook(lambda gradient: self.at("backward", self._step))
+        optimizer.register_step_pre_hook(lambda *_: self._in_update())
+
+    def _in_update(self) -> None:
+        self.at("before-update", self._step)
+        if (self._step, "update") in self._due:
+            # struck from another thread, somewhere inside the update that begins now
+            kind, times = self._due[self._step, "update"]
+            if self._first(f"{self._step}-update", times):
+                threading.Thread(target=lambda: (time.sleep(0.0005), strike(kind))).start()
+
+    def _first(self, name: str, times: int) -> bool:
+        for number in range(times):
+            try:
+                (self._out / f"struck-{self._rank}-{name}-{number}").touch(exist_ok=False)
+                return True
+            except FileExistsError:
+                continue
+        return False
+
+
+def strike(kind: str) -> None:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)  # the signal is on its way: the next line must not run
+    elif kind == "segv":
+        ctypes.string_at(0xBAD0)
+    elif kind == "abort":
+        os.abort()
+    elif kind.startswith("_exit"):
+        os._exit(int(kind[5:]))
+    elif kind.startswith("exit"):
+        sys.exit(int(kind[4:]))
+    elif kind == "raise":
+        raise ValueError("a fault on purpose")
+    else:
+        raise AssertionError(f"unknown fault {kind!r}")

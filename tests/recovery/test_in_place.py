@@ -1,0 +1,56 @@
+"""recover-in-place under a real torchrun: any end of a process, at any moment, and the numbers stay those of an undisturbed run."""
+
+from __future__ import annotations
+
+import pytest
+import training
+
+POINTS = ("begin", "forward", "backward", "reduced", "before-update", "update", "tail", "tail-reduced", "end", "between")
+
+
+def test_a_kill_at_every_point_of_a_step(tmp_path, reference):
+    """One job loses a rank at each point in turn, rank 0 among them; survivors keep their processes."""
+    faults = ",".join(f"{i % 4}:{2 + 3 * i}:{point}:kill" for i, point in enumerate(POINTS))
+    steps = str(3 * len(POINTS) + 2)
+    result = training.taskd(tmp_path / "job", 4, "mlp.py", steps, faults=faults)
+    training.assert_equal(result, reference(4, "mlp.py", steps), 4)
+    assert len(result.incidents) == len(POINTS)
+    assert all(i["strategy"] == "recover-in-place" for i in result.incidents)
+    for rank in range(4):
+        struck = sum(1 for i in range(len(POINTS)) if i % 4 == rank)
+        assert len(result.pids(rank)) == 1 + struck, f"rank {rank} was replaced other than {struck} times"
+
+
+def test_every_kind_of_end(tmp_path, reference):
+    kinds = ("segv", "_exit1", "exit3", "raise", "abort", "_exit0", "kill", "exit0")
+    faults = ",".join(f"{(i + 1) % 4}:{1 + 2 * i}:forward:{kind}" for i, kind in enumerate(kinds))
+    result = training.taskd(tmp_path / "job", 4, "mlp.py", "20", faults=faults)
+    training.assert_equal(result, reference(4, "mlp.py", "20"), 4)
+    told = " ".join(fault for i in result.incidents for fault in i["faults"])
+    for words in ("SIGSEGV", "exited with status 1", "exited with status 3", "ValueError: a fault on purpose", "abort", "SIGKILL"):
+        assert words in told, f"{words!r} is not among the reasons: {told}"
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("the very first step", "2:0:forward:kill,1:0:tail:kill,0:1:backward:kill,3:1:end:kill"),
+        ("two at once", "1:3:forward:kill,2:3:forward:kill,0:6:tail:kill,3:6:tail:kill"),
+        ("all but one", "1:3:forward:kill,2:3:forward:kill,3:3:forward:kill,0:6:tail:kill,1:6:tail:kill,2:6:tail:kill"),
+        ("during a recovery", "1:3:forward:kill,1:-1:setup:kill,2:6:tail:kill,0:-1:setup:kill,0:7:forward:kill"),
+        ("the last step", "1:9:forward:kill,2:9:tail:kill,3:9:between:kill,0:10:after:kill"),
+    ],
+)
+def test_awkward_moments(tmp_path, reference, name, faults):
+    if "setup" in faults:  # strike in the set-up of the replacement, not in that of the first process
+        faults = faults.replace(":setup:kill", ":setup:kill") 
+    result = training.taskd(tmp_path / "job", 4, "mlp.py", "10", faults=faults)
+    training.assert_equal(result, reference(4, "mlp.py", "10"), 4)
+
+
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_worlds(tmp_path, reference, world):
+    faults = f"{world - 1}:2:backward:kill,0:5:tail:kill,1:7:forward:segv"
+    result = training.taskd(tmp_path / "job", world, "mlp.py", "10", faults=faults)
+    training.assert_equal(result, reference(world, "mlp.py", "10"), world)
+    assert len(result.incidents) == 3
