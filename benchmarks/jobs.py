@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import toy
 
 HERE = Path(__file__).resolve().parent
@@ -45,6 +46,7 @@ class Recovery:
 
     kill: Kill
     seconds: float  # until every rank has committed the first step that the killed process did not
+    step: float  # seconds; the median step of the half second before, which tells how busy the machine was
     lost: int  # steps that all ranks had committed and that were done again
     kept: bool  # every survivor is the same process
     phases: dict[str, float] = field(default_factory=dict)  # seconds; of the journal
@@ -53,7 +55,9 @@ class Recovery:
 class Run:
     """One job. `taskd`: under taskd run, else plain torchrun. Ends with `stop`; a context manager."""
 
-    def __init__(self, directory: Path, world: int, taskd: bool, script: str = "toy.py", arguments: Sequence[str] = (), port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, world: int, taskd: bool, script: str = "toy.py", arguments: Sequence[str] = (), port: int = 0
+    ) -> None:
         self.directory, self.world, self.taskd = directory, world, taskd
         directory.mkdir(parents=True)
         self.job = f"benchmark-{uuid.uuid4().hex[:12]}"
@@ -68,14 +72,18 @@ class Run:
             PYTHONPATH=os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
         )
         shape = ["--standalone", "--nproc_per_node", str(world)]
-        launcher = ["-c", "from taskd.cli import main; main()", "run", *shape] if taskd else ["-m", "torch.distributed.run", *shape]
+        launcher = (
+            ["-c", "from taskd.cli import main; main()", "run", *shape] if taskd else ["-m", "torch.distributed.run", *shape]
+        )
         if not taskd:
             # torch 2.13 keeps one store for all restarts and finds the dead ranks' addresses in it: no restart would succeed
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             launcher += ["--monitor-interval", "0.1", "--max-restarts", "100"]
         command = [sys.executable, *launcher, str(HERE / script), "--out", str(directory), *arguments]
         with open(self.output, "wb") as output:
-            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
 
     def __enter__(self) -> Run:
@@ -169,7 +177,9 @@ class Run:
         common = min(b[-1][0] for b in before)
         again = {r[0] for a in after for r in a if r[0] <= common}
         kept = all(b[-1][2] == a[-1][2] for r, (b, a) in enumerate(zip(before, after, strict=True)) if r != kill.rank)
-        return Recovery(kill, (done - kill.at) / 1e9, len(again), kept)
+        recent = [r[1] for r in before[kill.rank] if r[1] > kill.at - 500_000_000]
+        step = statistics.median((b - a) / 1e9 for a, b in zip(recent, recent[1:], strict=False)) if len(recent) > 1 else 0.5
+        return Recovery(kill, (done - kill.at) / 1e9, step, len(again), kept)
 
     def incidents(self) -> list[dict[str, Any]]:
         path = self.directory / "log" / "incidents.jsonl"
@@ -177,7 +187,7 @@ class Run:
         return [e for e in map(json.loads, lines) if e["kind"] == "incident"]
 
     def phases(self, kill: Kill, count: int) -> dict[str, float]:
-        """Of the `count`-th incident, which is that of `kill`. DETECT is measured from the kill to the manager's first word of it."""
+        """Of the `count`-th incident, which is that of `kill`. DETECT begins with the kill here."""
         self.wait(lambda: len(self.incidents()) >= count, f"incident {count} in the journal")
         incident = self.incidents()[count - 1]
         if kill.rank not in incident["ranks"]:
@@ -199,6 +209,20 @@ def at_random(generator: random.Random, low: float = 0.1, high: float = 0.5) -> 
     time.sleep(generator.uniform(low, high))
 
 
+def end_cleanly() -> None:
+    """Let SIGTERM end the benchmark as an exception does, so that its jobs are stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def wait_for_quiet(patience: float, others: float = 20.0) -> float:
+    """Wait, at most `patience` seconds, until the cores are busy to less than `others` per cent; return how busy they are."""
+    end = time.monotonic() + patience
+    while True:
+        busy: float = psutil.cpu_percent(1.0)
+        if busy < others or time.monotonic() > end:
+            return busy
+
+
 def summary(values: Sequence[float]) -> dict[str, float]:
     ordered = sorted(values)
     return {
@@ -213,7 +237,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def machine() -> dict[str, Any]:
     import torch
 
-    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),

@@ -7,8 +7,9 @@
 3. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left (benchmarks/blocked.py).
 4. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared memory, saved each 10th step.
 
-1, 2 and 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed is always the same: from
-the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was lost, a survivor was replaced, or a job failed.
+1, 2 and 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed is always the same:
+from the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was
+lost, a survivor was replaced, or a job failed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from typing import Any
 
 import blocked
 import psutil
-from jobs import Failed, Recovery, Run, at_random, machine, summary
+from jobs import Failed, Recovery, Run, at_random, end_cleanly, machine, summary, wait_for_quiet
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 BALLAST = 4  # GiB
 PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
-SCALE = {  # rounds, kills, kills with ballast and kills of plain torchrun per round, repetitions of each blocked case for 4 and 8 ranks
+# rounds; per round: kills, kills with ballast, kills of torchrun; repetitions of each blocked case with 4 and with 8 ranks
+SCALE = {
     "quick": (1, 3, 1, 1, 1, 1),
     "normal": (5, 4, 1, 1, 4, 2),
     "full": (10, 5, 1, 1, 10, 5),
@@ -61,7 +63,10 @@ def protected(directory: Path, kills: int, heavy: int, dice: random.Random, port
 def plain(directory: Path, kills: int, dice: random.Random) -> list[Recovery]:
     """One job under plain torchrun, with a checkpoint where reading and writing it costs least."""
     found = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as fast, Run(directory, 4, taskd=False, arguments=["--checkpoint", f"{fast}/checkpoint"]) as run:
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as fast,
+        Run(directory, 4, taskd=False, arguments=["--checkpoint", f"{fast}/checkpoint"]) as run,
+    ):
         run.wait_for_steps(60)
         for _ in range(kills):
             at_random(dice)
@@ -78,12 +83,16 @@ def collectives(directory: Path, world: int, repetitions: int, dice: random.Rand
         board = blocked.Board(directory, world, steps)
         for step in range(steps):
             victim = blocked.victim(step, world)
-            run.wait(lambda s=step: all(board.read(s, r)[0] for r in range(world)), f"all ranks in the collective of step {step}")
+            run.wait(
+                lambda s=step: all(board.read(s, r)[0] for r in range(world)), f"all ranks in the collective of step {step}"
+            )
             time.sleep(dice.uniform(0.02, 0.08))
             board.kill(step)
             kill = run.kill_pid(victim, board.read(step, victim)[2])
             survivors = [r for r in range(world) if r != victim]
-            run.wait(lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them), f"the survivors' leaving of step {step}")
+            run.wait(
+                lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them), f"the survivors' leaving of step {step}"
+            )
             found[blocked.size(step, world)].append([(board.read(step, r)[1] - kill.at) / 1e9 for r in survivors])
         run.finish()
     return found
@@ -95,13 +104,17 @@ def ms(value: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_const", const="quick", dest="scale", default="normal", help="one round, to see that it works")
+    parser.add_argument(
+        "--quick", action="store_const", const="quick", dest="scale", default="normal", help="one round, to see that it works"
+    )
     parser.add_argument("--full", action="store_const", const="full", dest="scale", help="10 rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
+    parser.add_argument("--patience", type=float, default=0, help="seconds to wait for a quiet machine before each round")
     parser.add_argument("--keep", action="store_true", help="keep the jobs' output and logs")
     args = parser.parse_args()
+    end_cleanly()
     rounds, kills, heavy, restarts, four, eight = SCALE[args.scale]
     console = Console()
     dice = random.Random(args.seed)
@@ -116,7 +129,8 @@ def main() -> None:
     left: dict[int, dict[int, list[list[float]]]] = {}
     try:
         for number in range(rounds):
-            console.print(f"round {number + 1} of {rounds}", style="dim")
+            busy = wait_for_quiet(args.patience)
+            console.print(f"round {number + 1} of {rounds}; other work takes {busy:.0f} % of the machine", style="dim")
             one, two = protected(work / f"taskd-{number}", kills, heavy, dice, args.port)
             light, ballasted = light + one, ballasted + two
             restarted += plain(work / f"torchrun-{number}", restarts, dice)
@@ -130,7 +144,11 @@ def main() -> None:
         console.print(f"output and logs: {work}")
     else:
         shutil.rmtree(work)
-    console.print(recoveries({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted, "torchrun, checkpoint each 10 steps": restarted}))
+    console.print(
+        recoveries(
+            {"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted, "torchrun, checkpoint each 10 steps": restarted}
+        )
+    )
     ratio = summary([r.seconds for r in restarted])["median"] / summary([r.seconds for r in light])["median"]
     console.print(f"median of torchrun / median of taskd: {ratio:.1f}")
     console.print(breakdown({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted}))
@@ -145,14 +163,15 @@ def main() -> None:
 
 def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
     table = Table(title="kill -9 to the next step of all ranks, ms")
-    for name in ("", "kills", "median", "least", "90 %", "worst", "steps lost", "survivors kept"):
+    for name in ("", "kills", "median", "least", "90 %", "worst", "usual step", "steps lost", "survivors kept"):
         table.add_column(name, justify="left" if not name else "right")
     for name, found in series.items():
         if found:
-            s = summary([r.seconds for r in found])
+            s, step = summary([r.seconds for r in found]), summary([r.step for r in found])["median"]
             lost = [r.lost for r in found]
-            steps = f"{min(lost)}-{max(lost)}" if max(lost) else "0"
-            table.add_row(name, str(s["count"]), *(ms(s[k]) for k in ("median", "least", "p90", "worst")), steps, "yes" if all(r.kept for r in found) else "no")
+            cells = [str(s["count"]), *(ms(s[k]) for k in ("median", "least", "p90", "worst")), ms(step)]
+            cells.append(f"{min(lost)}-{max(lost)}" if max(lost) else "0")
+            table.add_row(name, *cells, "yes" if all(r.kept for r in found) else "no")
     return table
 
 
@@ -178,11 +197,23 @@ def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Table:
     return table
 
 
-def write(path: Path, begin: dict[str, Any], light: list[Recovery], ballasted: list[Recovery], restarted: list[Recovery], left: Any) -> None:
+def write(
+    path: Path, begin: dict[str, Any], light: list[Recovery], ballasted: list[Recovery], restarted: list[Recovery], left: Any
+) -> None:
     def rows(found: list[Recovery]) -> list[dict[str, Any]]:
-        return [{"rank": r.kill.rank, "seconds": r.seconds, "lost": r.lost, "kept": r.kept, "phases": r.phases} for r in found]
+        return [
+            {"rank": r.kill.rank, "seconds": r.seconds, "step": r.step, "lost": r.lost, "kept": r.kept, "phases": r.phases}
+            for r in found
+        ]
 
-    data = {"machine": begin, "load_at_end": machine()["load"], "taskd": rows(light), "ballast": rows(ballasted), "torchrun": rows(restarted), "leaving": left}
+    data = {
+        "machine": begin,
+        "load_at_end": machine()["load"],
+        "taskd": rows(light),
+        "ballast": rows(ballasted),
+        "torchrun": rows(restarted),
+        "leaving": left,
+    }
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 

@@ -1,10 +1,10 @@
 """What the benchmarks train: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the record that its ranks keep.
 
-    taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR        under taskd
-    torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        restarted from a checkpoint of each 10th step
+    taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR
+    torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        saved each 10th step
 
-DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid): the clock is the same in all processes of a
-machine, and shared memory survives a kill. DIR/orders carries what the benchmark asks of a rank. benchmarks/jobs.py makes both.
+DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid): the clock is the same in all processes of
+a machine, and a mapped file survives a kill. DIR/orders carries what the benchmark asks of a rank.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=CAPACITY // 2)
     parser.add_argument("--checkpoint", help="save to this file each 10 steps and begin from it")
-    parser.add_argument("--every-other", type=int, help="after each so many steps, as many outside of any attempt, recorded as -1")
+    parser.add_argument(
+        "--every-other", type=int, help="after each so many steps, as many outside of any attempt, recorded as -1"
+    )
     args = parser.parse_args()
 
     import torch
@@ -135,7 +137,9 @@ def main() -> None:
                 train(extra)
                 steps.append(-1, pid)
         if ballast is None and (size := orders.get(rank)):
-            ballast = torch.ones(size << 30, dtype=torch.uint8)  # every page is touched; the others wait for this rank meanwhile
+            ballast = torch.ones(
+                size << 30, dtype=torch.uint8
+            )  # every page is touched; the others wait for this rank meanwhile
             orders.put(rank, 0)
     dist.destroy_process_group()
 

@@ -369,7 +369,9 @@ class Supervisor:
         if code is None and isinstance(rank.process, Forked) and not certain:
             return  # the zygote will say with what code
         view = epoch.page.read(rank.local)
-        if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP)):
+        if code is None:  # os._exit() leaves a record before the kernel has a status
+            code = next((r["code"] for r in reversed(epoch.page.records(rank.local)) if r["kind"] == "exit"), None)
+        if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)):
             rank.over = "ended well"
             self._tell(events.RankEnded(rank.number, rank.incarnation))
             return

@@ -16,6 +16,9 @@ from taskd.core.incident import Move, Phase, after
 from taskd.core.topology import Topology
 
 
+UNDER_WAY = "an incident was under way when the manager was lost"
+
+
 @dataclass
 class _Rank:
     incarnation: int = 0
@@ -64,6 +67,7 @@ class Coordinator:
         self.protected = False  # every rank is in its loop, under our communicators
         self.forming: float | None = None  # deadline for the last rank's protect()
         self.building = False  # generation 1 is being made
+        self.gathering: float | None = None  # deadline for the last agent of a job that an earlier manager has led
         self.released = -1  # no step before this one will be repeated
         self.over = False
         self.incident: _Incident | None = None
@@ -71,7 +75,7 @@ class Coordinator:
         self.resumed: int | None = None  # step of the last repair's plan
         self.bugs: dict[int, tuple[int, str]] = {}  # rank -> the exception its last failed process ended with
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
-        self._waiting: set[int] = set()  # ranks that were paused when their agent joined
+        self._waiting: set[int] = set()  # ranks that are known to wait for orders while agents are gathered
         self._out: list[c.Command] = []
         self._handlers: dict[type, Callable[..., None]] = {
             e.AgentJoined: self._agent_joined,
@@ -108,7 +112,7 @@ class Coordinator:
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None: nothing is being waited for."""
-        due = [t for t in (self.forming, self._incident_due()) if t is not None and not self.over]
+        due = [t for t in (self.forming, self.gathering, self._incident_due()) if t is not None and not self.over]
         return min(due, default=None)
 
     def _incident_due(self) -> float | None:
@@ -144,6 +148,9 @@ class Coordinator:
             self.protected, self.building, self.released, self.incident, self.resumed = False, False, -1, None, None
             # ranks that have joined elsewhere still wait, and not for ever
             self.forming = now + self.settings.form if any(r.joined for r in self.ranks.values()) else None
+            self.gathering = None
+        elif not self.protected and self.gathering is None:
+            self.gathering = now + self.settings.form
         self.generation = max(self.generation, event.generation)
         self.pause = max(self.pause, event.pause)
 
@@ -151,11 +158,10 @@ class Coordinator:
         """All agents have told a new manager about a job that is under way."""
         if not all(r.joined for r in self.ranks.values()):
             return
-        self.protected = True
+        self.protected, self.gathering = True, None
         dead = {r for r, s in self.ranks.items() if not s.alive}
         if dead or self._waiting:
-            faults = [f"rank {r}: died while there was no manager" for r in sorted(dead)] or ["an incident was under way when the manager was lost"]
-            self._open(dead, faults, now)
+            self._open(dead, [f"rank {r}: died while there was no manager" for r in sorted(dead)] or [UNDER_WAY], now)
         else:
             self._note(f"took over a job of {len(self.ranks)} ranks at generation {self.generation}")
 
@@ -229,6 +235,7 @@ class Coordinator:
 
     def _collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
         if not self.protected:
+            self._waiting.add(event.rank)
             return
         text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
         incident = self.incident
@@ -242,6 +249,10 @@ class Coordinator:
 
     def _rank_paused(self, event: e.RankPaused, now: float) -> None:
         incident = self.incident
+        if not self.protected:
+            self._waiting.add(event.rank)
+        elif self.incidents == 0 and 0 < event.pause == self.pause:
+            self._open(set(), [UNDER_WAY], now)  # the last word of the manager before us has just reached the rank
         if incident is None or event.pause != self.pause or incident.phase is not Phase.PAUSE:
             return
         if event.rank not in incident.new:
@@ -528,6 +539,10 @@ class Coordinator:
             limit = self.settings.rebuild if self.building else self.settings.form
             self._restart_all(f"ranks {missing} did not {what} within {limit:.0f} s")
             return
+        if self.gathering is not None and now >= self.gathering:
+            missing = [r for r, s in self.ranks.items() if self.topology.node_of(r) is None or not s.joined]
+            self._restart_all(f"a new manager has heard nothing of ranks {missing} within {self.settings.form:.0f} s")
+            return
         incident = self.incident
         if incident is None or (due := self._incident_due()) is None or now < due:
             return
@@ -566,7 +581,7 @@ class Coordinator:
         return ladder.Damage(frozenset(dead), frozenset(lost), self.protected, frozenset(ended))
 
     def _restart_all(self, reason: str) -> None:
-        self.protected, self.building, self.forming, self.incident = False, False, None, None
+        self.protected, self.building, self.forming, self.gathering, self.incident = False, False, None, None, None
         for rank in self.ranks.values():
             rank.joined = False
         self._note(f"all ranks are restarted: {reason}")

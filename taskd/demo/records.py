@@ -43,7 +43,9 @@ class Commit:
 class Record:
     """What one rank wrote."""
 
-    losses: dict[int, set[str]] = field(default_factory=dict)  # by step; more than one where a repeated attempt came out different
+    losses: dict[int, set[str]] = field(
+        default_factory=dict
+    )  # by step; more than one where a repeated attempt came out different
     commits: list[Commit] = field(default_factory=list)
     finals: list[str] = field(default_factory=list)
 
@@ -81,9 +83,10 @@ class Reader:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`values` were compared; `differences` says in words what is not equal, at most one line per rank and kind."""
+    """How many `losses` and `hashes` were compared; `differences` says in words what is not equal, a line per rank and kind."""
 
-    values: int
+    losses: int
+    hashes: int
     differences: tuple[str, ...]
 
     @property
@@ -96,7 +99,7 @@ def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) ->
     differences = []
     if len(reference) != len(other):
         differences.append(f"{len(reference)} ranks in the reference run, {len(other)} in the protected run")
-    values = 0
+    losses = hashes = 0
     for rank, (a, b) in enumerate(zip(reference, other, strict=False)):
         for name, record in (("reference", a), ("protected", b)):
             missing = [s for s in range(steps) if s not in record.losses]
@@ -104,14 +107,20 @@ def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) ->
                 differences.append(f"rank {rank}, {name} run: no loss of step {missing[0]}" + _more(missing))
             if len(record.finals) != 1:
                 differences.append(f"rank {rank}, {name} run: {len(record.finals)} final hashes instead of one")
-        unequal = [s for s in sorted(set(a.losses) & set(b.losses)) if not a.losses[s] == b.losses[s] or len(b.losses[s]) != 1]
+        unequal = [s for s in sorted(set(a.losses) & set(b.losses)) if a.losses[s] != b.losses[s] or len(b.losses[s]) != 1]
         if unequal:
             step = unequal[0]
-            differences.append(f"rank {rank}, step {step}: loss {_hex(a, step)} in the reference run, {_hex(b, step)} in the protected run" + _more(unequal))
+            differences.append(
+                f"rank {rank}, step {step}: loss {_hex(a, step)} in the reference run, {_hex(b, step)} in the protected run"
+                + _more(unequal)
+            )
         if a.finals[:1] != b.finals[:1] and a.finals and b.finals:
-            differences.append(f"rank {rank}: final parameters {a.finals[0][:16]} in the reference run, {b.finals[0][:16]} in the protected run")
-        values += len(set(a.losses) & set(b.losses))
-    return Comparison(values, tuple(differences))
+            differences.append(
+                f"rank {rank}: final hash {a.finals[0][:12]} in the reference run, {b.finals[0][:12]} in the protected run"
+            )
+        losses += len(set(a.losses) & set(b.losses))
+        hashes += bool(a.finals and b.finals)
+    return Comparison(losses, hashes, tuple(differences))
 
 
 @dataclass(frozen=True)
@@ -140,21 +149,29 @@ class Recovery:
 
 
 def recovery(records: Sequence[Record], kill: Kill) -> Recovery | None:
-    """None as long as not every rank has committed the replacement's first step, or when that never happened."""
+    """None as long as not every rank has got past the replacement's first step, or when that never happened."""
     before = [[c for c in r.commits if c.at <= kill.at] for r in records]
     after = [[c for c in r.commits if c.at > kill.at] for r in records]
     newcomer = [c for c in after[kill.rank] if c.pid != kill.pid]
     if not newcomer or not all(before):
         return None
     step = newcomer[0].step
-    # a survivor that had to go back commits the step a second time: the last one counts
-    moments = [max((c.at for c in [*b, *a] if c.step == step), default=None) for b, a in zip(before, after, strict=True)]
-    if None in moments:
+    # a survivor that had to go back commits the step a second time: the last one counts, and none comes after a later step
+    if not all(
+        r.finals or any(c.step > step and c.at > newcomer[0].at for c in a) for r, a in zip(records, after, strict=True)
+    ):
         return None
-    seconds = max(max(m for m in moments if m is not None) - kill.at, 0) / 1e9
+    moments = [max((c.at for c in [*b, *a] if c.step == step), default=0) for b, a in zip(before, after, strict=True)]
+    seconds = (max(moments) - kill.at) / 1e9
     common = min(b[-1].step for b in before)
     again = {c.step for a in after for c in a if c.step <= common}
-    return Recovery(step, seconds, len(again), tuple(b[-1].pid for b in before), tuple((a or b)[-1].pid for b, a in zip(before, after, strict=True)))
+    return Recovery(
+        step,
+        seconds,
+        len(again),
+        tuple(b[-1].pid for b in before),
+        tuple((a or b)[-1].pid for b, a in zip(before, after, strict=True)),
+    )
 
 
 def _path(directory: Path, rank: int) -> Path:

@@ -1,4 +1,4 @@
-"""Train a small GPT on the source text of Python's standard library, byte by byte. An ordinary script, with three lines of taskd.
+"""Train a small GPT on the source text of Python's standard library, byte by byte. With three lines of taskd.
 
 It runs the same under plain torchrun: then nothing is protected, and the curve is the reference.
 """

@@ -9,6 +9,7 @@ run. Found and verified in `docs/design.md`, "DDP buckets".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,11 +27,44 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
     return None
 
 
-def recorded_order(ddp: DistributedDataParallel) -> list[int] | None:
-    """The order in which the last backward's gradients became ready, as parameter indices; None before the first."""
-    text = ddp._get_ddp_logging_data().get("prev_iteration_grad_ready_order_indices", "")
-    order = [int(i) for i in str(text).replace(",", " ").split()]
-    return order if len(order) == len(_trained(ddp)) else None
+class ReadyOrder:
+    """Listens to the first whole backward through a DDP: in which order did its parameters' gradients become ready?
+
+    DDP itself tells only an iteration later, and the second step already runs with the new layout.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = ddp
+        parameters, _ = ddp._build_params_for_reducer()
+        self._size = len(parameters)
+        self._seen: list[int] = []
+        # with unused parameters to look for, DDP keeps its first layout
+        self._handles = (
+            [] if ddp.find_unused_parameters else [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(parameters)]
+        )
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(_: torch.Tensor) -> None:
+            if self._ddp.require_backward_grad_sync and index not in self._seen:
+                self._seen.append(index)
+
+        return ready
+
+    def again(self) -> None:
+        """A new attempt begins: what an attempt before it left half done does not count."""
+        self._seen.clear()
+
+    def take(self) -> list[int] | None:
+        """The order, once it is whole; then the listening ends."""
+        if not self._handles or len(self._seen) < self._size:
+            return None
+        self.stop()
+        return list(self._seen)
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
 
 def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
@@ -53,10 +87,6 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
             parameter.grad = None
         ddp._update_process_group(dist.group.WORLD)
         ddp._has_rebuilt_buckets = True
-
-
-def _trained(ddp: DistributedDataParallel) -> list[torch.Tensor]:
-    return [p for p in ddp.module.parameters() if p.requires_grad]
 
 
 _one: list[Any] = []

@@ -66,11 +66,13 @@ class Job:
         self._record: tuple[bytes, ...] = ()  # what was recorded at the last commit
         self._drifted: set[int] = set()
         self._structure = b""
-        self._orders: list[list[int] | None] = []
+        self._orders: list[list[int] | None] = []  # per DDP, see buckets.py
+        self._ready: list[buckets.ReadyOrder] = []
         self._told = True  # the first commit after a resume is reported
         self._suspect = False  # a collective failed and nobody has said why
         if conversation is not None:
             self._orders = [None] * len(conversation.state.ddps)
+            self._ready = [buckets.ReadyOrder(ddp) for ddp in conversation.state.ddps]
             self._structure = pickle.dumps(conversation.state.structure(), 5)
             for optimizer in conversation.state.optimizers.values():
                 optimizer.register_step_pre_hook(self._before_update)
@@ -179,6 +181,9 @@ class Job:
         if line.stripes is not None:
             line.stripes.write(step)
         self._versions = state.versions()
+        for order, ready in zip(self._orders, self._ready, strict=True):
+            if order is None:
+                ready.again()
         self._open, self._gated, self._updates = True, False, 0
         core.progress(step, core.COMPUTING)
         core.started(step + 1)
@@ -201,7 +206,7 @@ class Job:
         self._carried = self._pending_gradients() if self._updates == 0 else None
         self._updates = 0
         if None in self._orders:
-            self._orders = [o or buckets.recorded_order(d) for o, d in zip(self._orders, line.state.ddps, strict=True)]
+            self._orders = [o or ready.take() for o, ready in zip(self._orders, self._ready, strict=True)]
         if line.state.changed() and line.state.refresh():
             self._structure = pickle.dumps(line.state.structure(), 5)
             self._lay_out()
@@ -327,6 +332,9 @@ class Job:
         entry = resumed.entry
         if entry is not None:
             self._orders, self._structure, self._carried = entry["orders"], entry["structure"], entry["gradients"]
+            for order, ready in zip(self._orders, self._ready, strict=True):
+                if order is not None:
+                    ready.stop()
             if entry["pass"] == self._pass:
                 self._index = entry["index"]
             elif resumed.kind != PASS_END and self._target == -2:

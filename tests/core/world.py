@@ -118,6 +118,10 @@ class World:
             elif self.queue:
                 self.now, _, action = heapq.heappop(self.queue)
                 action()
+            elif all(n.gone for n in self.nodes):
+                return "nobody is left"  # and the manager is a new one that has heard of nobody
+            elif not any(r.alive or r.begun for r in self.ranks):
+                return "the launcher's affair"  # all died before the first protect()
             else:
                 raise AssertionError("stuck: nobody does anything, nothing is waited for")
         raise AssertionError("the job does not end")
@@ -135,7 +139,8 @@ class World:
         if guarded and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.0, 0.5, 3.0])
-            self.after(arrival - self.now + again, lambda: self.deliver(event) if manager == self.manager else None)
+            epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
+            self.after(arrival - self.now + again, lambda: self.deliver(event) if (manager, epoch) == (self.manager, node.epoch) else None)
 
     def deliver(self, event: e.Event) -> None:
         k = self.coordinator
@@ -170,7 +175,8 @@ class World:
                     continue
                 arrival = max(node.received, self.now + self.chance.choice([0.0001, 0.001, 0.02])) + 1e-6
                 node.received = arrival
-                self.after(arrival - self.now, lambda n=node: self.obey(n, command))
+                manager = self.manager
+                self.after(arrival - self.now, lambda n=node, m=manager: self.obey(n, command) if m == self.manager else None)
 
     # -- what must always hold
 
@@ -217,11 +223,10 @@ class World:
         plan = command.plan
         assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [r.number for r in self.ranks]
         assert plan.step >= self.floor, f"step {plan.step} is repeated, {self.floor} was behind everybody"
-        ends = [r.left if r.blank else r.position() for r in self.ranks if r.alive]
-        begun = [max(p.final) for p in ends if p is not None and p.final]
-        known = [max(p.final | p.provisional) for p in ends if p is not None and p.final]
-        if len(begun) == len(self.ranks):
-            assert min(begun) <= plan.step <= min(known)
+        incident = self.coordinator.incident
+        assert incident is not None
+        ends = [r.left if n in incident.new else incident.reports[n] for n, r in self.coordinator.ranks.items()]
+        assert min(max(p.final) for p in ends if p) <= plan.step <= min(max(p.final | p.provisional) for p in ends if p)
         for number in plan.keep:
             rank = self.ranks[number]
             if rank.alive and rank.incarnation == self.newest[number]:
@@ -355,7 +360,7 @@ class World:
             self.coordinator = Coordinator(self.settings)
             self.generation, self.pause = 0, 0
             self.tellings = []
-            self.newest = {r.number: r.incarnation for r in self.ranks}
+            self.newest = {r.number: r.incarnation for r in self.ranks}  # whoever has been ordered meanwhile is not coming any more
             for node in self.nodes:
                 node.received = self.now  # what was under way to the agents is lost too
                 self.after(self.chance.uniform(0.05, 1.0), lambda n=node: self.announce(n))
@@ -403,6 +408,9 @@ class World:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
                     self.after(self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r)))
         elif isinstance(command, c.RestartAll) and dict(command.epochs)[node.number] == node.epoch:
+            if node.epoch == 3:  # --max_restarts
+                self.say(node, e.AgentLeft(node.number, False, "no restarts are left"))
+                return
             node.epoch += 1
             for rank in node.ranks:
                 rank.alive = False

@@ -85,12 +85,13 @@ def test_the_script_in_readme_is_protected(tmp_path):
     (tmp_path / "train.py").write_text(blocks[0])
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX_"))}
     environment["PYTHONPATH"] = str(ROOT)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    options = ["--port", str(port), "--log-path", str(tmp_path / "log")]
+    with socket.socket() as one, socket.socket() as other:
+        for s in (one, other):
+            s.bind(("127.0.0.1", 0))
+        port, master_port = (str(s.getsockname()[1]) for s in (one, other))
+    options = ["--port", port, "--log-path", str(tmp_path / "log")]
     launch = [sys.executable, "-c", "from taskd.cli import main; main()", "run", *options]
-    rendezvous = ["--master_port", "0", "--nproc_per_node", "2"]
+    rendezvous = ["--master_port", master_port, "--nproc_per_node", "2"]
     result = subprocess.run([*launch, *rendezvous, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()] == [str(n) for n in range(0, 1000, 100)]

@@ -3,6 +3,7 @@
     mlp.py OUT STEPS      faults come from the environment, see faults.py
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
 torch.manual_seed(100 + rank)
 fault.hook(net, optimizer)
-fault.at("setup", -1)
+fault.at("setup", int(os.environ.get("TASKD_INCARNATION", "0")))
 job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
@@ -58,4 +59,4 @@ with record.Record(out, rank) as log:
         fault.at("between", step)
     fault.at("after", steps)
     log.final(net, optimizer)
-dist.destroy_process_group()
+record.leave(job)

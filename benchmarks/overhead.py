@@ -1,0 +1,135 @@
+"""What protection costs while nothing fails.
+
+    python benchmarks/overhead.py [--blocks 6] [--steps 200] [--json FILE]
+
+1. Jobs of benchmarks/toy.py, 4 ranks, by turns under taskd run and under plain torchrun: the median step of each.
+2. One job under taskd that trains by turns inside and outside of attempts. It misses what differs between jobs (the preloaded
+   library, the agent's looks), and most of the machine's noise, which on shared cores is larger than what is sought.
+3. An empty attempt in one rank, in us, and where the time goes by cProfile, whose own cost makes short functions look slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from jobs import Failed, Run, end_cleanly, machine, wait_for_quiet
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WARM = 30  # steps at the start of a job that do not count
+BY_TURNS = 25  # steps
+
+
+def step_times(steps: list[tuple[int, int, int]]) -> list[float]:
+    """ms between neighbouring records."""
+    return [(b[1] - a[1]) / 1e6 for a, b in zip(steps, steps[1:], strict=False)]
+
+
+def block(directory: Path, taskd: bool, steps: int, port: int) -> float:
+    """Median step of one job, in ms."""
+    with Run(directory, 4, taskd, arguments=["--steps", str(steps + WARM)], port=port) as run:
+        run.finish()
+        return statistics.median(t for s in run.steps for t in step_times(s.read(WARM)))
+
+
+def by_turns(directory: Path, steps: int, port: int) -> tuple[list[float], list[float]]:
+    """Medians of the blocks of steps (inside, outside) of attempts, in ms."""
+    inside, outside = [], []
+    with Run(directory, 4, True, arguments=["--steps", str(steps), "--every-other", str(BY_TURNS)], port=port) as run:
+        run.finish()
+        for s in run.steps:
+            records = s.read()
+            for first in range(2 * BY_TURNS, len(records) - BY_TURNS + 1, BY_TURNS):
+                part = records[first : first + BY_TURNS]
+                median = statistics.median(step_times(part))
+                (outside if part[0][0] < 0 else inside).append(median)
+    return inside, outside
+
+
+def attempts(directory: Path, model: str, port: int) -> dict[str, Any]:
+    with Run(directory, 1, True, script="attempt.py", arguments=["--model", model], port=port) as run:
+        run.finish()
+        result: dict[str, Any] = json.loads((directory / "result.json").read_text())
+        return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=6, help="jobs of each kind")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each job")
+    parser.add_argument("--only", choices=("jobs", "turns", "attempt"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument("--patience", type=float, default=0, help="seconds to wait for a quiet machine before each block")
+    parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
+    args = parser.parse_args()
+    end_cleanly()
+    console = Console()
+    work = Path(tempfile.mkdtemp(prefix="taskd-overhead-"))
+    figures: dict[str, Any] = {"machine": machine()}
+    try:
+        if args.only in (None, "attempt"):
+            figures["attempt"] = {model: attempts(work / model, model, args.port) for model in ("tiny", "toy")}
+            show_attempts(console, figures["attempt"])
+        if args.only in (None, "turns"):
+            inside, outside = by_turns(work / "turns", args.blocks * args.steps, args.port)
+            figures["turns"] = {"inside": inside, "outside": outside}
+            show_steps(console, "one job, inside and outside of attempts", "inside", inside, "outside", outside)
+        if args.only in (None, "jobs"):
+            times: dict[bool, list[float]] = {True: [], False: []}
+            for number in range(args.blocks):
+                busy = wait_for_quiet(args.patience)
+                console.print(f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the machine", style="dim")
+                for taskd in (number % 2 == 0, number % 2 == 1):  # neither kind is always the first
+                    times[taskd].append(block(work / f"{number}-{taskd}", taskd, args.steps, args.port))
+            figures["jobs"] = {"taskd": times[True], "torchrun": times[False]}
+            show_steps(console, "jobs by turns", "taskd run", times[True], "torchrun", times[False])
+    except Failed as error:
+        console.print(Text(f"failed: {error}", style="red"))
+        sys.exit(1)
+    shutil.rmtree(work)
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def show_steps(console: Console, title: str, name: str, with_taskd: list[float], other: str, without: list[float]) -> None:
+    table = Table(title=f"step time, ms: {title}")
+    for column in ("", "blocks", "median of medians", "least", "greatest"):
+        table.add_column(column, justify="left" if not column else "right")
+    for label, values in ((name, with_taskd), (other, without)):
+        row = (statistics.median(values), min(values), max(values))
+        table.add_row(label, str(len(values)), *(f"{v:.3f}" for v in row))
+    console.print(table)
+    a, b = statistics.median(with_taskd), statistics.median(without)
+    console.print(f"difference of the medians: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}")
+
+
+def show_attempts(console: Console, found: dict[str, Any]) -> None:
+    table = Table(title="one attempt in one rank, us of CPU time (median of blocks)")
+    for column in ("model", "body", "attempt", "the body alone", "cost", "least", "by the clock"):
+        table.add_column(column, justify="right" if column not in ("model", "body") else "left")
+    for model, result in found.items():
+        for body, times in result.items():
+            if body != "profile":
+                median, bare = statistics.median(times["attempt"]), statistics.median(times["bare"])
+                least, wall = min(times["attempt"]) - bare, statistics.median(times["wall"])
+                table.add_row(model, body, *(f"{v:.1f}" for v in (median, bare, median - bare, least, wall)))
+    console.print(table)
+    for model, result in found.items():
+        table = Table(title=f"an empty attempt of the {model} model by cProfile: own time, us")
+        for column in ("function", "calls", "us"):
+            table.add_column(column, justify="left" if column == "function" else "right")
+        for own, calls, name in result["profile"]:
+            table.add_row(Text(name), f"{calls:.1f}", f"{own:.1f}")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

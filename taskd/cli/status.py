@@ -1,0 +1,98 @@
+"""`taskd status`: the incidents of a job, as the manager wrote them into its journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from taskd import settings
+from taskd.manager import journal
+
+PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
+
+
+@click.command()
+@click.option(
+    "--log-path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array.")
+def command(log_path: Path | None, as_json: bool) -> None:
+    """Show the incidents of a job: what broke, what was done, how long each phase took."""
+    try:
+        directory = log_path or Path(settings.log_settings(os.environ).path)
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None
+    path = directory / journal.NAME
+    try:
+        entries, damaged = read(path)
+    except FileNotFoundError:
+        raise click.ClickException(
+            f"{path} does not exist: no incident of this job is over yet, or its logs are elsewhere: set --log-path"
+        ) from None
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
+    if damaged:
+        click.echo(f"{path}: {damaged} lines are not entries of a journal and are left out", err=True)
+    if as_json:
+        click.echo(json.dumps(entries, indent=1))
+        return
+    _show(entries)
+
+
+def read(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The journal's entries, oldest first, and how many lines are none. A manager may be killed while it writes one."""
+    entries, damaged = [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+            if entry["kind"] == "incident":
+                usable = {"incident", "ranks", "faults", "strategy", "step", "seconds", "phases", "began"} <= entry.keys()
+            else:
+                usable = entry["kind"] == "end" and {"ok", "reason", "time"} <= entry.keys()
+        except (ValueError, TypeError, KeyError, AttributeError):
+            usable = False
+        if usable:
+            entries.append(entry)
+        else:
+            damaged += 1
+    return entries, damaged
+
+
+def _show(entries: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    incidents = [e for e in entries if e["kind"] == "incident"]
+    if incidents:
+        table = Table(title="incidents; phases in ms", title_justify="left")
+        jobs = len({e.get("job") for e in entries}) > 1
+        for name in ("#", *(("job",) if jobs else ()), "began", "ranks", "fault", "strategy", "step", "total", *PHASES):
+            table.add_column(name, justify="left" if name in ("job", "fault", "strategy") else "right")
+        for entry in incidents:
+            phases = entry["phases"]
+            cells = [str(entry["incident"]), *((str(entry.get("job")),) if jobs else ())]
+            cells += [time.strftime("%m-%d %H:%M:%S", time.localtime(entry["began"])), ",".join(map(str, entry["ranks"]))]
+            # a fault's text comes from the nodes: it is shown as it is, never as markup
+            cells += ["\n".join(entry["faults"]), entry["strategy"], str(entry["step"]), _ms(entry["seconds"])]
+            cells += [_ms(phases[p]) if p in phases else "-" for p in PHASES]
+            table.add_row(*(Text(cell) for cell in cells))
+        console.print(table)
+    else:
+        console.print("no incidents")
+    for entry in entries:
+        if entry["kind"] == "end":
+            when = time.strftime("%m-%d %H:%M:%S", time.localtime(entry["time"]))
+            console.print(Text(f"{when}  job {entry.get('job')} {'ended well' if entry['ok'] else 'ended'}: {entry['reason']}"))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f}"
