@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint ruff mypy api-docs build bench clean
 
 demo: build
-	$(ACTIVE) taskd demo
+	@$(ACTIVE) taskd demo
 
 # The tests run also where the checks have failed, so that one call tells everything; pytest's closing line comes last.
 test: build
@@ -28,7 +28,7 @@ test: build
 lint: ruff mypy api-docs
 
 ruff: build
-	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff check --quiet --output-format=concise .
 
 mypy: build
 	$(BIN)/mypy --no-error-summary
@@ -39,10 +39,10 @@ api-docs: build
 build: $(LIBRARY)
 
 bench: build
-	$(ACTIVE) python benchmarks/libtaskd.py
-	$(ACTIVE) python benchmarks/manager_idle.py
-	$(ACTIVE) python benchmarks/overhead.py
-	$(ACTIVE) python benchmarks/recovery.py
+	@$(ACTIVE) python benchmarks/libtaskd.py
+	@$(ACTIVE) python benchmarks/manager_idle.py
+	@$(ACTIVE) python benchmarks/overhead.py
+	@$(ACTIVE) python benchmarks/recovery.py
 
 # libtaskd is compiled with -Wall -Wextra -Werror (setup.py).
 $(LIBRARY): $(INSTALLED) $(NATIVE)

@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         TARGET.write_text(text, encoding="utf-8")
     elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
-        print(f"{TARGET.relative_to(ROOT)} is not up to date: run python scripts/api_docs.py and commit the result", file=sys.stderr)
+        name = TARGET.relative_to(ROOT)
+        print(f"{name} is not up to date: run python scripts/api_docs.py and commit the result", file=sys.stderr)
         return 1
     return 0
 

@@ -23,7 +23,8 @@ _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, k
 _HEADER_BYTES = 64
 _PAGE = 4096
 
-PROVISIONAL, FINAL, PASS_END = 1, 2, 3  # kinds of entries, see core.events.Position
+# Kinds of entries, see core.events.Position, in the order in which a step's are written.
+PROVISIONAL, PASS_END, FINAL = 1, 2, 3
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -92,6 +93,15 @@ class Stage:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if self._process.returncode < 0:  # a launcher that was killed leaves its ranks behind
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        mark = f"MINDX_TASK_ID={self.job}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it is not ours to look at, or has just ended
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def read(self) -> list[records.Record]:
         return [reader.poll() for reader in self._readers]

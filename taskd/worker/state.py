@@ -153,6 +153,9 @@ class TrainingState:
                 group.update(values)
         for name, value in small.items():
             self.small[name].load_state_dict(value)
+            if isinstance(self.small[name], torch.amp.GradScaler):
+                # not part of its state_dict: what it did to each optimizer since the last update(), in the attempt that was cut
+                self.small[name]._per_optimizer_states.clear()
 
     def conform(self, structure: dict[str, Any]) -> None:
         """Make this process's optimizers have exactly the tensors that `structure` describes; their values come later."""

@@ -230,8 +230,8 @@ class Play:
             if k.over
             else "forming"
             if not k.protected
-            else f"{k.incident.phase.value} by {k.incident.strategy}, round {k.incident.rounds}, waiting for {ranks(self.silent())}"
-            if k.incident
+            else f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for {ranks(self.silent())}"
+            if (i := k.incident)
             else "training"
         )
         return [f"{state}; pause {k.pause}, generation {k.generation}, next tick {'never' if due is None else f'{due:.3f}'}"]
@@ -325,7 +325,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
         _rank_event(lambda p, o, r, i, cause, at: e.RankDied(r, i, cause, position(at + " clean=none") if at else None)),
     ),
-    (WHO + r"raised in step (?P<s>\d+): (?P<text>.*)", _rank_event(lambda p, o, r, i, s, text: e.RankRaised(r, i, int(s), text))),
+    (
+        WHO + r"raised in step (?P<s>\d+): (?P<text>.*)",
+        _rank_event(lambda p, o, r, i, s, text: e.RankRaised(r, i, int(s), text)),
+    ),
     (
         WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
         _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
@@ -333,7 +336,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (WHO + r"paused @ (?P<at>.*)", _rank_event(lambda p, o, r, i, at: e.RankPaused(r, i, _pause(p, o), position(at)))),
     (WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s", _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s)))),
     (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
-    (WHO + r"restored (?P<digest>\w+)", _rank_event(lambda p, o, r, i, digest: e.RankRestored(r, i, _generation(p, o), digest))),
+    (
+        WHO + r"restored (?P<digest>\w+)",
+        _rank_event(lambda p, o, r, i, digest: e.RankRestored(r, i, _generation(p, o), digest)),
+    ),
     (WHO + r"failed: (?P<why>.*)", _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why))),
     (WHO + r"committed (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s)))),
     (WHO + r"finished before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s)))),

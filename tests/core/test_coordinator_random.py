@@ -46,7 +46,21 @@ def test_everything_that_can_go_wrong_does():
         outcomes[outcome] += 1
     assert outcomes["well"] > SEEDS // 20
     assert outcomes["gave up"] > SEEDS // 100
-    wanted = ["closed by retry", "closed by recover-in-place", "GiveUp", "RestartAll", "Kill", "new manager", "repeated", "answers lost", "link", "hang", "raise", "all", "Release"]
+    wanted = [
+        "closed by retry",
+        "closed by recover-in-place",
+        "GiveUp",
+        "RestartAll",
+        "Kill",
+        "new manager",
+        "repeated",
+        "answers lost",
+        "link",
+        "hang",
+        "raise",
+        "all",
+        "Release",
+    ]
     assert not [name for name in wanted if counts[name] < 5], counts
 
 

@@ -66,7 +66,11 @@ def strangers(source, allowed, package=""):
 def outside(source, package=""):
     """Imports of `source` that are neither the standard library nor taskd.core."""
     names = {n for n, _ in imported(source, package)}
-    return sorted(n for n in names if n.split(".")[0] not in sys.stdlib_module_names and n != "taskd.core" and not n.startswith("taskd.core."))
+    return sorted(
+        n
+        for n in names
+        if n.split(".")[0] not in sys.stdlib_module_names and n != "taskd.core" and not n.startswith("taskd.core.")
+    )
 
 
 def test_core_imports_the_standard_library_only():
@@ -76,7 +80,23 @@ def test_core_imports_the_standard_library_only():
 
 
 # Standard library, but not pure: a clock, a thread, a socket, a file, chance.
-IMPURE = {"asyncio", "io", "logging", "os", "pathlib", "random", "select", "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time"}
+IMPURE = {
+    "asyncio",
+    "io",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
 
 
 def test_core_has_no_clock_thread_socket_or_file():
@@ -86,7 +106,9 @@ def test_core_has_no_clock_thread_socket_or_file():
         (path.name, node.func.id)
         for path in modules("core")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "print", "input", "exec", "eval", "__import__"}
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"open", "print", "input", "exec", "eval", "__import__"}
     }
     assert calls == set()
 
@@ -120,4 +142,8 @@ def test_the_check_sees(source, found):
 
 
 def test_the_check_sees_packages_of_others():
-    assert outside("import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport taskd.manager") == ["numpy.linalg", "taskd.manager", "zmq"]
+    assert outside("import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport taskd.manager") == [
+        "numpy.linalg",
+        "taskd.manager",
+        "zmq",
+    ]

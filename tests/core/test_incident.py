@@ -60,8 +60,12 @@ def test_a_phase_that_is_passed_has_nothing_to_wait_for(phase):
 
 
 def test_a_closed_incident_has_committed():
-    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.CLOSED] == [(Phase.RESUME, Move.COMMITTED)]
-    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED] == [(Phase.FAILED, Move.STOPPED)]
+    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.CLOSED] == [
+        (Phase.RESUME, Move.COMMITTED)
+    ]
+    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED] == [
+        (Phase.FAILED, Move.STOPPED)
+    ]
 
 
 def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restore():
@@ -84,17 +88,41 @@ def test_a_move_that_the_table_has_not_is_an_error():
 
 @pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
 def test_the_theory_above_the_table_names_every_phase(phase):
-    assert phase.value in (incident.__doc__ or "").split('"""')[0].replace(".", " ").replace(",", " ").replace(";", " ").replace(":", " ").split()
+    assert (
+        phase.value
+        in (incident.__doc__ or "")
+        .split('"""')[0]
+        .replace(".", " ")
+        .replace(",", " ")
+        .replace(";", " ")
+        .replace(":", " ")
+        .split()
+    )
 
 
 # Every limit another number, so that one taken for another is seen.
-LIMITS = {"confirm": 1.0, "pause_again": 2.0, "pause": 30.0, "replace": 400.0, "rebuild": 50.0, "restore": 600.0, "resume": 700.0, "kill": 8.0}
+LIMITS = {
+    "confirm": 1.0,
+    "pause_again": 2.0,
+    "pause": 30.0,
+    "replace": 400.0,
+    "rebuild": 50.0,
+    "restore": 600.0,
+    "resume": 700.0,
+    "kill": 8.0,
+}
 AT = e.Position(5, 5, frozenset({5}), frozenset(), frozenset({5}), frozenset())
 
 
 def trained(**changes):
     k = Coordinator(e.Settings(1, 2, **{**LIMITS, **changes}))
-    for event in (e.AgentJoined(0, (0, 1), ("h", 1)), e.RankJoined(0), e.RankJoined(1), e.RankRebuilt(0, 0, 1), e.RankRebuilt(1, 0, 1)):
+    for event in (
+        e.AgentJoined(0, (0, 1), ("h", 1)),
+        e.RankJoined(0),
+        e.RankJoined(1),
+        e.RankRebuilt(0, 0, 1),
+        e.RankRebuilt(1, 0, 1),
+    ):
         k.step(event, 0.0)
     assert k.protected
     return k

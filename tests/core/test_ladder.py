@@ -57,7 +57,9 @@ def test_choice(rungs, damage, failed, chosen):
             ladder.DEFAULT,
             DEATH,
             (),
-            Rung("recover-in-place", "replace rank 1 on the same node", ("retry: it keeps every process, and rank 1 has none",)),
+            Rung(
+                "recover-in-place", "replace rank 1 on the same node", ("retry: it keeps every process, and rank 1 has none",)
+            ),
         ),
         (
             ("recover-in-place", "recover", "exit"),
@@ -106,7 +108,9 @@ def test_parse(text, rungs):
     assert ladder.parse(text) == rungs
 
 
-@pytest.mark.parametrize(("text", "complaint"), [("", "names no strategy"), (" , ", "names no strategy"), ("retry,Recover", "'Recover' is unknown")])
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("", "names no strategy"), (" , ", "names no strategy"), ("retry,Recover", "'Recover' is unknown")]
+)
 def test_parse_refuses(text, complaint):
     with pytest.raises(UnknownStrategy, match=complaint) as caught:
         ladder.parse(text)

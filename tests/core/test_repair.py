@@ -1,5 +1,5 @@
-"""repair.plan against the rules of its docstring, said a second time and differently; and in a model of ranks that train and are
-killed anywhere."""
+"""repair.plan against the rules of its docstring, said a second time and differently; and in a model of ranks that train and
+are killed anywhere."""
 
 from __future__ import annotations
 
@@ -154,8 +154,13 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
     ("members", "words"),
     [
         (
-            [Member(0, 0, True, at(5, 5, {4, 5})), Member(1, 0, False, at(5, None, {4, 5})), Member(2, 1, True, at(6, None, {5, 6}))],
-            "step 5 is the last that every rank has begun: rank 2 ahead, taken back, rank 1 from rank 0; rank 2 from rank 0, rank 0 as they are",
+            [
+                Member(0, 0, True, at(5, 5, {4, 5})),
+                Member(1, 0, False, at(5, None, {4, 5})),
+                Member(2, 1, True, at(6, None, {5, 6})),
+            ],
+            "step 5 is the last that every rank has begun: rank 2 ahead, taken back, rank 1 from rank 0; rank 2 from rank 0, "
+            "rank 0 as they are",
         ),
         (
             [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
@@ -176,8 +181,9 @@ def test_reason(members, words):
 
 # -- a model --------------------------------------------------------------------------------------------------------------
 #
-# A rank's training state is the number of updates it has had, its private state a number that every step and every piece of user
-# code between steps changes. What the undisturbed run has at the start of a step is known, so a state that mixes steps is seen.
+# A rank's training state is the number of updates it has had, its private state a number that every step and every piece of
+# user code between steps changes. What the undisturbed run has at the start of a step is known: a state that mixes steps is
+# seen.
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
 RECORDS = 3  # entries that a rank keeps
@@ -193,7 +199,9 @@ class Rank:
     stage: int = 0
     alive: bool = True
     recorded: int | None = None  # the private state at the commit before, while it can be compared
-    entries: list[tuple[int, int, int]] = field(default_factory=list)  # (step, kind 1 provisional 2 final, private), outlive the rank
+    entries: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # (step, kind 1 provisional 2 final, private), outlive the rank
     stripes: dict[int, tuple[int, int]] = field(default_factory=dict)  # parity -> (step, trained), outlive the rank
     drifted: set[int] = field(default_factory=set)
 
@@ -201,8 +209,14 @@ class Rank:
         known = {k: frozenset(s for s, kind, _ in self.entries if kind == k) for k in (1, 2)}
         kept = frozenset(s for s, _ in self.stripes.values())
         if not self.alive:
-            return Position(max((s for s, _, _ in self.entries), default=0), None, known[2], known[1], kept) if self.entries else None
-        return Position(self.step, self.trained if self.trained == self.step else None, known[2], known[1], kept, frozenset(self.drifted))
+            return (
+                Position(max((s for s, _, _ in self.entries), default=0), None, known[2], known[1], kept)
+                if self.entries
+                else None
+            )
+        return Position(
+            self.step, self.trained if self.trained == self.step else None, known[2], known[1], kept, frozenset(self.drifted)
+        )
 
     def make_room(self):
         if len(self.entries) == RECORDS:

@@ -21,7 +21,9 @@ def test_scenario(path):
     if os.environ.get("REWRITE"):
         path.write_text(now)
     else:
-        assert now.splitlines() == text.splitlines(), "if this is meant: REWRITE=1 pytest tests/core/test_scenarios.py, and read the diff"
+        assert now.splitlines() == text.splitlines(), (
+            "if this is meant: REWRITE=1 pytest tests/core/test_scenarios.py, and read the diff"
+        )
 
 
 def test_there_are_scenarios():

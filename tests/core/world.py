@@ -1,7 +1,7 @@
 """A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at all, and die at any moment.
 
-Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive in order, as in the real one.
-`World.run` plays a job to its end and checks at every command what must always hold.
+Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive in order, as in the real
+one. `World.run` plays a job to its end and checks at every command what must always hold.
 """
 
 from __future__ import annotations
@@ -135,12 +135,17 @@ class World:
         arrival = max(node.sent, self.now + self.chance.choice([0.0001, 0.001, 0.001, 0.02])) + 1e-6
         node.sent, manager = arrival, self.manager
         self.after(arrival - self.now, lambda: self.deliver(event) if manager == self.manager else None)
-        guarded = isinstance(event, e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted)
+        guarded = isinstance(
+            event, e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted
+        )
         if guarded and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.0, 0.5, 3.0])
             epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
-            self.after(arrival - self.now + again, lambda: self.deliver(event) if (manager, epoch) == (self.manager, node.epoch) else None)
+            self.after(
+                arrival - self.now + again,
+                lambda: self.deliver(event) if (manager, epoch) == (self.manager, node.epoch) else None,
+            )
 
     def deliver(self, event: e.Event) -> None:
         k = self.coordinator
@@ -166,7 +171,9 @@ class World:
         self.counts[type(command).__name__] += 1
         if isinstance(command, c.End | c.GiveUp):
             self.over = True
-            self.outcome = "gave up" if isinstance(command, c.GiveUp) or self.counts["GiveUp"] else "well" if command.ok else "failed"
+            self.outcome = (
+                "gave up" if isinstance(command, c.GiveUp) or self.counts["GiveUp"] else "well" if command.ok else "failed"
+            )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
         elif not isinstance(command, c.Note):
@@ -254,7 +261,9 @@ class World:
             node.epoch,
             tuple(r.incarnation for r in node.ranks),
             joined,
-            tuple(r.number for r in node.ranks if r.alive and not r.blank and r.mode in (HELD, FINISHED)) if node.protected else (),
+            tuple(r.number for r in node.ranks if r.alive and not r.blank and r.mode in (HELD, FINISHED))
+            if node.protected
+            else (),
             tuple(r.number for r in dead),
             tuple(r.left for r in dead),
             node.generation if node.protected else 0,
@@ -297,7 +306,9 @@ class World:
     def lose_collective(self, rank: Rank) -> None:
         if rank.mode == TRAINING and rank.stage != COMMITTED:
             rank.mode = HELD
-            self.say(self.nodes[rank.node], e.CollectiveFailed(rank.number, rank.incarnation, rank.step, "Connection closed by peer"))
+            self.say(
+                self.nodes[rank.node], e.CollectiveFailed(rank.number, rank.incarnation, rank.step, "Connection closed by peer")
+            )
 
     def advance(self, rank: Rank) -> None:
         """Train: from stage to stage, the update of a step when all have begun it."""
@@ -343,7 +354,10 @@ class World:
                 delay = self.chance.choice([0.0, 0.001, 0.3, 2.0])
                 self.after(delay, lambda v=victim: self.die(v, "was killed by SIGKILL"))
         elif kind == "raise":
-            self.say(self.nodes[rank.node], e.RankRaised(rank.number, rank.incarnation, rank.step, self.chance.choice(["ValueError: a", "OSError: b"])))
+            self.say(
+                self.nodes[rank.node],
+                e.RankRaised(rank.number, rank.incarnation, rank.step, self.chance.choice(["ValueError: a", "OSError: b"])),
+            )
             self.die(rank, "left with exit code 1")
         elif kind == "link":
             for o in self.ranks:
@@ -354,13 +368,19 @@ class World:
             for o in others[:1]:
                 self.after(5.0, self.alive(o, lambda o=o: self.lose_collective(o)))
             self.after(30.0, lambda: self.die(rank, "was killed by its watchdog"))
-        elif kind == "manager" and all(n.protected and not n.gone for n in self.nodes) and not any(r.mode == ENDED for r in self.ranks):
+        elif (
+            kind == "manager"
+            and all(n.protected and not n.gone for n in self.nodes)
+            and not any(r.mode == ENDED for r in self.ranks)
+        ):
             self.counts["new manager"] += 1
             self.manager += 1
             self.coordinator = Coordinator(self.settings)
             self.generation, self.pause = 0, 0
             self.tellings = []
-            self.newest = {r.number: r.incarnation for r in self.ranks}  # whoever has been ordered meanwhile is not coming any more
+            self.newest = {
+                r.number: r.incarnation for r in self.ranks
+            }  # whoever has been ordered meanwhile is not coming any more
             for node in self.nodes:
                 node.received = self.now  # what was under way to the agents is lost too
                 self.after(self.chance.uniform(0.05, 1.0), lambda n=node: self.announce(n))
@@ -483,7 +503,9 @@ class World:
     def fail(self, rank: Rank, generation: int, still: int) -> None:
         if rank.rebuilding == still:
             rank.rebuilding = 0
-            self.say(self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, generation, "RuntimeError: it did not work"))
+            self.say(
+                self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, generation, "RuntimeError: it did not work")
+            )
 
     def restore(self, rank: Rank, command: c.Restore) -> None:
         if rank.mode != HELD or rank.paused > command.pause:

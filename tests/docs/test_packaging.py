@@ -39,9 +39,9 @@ def environment(wheel, tmp_path_factory):
     where = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     python = where / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
-    subprocess.run(install, check=True)
-    site = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
+    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = subprocess.run(ask, capture_output=True, text=True, check=True)
     # as a line of a .pth file the folder is added, and its own .pth files, an editable taskd among them, are not looked at
     (Path(site.stdout.strip()) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "PYTHON", "LD_"))}

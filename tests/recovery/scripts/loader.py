@@ -1,0 +1,75 @@
+"""Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what would have been without.
+
+    loader.py OUT distributed|random EPOCHS
+"""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+import taskd
+
+sys.path.insert(0, str(Path(__file__).parent))
+import faults
+import record
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+out, kind, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+fault = faults.Injector(out, rank)
+
+
+class Noisy(Dataset):
+    """Three random number generators take part in every sample."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        base = torch.full((16,), index / 96.0)
+        return base + 0.1 * torch.randn(16) + random.random() * 0.1 + float(numpy.random.rand()) * 0.1, torch.tensor(index % 4)
+
+
+torch.manual_seed(3)
+net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+torch.manual_seed(50 + rank)
+random.seed(60 + rank)
+numpy.random.seed(70 + rank)
+data = Noisy()
+sampler = DistributedSampler(data, seed=5) if kind == "distributed" else None
+loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=sampler is None)
+job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
+fault.at("protected", int(os.environ.get("TASKD_INCARNATION", "0")))
+with record.Record(out, rank) as log:
+    for epoch in range(epochs):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for attempt in job.batches(loader):
+            with attempt as (step, (x, y)):
+                fault.at("begin", step)
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                fault.at("tail", step)
+                mean = loss.detach().clone()
+                dist.all_reduce(mean)
+            if attempt.committed:
+                log.step(step, loss, mean, x.sum())
+            fault.at("between", step)
+        fault.at("epoch", epoch)
+        scheduler.step()  # between the passes, outside of any attempt
+        noise = torch.randn(1)  # as an evaluation with dropout would
+    log.final(net, optimizer)
+record.leave(job)
