@@ -1,5 +1,6 @@
-from taskd.api import init_taskd_manager, start_taskd_manager
 import os
+
+from taskd.api import init_taskd_manager, start_taskd_manager
 
 job_id=os.getenv("MINDX_TASK_ID")
 node_nums=1         # Total number of nodes (set by yourself)

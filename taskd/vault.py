@@ -157,7 +157,8 @@ class Entries:
 
     def steps(self) -> tuple[frozenset[int], frozenset[int]]:
         """Steps with a (final, provisional) record whose checksum holds."""
-        final, provisional = set(), set()
+        final: set[int] = set()
+        provisional: set[int] = set()
         for slot in self._file.valid() if self._file else []:
             if self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
                 (provisional if slot.kind == PROVISIONAL else final).add(slot.step)

@@ -54,7 +54,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             return host, port
         if group.group_rank == 0 or group.group_world_size == 1:
             return settings.bind_address(os.environ), port
-        return self._worker_group.spec.master_addr or group.master_addr, port
+        return str(self._worker_group.spec.master_addr or group.master_addr), port
 
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
@@ -71,7 +71,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         super()._setup_local_watchdog(envs)
         self._epoch += 1
         try:
-            self._supervisor.prepare(self._worker_group.group_rank, self._epoch, envs)
+            self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
             self._prepared = True
         except OSError as error:
             log.error("this node's ranks are not protected, shared memory cannot be made: %s; make room in /dev/shm", error)
@@ -118,7 +118,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._shutdown(signal.SIGKILL)
         if not failures:
             worker = self._worker_group.workers[0]
-            failures[worker.global_rank] = ProcessFailure(local_rank=0, pid=int(worker.id or 0), exitcode=1, error_file=context.error_files[0])
+            failures[worker.global_rank] = ProcessFailure(
+                local_rank=0, pid=int(worker.id or 0), exitcode=1, error_file=context.error_files[0]
+            )
         return RunResult(state=WorkerState.FAILED, failures=failures)
 
     _why = ""
@@ -146,7 +148,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
 def install() -> None:
     """From now on torch's launcher makes our agent. Idempotent."""
-    launcher.LocalElasticAgent = TaskdElasticAgent
+    launcher.LocalElasticAgent = TaskdElasticAgent  # type: ignore[misc]
 
 
 def _address_towards(peer: tuple[str, int]) -> str:

@@ -83,7 +83,8 @@ class Link:
             if not self._told and not self.heard and event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED):
                 self._told = True
                 log.error(
-                    "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's", *self.address
+                    "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",
+                    *self.address,
                 )
 
     def close(self) -> None:

@@ -128,7 +128,9 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
         name = _signal_name(fatal["sig"])
         return f"killed by {name} at address {fatal['addr']:#x}" if fatal["sig"] in (signal.SIGSEGV, signal.SIGBUS) else f"killed by {name}"
     if code is not None and code < 0:
-        return f"killed by {_signal_name(-code)}" + (" (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else "")
+        return f"killed by {_signal_name(-code)}" + (
+            " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""
+        )
     if code is not None:
         return f"exited with status {code}"
     ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)

@@ -232,7 +232,7 @@ class Supervisor:
             if rank.pidfd is not None and rank.over is None:
                 poller.register(rank.pidfd, zmq.POLLIN)
                 watched[rank.pidfd] = rank
-        ready = {s if isinstance(s, (int, zmq.Socket)) else s.fileno() for s, _ in poller.poll(max(timeout, 0.0) * 1000)}
+        ready: set[Any] = {s if isinstance(s, (int, zmq.Socket)) else s.fileno() for s, _ in poller.poll(int(max(timeout, 0.0) * 1000) + 1)}
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         while not self._calls.empty():
@@ -241,7 +241,7 @@ class Supervisor:
             for fd in ready & set(watched):
                 rank = watched[fd]
                 if fd == rank.pidfd:
-                    self._ended(epoch, rank, exit_code(rank.pidfd))
+                    self._ended(epoch, rank, exit_code(fd))
                 elif rank.channel is not None:
                     self._hear(epoch, rank)
         if self._listener.fileno() in ready:
@@ -273,7 +273,10 @@ class Supervisor:
             return
         if self._waiting_since is None:
             self._waiting_since = now
-            log.warning("no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR", *link.address)
+            log.warning(
+                "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR",
+                *link.address,
+            )
         elif now - self._waiting_since > self._manager_wait and self._waiting_since > 0:
             reason = f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s"
             log.error("%s: this job is not protected", reason)
@@ -283,7 +286,8 @@ class Supervisor:
     def _mind_manager(self, epoch: Epoch, link: Link, now: float) -> None:
         """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all."""
         stuck = epoch.protected and any(
-            r.over not in (None, "ended well") or (r.over is None and epoch.page.read(r.local).phase == core.PAUSED) for r in epoch.ranks.values()
+            r.over not in (None, "ended well") or (r.over is None and epoch.page.read(r.local).phase == core.PAUSED)
+            for r in epoch.ranks.values()
         )
         if link.connected or not stuck:
             self._alone_since = None
@@ -316,7 +320,9 @@ class Supervisor:
             return
         connection.setblocking(False)
         rank.channel = connection
-        threading.Thread(target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True).start()
+        threading.Thread(
+            target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
+        ).start()
         # what came together with the hello is read at the next turn: the socket is ready at once
 
     def _hear(self, epoch: Epoch, rank: Rank) -> None:
@@ -537,7 +543,9 @@ class Supervisor:
                 epoch=epoch.number,
                 incarnations=tuple(r.incarnation for r in ranks),
                 joined=tuple(r.number for r in ranks if r.joined),
-                waiting=tuple(r.number for r in ranks if r.over is None and epoch.page.read(r.local).phase == core.PAUSED) if epoch.protected else (),
+                waiting=tuple(r.number for r in ranks if r.over is None and epoch.page.read(r.local).phase == core.PAUSED)
+                if epoch.protected
+                else (),
                 dead=tuple(r.number for r in ranks if r.over not in (None, "ended well")),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,

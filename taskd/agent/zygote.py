@@ -1,8 +1,9 @@
 """A process that has imported what ranks import and forks one in ~10 ms instead of starting an interpreter in ~2 s.
 
-Run as `python -u -m taskd.agent.zygote FD`, with the ranks' environment but no slot of its own. It has one thread, holds no process group and
-never computes: a fork after an OpenMP parallel region hangs for ever (docs/design.md). One request is answered at a time over the
-socket FD; the exit of a child is told over the same socket. It ends when the socket does.
+Run as `python -u -m taskd.agent.zygote FD`, with the ranks' environment but no slot of its own. It has one thread,
+holds no process group and never computes: a fork after an OpenMP parallel region hangs for ever (docs/design.md). One
+request is answered at a time over the socket FD; the exit of a child is told over the same socket. It ends when the
+socket does.
 """
 
 from __future__ import annotations
@@ -65,15 +66,16 @@ def die_with_parent() -> None:
 def serve(line: socket.socket) -> dict[str, Any] | None:
     """Fork a rank for each request; in the child, return the request."""
     children: dict[int, int] = {}  # pidfd -> pid
+    ours = line.fileno()
     while True:
-        ready = select.select([line, *children], [], [])[0]
-        for fd in [f for f in ready if f is not line]:
+        ready: list[int] = select.select([ours, *children], [], [])[0]
+        for fd in [f for f in ready if f != ours]:
             pid = children.pop(fd)
             _, status = os.waitpid(pid, 0)
             os.close(fd)
             with contextlib.suppress(OSError):
                 line.send(msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)}))
-        if line not in ready:
+        if ours not in ready:
             continue
         try:
             data = line.recv(1 << 20)

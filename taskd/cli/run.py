@@ -24,7 +24,11 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--recover-strategy", callback=_strategies, help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.")
+@click.option(
+    "--recover-strategy",
+    callback=_strategies,
+    help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.",
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601.")
 @click.option("--log-path", type=click.Path(file_okay=False), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.")
 @click.argument("torchrun", nargs=-1, type=click.UNPROCESSED)
@@ -79,7 +83,8 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
         if _is_ours(host, port):
             return None
         raise click.UsageError(
-            f"port {port} on {host} is in use, and not by a manager of this job: stop what listens there, or set --port (TASKD_PORT) on all nodes"
+            f"port {port} on {host} is in use, and not by a manager of this job: "
+            "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
     per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
     command = [sys.executable, "-m", "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host]

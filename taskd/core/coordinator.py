@@ -15,7 +15,6 @@ from taskd.core import ladder, repair
 from taskd.core.incident import Move, Phase, after
 from taskd.core.topology import Topology
 
-
 UNDER_WAY = "an incident was under way when the manager was lost"
 
 
@@ -482,10 +481,25 @@ class Coordinator:
         phases = incident.timeline.durations(now)
         phases.pop(Phase.CLOSED.value, None)
         seconds = now - incident.began
-        self._note(f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f} ms; step {incident.plan.step} is committed on all ranks")
+        self._note(
+            f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f} ms; "
+            f"step {incident.plan.step} is committed on all ranks"
+        )
         tried = (*incident.tried, f"{incident.strategy}: done")
         replaced = tuple(sorted(incident.replaced))
-        self._out.append(c.Closed(incident.number, incident.strategy, tuple(incident.faults), replaced, incident.plan.step, seconds, phases, tried, incident.began))
+        self._out.append(
+            c.Closed(
+                incident.number,
+                incident.strategy,
+                tuple(incident.faults),
+                replaced,
+                incident.plan.step,
+                seconds,
+                phases,
+                tried,
+                incident.began,
+            )
+        )
         self.incident = None
         self._release_if_finished()
 
@@ -506,7 +520,11 @@ class Coordinator:
         assert incident is not None
         self._move(Move.STOPPED, now)
         tried = "; ".join(incident.tried) or "nothing"
-        skipped = f" Passed over: {'; '.join(s for s in rung.skipped if 'has failed' not in s)}." if any("has failed" not in s for s in rung.skipped) else ""
+        skipped = (
+            f" Passed over: {'; '.join(s for s in rung.skipped if 'has failed' not in s)}."
+            if any("has failed" not in s for s in rung.skipped)
+            else ""
+        )
         reason = (
             f"The job ends: incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
             f"{' and more' if len(incident.faults) > 6 else ''}. When: {now - incident.began:.1f} s ago, "
@@ -553,7 +571,9 @@ class Coordinator:
         elif incident.phase is Phase.DETECT:
             self._enter_pause(ladder.choose(self.settings.ladder, self._damage(), incident.failed), now)
         elif incident.phase is Phase.REPLACE:
-            self._climb(Move.DEADLINE, f"the replacement of ranks {self._silent(incident)} was not ready within {self.settings.replace:.0f} s", now)
+            self._climb(
+                Move.DEADLINE, f"the replacement of ranks {self._silent(incident)} was not ready within {self.settings.replace:.0f} s", now
+            )
         else:
             self._end_silent(incident, now)
 

@@ -1,17 +1,18 @@
 """The phases of an incident and every move between them, in one table.
 
-Theory of operation. An incident is one fault and all that is done about it. DETECT waits a moment for the reason where only a symptom is
-known (a collective failed, nobody is known dead). PAUSE brings every living rank out of its collectives; its number is the round of
-the incident. DECIDE is not waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a death becomes known,
-in whatever phase; REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the communicators
-of a new generation, RESTORE brings every rank's state to the start of the step, RESUME lasts until every rank has committed that step; then
-the incident is CLOSED.
+Theory of operation. An incident is one fault and all that is done about it. DETECT waits a moment for the reason
+where only a symptom is known (a collective failed, nobody is known dead). PAUSE brings every living rank out of its
+collectives; its number is the round of the incident. DECIDE is not waited in: it is the call of `repair.plan` on the
+ranks' reports. Replacements are started when a death becomes known, in whatever phase; REPLACE waits until the last
+of them has run its script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE
+brings every rank's state to the start of the step, RESUME lasts until every rank has committed that step; then the
+incident is CLOSED.
 
-A further fault, in any phase, joins the incident and starts the next round at PAUSE: what had been done in the round is done again,
-because a rebuild that lost a member is void. A phase that passes its deadline names the ranks it is waiting for: these are
-ended, and their deaths are faults of the next round; in REPLACE the strategy itself has failed.
-FAILED takes the next rung of the ladder: another round under another strategy, or ENDED.
-What does not fit the table: a fault before every rank is protected never opens an incident (the launcher restarts all).
+A further fault, in any phase, joins the incident and starts the next round at PAUSE: what had been done in the round
+is done again, because a rebuild that lost a member is void. A phase that passes its deadline names the ranks it is
+waiting for: these are ended, and their deaths are faults of the next round; in REPLACE the strategy itself has
+failed. FAILED takes the next rung of the ladder: another round under another strategy, or ENDED. What does not fit
+the table: a fault before every rank is protected never opens an incident (the launcher restarts all).
 """
 
 from __future__ import annotations

@@ -60,7 +60,11 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
         return Refusal("the job has no ranks")
     unknown = [r for r, m in ranks.items() if m.position is None]
     if unknown:
-        return Refusal(f"{_ranks(unknown)} left no record of where they were" if len(unknown) > 1 else f"rank {unknown[0]} left no record of where it was")
+        return Refusal(
+            f"{_ranks(unknown)} left no record of where they were"
+            if len(unknown) > 1
+            else f"rank {unknown[0]} left no record of where it was"
+        )
     known = _entries(ranks, resumed)
     steps = frozenset.intersection(*known.values())
     if not steps:
@@ -90,9 +94,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
         nodes.setdefault((m.node, m.shard), []).append(m)
-    whole = {
-        key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)
-    }
+    whole = {key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)}
     stripes = [r for r, m in ranks.items() if r not in keep and (m.node, m.shard) in whole]
     rest = [r for r in ranks if r not in keep and r not in stripes]
     given: dict[int, int] = dict.fromkeys(ranks, 0)
@@ -101,7 +103,9 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         shard, node = ranks[r].shard, ranks[r].node
         holders = [h for h in (*keep, *stripes) if ranks[h].shard == shard]
         if not holders:
-            return f"at step {step} nobody holds the state of shard {shard}: no rank's memory is unchanged and no node's stripes are complete"
+            return (
+                f"at step {step} nobody holds the state of shard {shard}: no rank's memory is unchanged and no node's stripes are complete"
+            )
         source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keep, h))
         given[source] += 1
         copies.append((r, source))

@@ -24,7 +24,9 @@ class Topology:
     def join(self, node: int, ranks: tuple[int, ...], store: tuple[str, int], epoch: int) -> str | None:
         """Add or renew a node; returns why not, and changes nothing then."""
         if not ranks or len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= self.world_size:
-            return f"node {node} claims ranks {list(ranks)}; this job has ranks 0 to {self.world_size - 1}: check node_nums and proc_per_node"
+            return (
+                f"node {node} claims ranks {list(ranks)}; this job has ranks 0 to {self.world_size - 1}: check node_nums and proc_per_node"
+            )
         for other, entry in self.nodes.items():
             taken = set(entry.ranks) & set(ranks)
             if other != node and taken and entry.ended is None and not entry.lost:

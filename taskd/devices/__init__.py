@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from taskd.devices.device import Device
 from taskd.devices.cpu import Cpu
 from taskd.devices.cuda import Cuda
+from taskd.devices.device import Device
 
 
 def of(device: torch.device) -> Device:

@@ -18,5 +18,8 @@ class Cpu(Device):
             is_distributed_error(e) or (isinstance(e, RuntimeError) and any(mark in str(e) for mark in _GLOO_MARKS)) for e in causes(error)
         )
 
+    def synchronize(self) -> None:
+        """Nothing is queued on a CPU."""
+
     def leave_collectives(self) -> None:
         """Nothing is queued on a CPU: whoever runs this code has left."""

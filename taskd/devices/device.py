@@ -22,6 +22,7 @@ class Device(ABC):
     def leave_collectives(self) -> None:
         """Called in a living rank before its communicators are replaced: whatever a cut of sockets does not end, ends here."""
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for work that was queued on the device."""
 

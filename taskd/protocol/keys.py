@@ -77,9 +77,7 @@ def _read(name: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise BadSecret(f"TASKD_SECRET_FILE={name!r} cannot be read: {reason}; name a readable file, or {REMEDY}") from None
     if len(content) > MAX_SECRET_BYTES:
-        raise BadSecret(
-            f"TASKD_SECRET_FILE={name!r} has more than {MAX_SECRET_BYTES} bytes: name the file that holds the secret"
-        )
+        raise BadSecret(f"TASKD_SECRET_FILE={name!r} has more than {MAX_SECRET_BYTES} bytes: name the file that holds the secret")
     secret = content.strip()
     if not secret:
         raise BadSecret(f"TASKD_SECRET_FILE={name!r} is empty: put the secret into it, or {REMEDY}")

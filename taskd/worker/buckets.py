@@ -10,6 +10,7 @@ run. Found and verified in `docs/design.md`, "DDP buckets".
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     parameters, expect_sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp.reducer._remove_autograd_hooks()
-    ddp.process_group = _alone() if order else dist.group.WORLD
+    group: Any = _alone() if order else dist.group.WORLD
+    ddp.process_group = group
     ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
     for hook, state in getattr(ddp, "_comm_hooks", []):
         state = dist.group.WORLD if isinstance(state, dist.ProcessGroup) else state
@@ -97,7 +99,7 @@ def _alone() -> Any:
     if not _one:
         store = dist.HashStore()
         group = dist.ProcessGroup(store, 0, 1)
-        backend = dist.ProcessGroupGloo(store, 0, 1)
+        backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))  # its one rank waits for nobody
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         _one.extend((group, store))

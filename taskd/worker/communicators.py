@@ -1,7 +1,8 @@
 """The job's process group, generation by generation.
 
-Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and `sockets_end`, so that its connections are known
-and a pause can cut them. The group before it is dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
+Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and `sockets_end`, so
+that its connections are known and a pause can cut them. The group before it is dropped by a thread of its own: gloo's
+destructor takes 10 ms per pair.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def drop_group() -> None:
     if not dist.is_initialized():
         return
     core.sockets_cut()  # a destructor of connected pairs waits for the peers; of shut ones it does not
-    keep: list[Any] = [dist.group.WORLD, *(dist.group.WORLD._get_backend(d) for d in dist.group.WORLD._device_types)]
+    group: Any = dist.group.WORLD
+    keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
     dist.destroy_process_group()
     threading.Thread(target=keep.clear, name="taskd-drop-group", daemon=True).start()
 

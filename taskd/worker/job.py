@@ -339,7 +339,9 @@ class Job:
                 self._index = entry["index"]
             elif resumed.kind != PASS_END and self._target == -2:
                 # a replacement can go there, this process cannot; the coordinator gives it one
-                raise RuntimeError(f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it")
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it"
+                )
         line.state.refresh()
         self._lay_out()
         self._versions = line.state.versions()

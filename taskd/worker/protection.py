@@ -133,9 +133,12 @@ def _obstacle(state: TrainingState) -> str | None:
     for found in gc.get_objects():
         # a script may protect the bare module and train its DDP; the wrapper has to be found, it holds the process group
         # type(), not isinstance(): the latter asks proxies for their __class__, which wakes them
-        if issubclass(type(found), DistributedDataParallel) and not any(found is d for d in state.ddps):
-            if any(id(p) in wrapped for p in found.parameters()):
-                state.ddps.append(found)
+        if (
+            issubclass(type(found), DistributedDataParallel)
+            and not any(found is d for d in state.ddps)
+            and any(id(p) in wrapped for p in found.parameters())
+        ):
+            state.ddps.append(found)
     for ddp in state.ddps:
         if (reason := buckets.unsupported(ddp)) is not None:
             return reason

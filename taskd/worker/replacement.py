@@ -43,13 +43,15 @@ def stand_in() -> None:
 
     original = dist.init_process_group
 
-    def init_process_group(backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None, **rest: Any) -> None:
+    def init_process_group(
+        backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None, **rest: Any
+    ) -> None:
         _asked.update(backend=backend, timeout=timeout)
         # from here on the real one again: it is the repair that calls it next
         dist.init_process_group = c10d.init_process_group = original
         original("fake", store=FakeStore(), rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 
-    dist.init_process_group = c10d.init_process_group = init_process_group
+    dist.init_process_group = c10d.init_process_group = init_process_group  # type: ignore[assignment]
 
 
 def run(command: list[str]) -> None:

@@ -204,11 +204,17 @@ def _describe(value: Any) -> tuple[str, Any]:
     return "value", value
 
 
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether every byte between the tensor's first and last belongs to it, once."""
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return 0 not in tensor.stride() and reach == tensor.numel()
+
+
 def _flat(tensor: torch.Tensor, key: Key) -> torch.Tensor:
     """The tensor's memory as one row of bytes, in storage order; shares memory and version counter."""
     if tensor.is_contiguous():
         row = tensor.view(-1)
-    elif torch._prims_common.is_non_overlapping_and_dense(tensor):  # channels_last, transposed: replicas have the same strides
+    elif _is_dense(tensor):  # channels_last, transposed: replicas have the same strides
         row = torch.as_strided(tensor, (tensor.numel(),), (1,))
     else:
         raise UnsupportedState(f"{key[0]}.{key[1]} {key[2]} is neither contiguous nor dense; make it contiguous()")

@@ -1,4 +1,5 @@
-"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each happens `times` times (1) per job."""
+"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each
+happens `times` times (1) per job."""
 
 import ctypes
 import os

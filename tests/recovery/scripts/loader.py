@@ -1,6 +1,6 @@
 """Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what would have been without.
 
-    loader.py OUT distributed|random EPOCHS
+loader.py OUT distributed|random EPOCHS
 """
 
 import os

@@ -1,6 +1,7 @@
-"""A small training job with everything that makes bit-exactness hard: dropout, batch norm, momentum, a scheduler, an all-reduce in the tail.
+"""A small training job with everything that makes bit-exactness hard: dropout, batch norm, momentum, a scheduler, an all-reduce in
+the tail.
 
-    mlp.py OUT STEPS      faults come from the environment, see faults.py
+mlp.py OUT STEPS      faults come from the environment, see faults.py
 """
 
 import os

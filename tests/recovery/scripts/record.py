@@ -29,7 +29,9 @@ class Record:
             digest = hashlib.sha256()
             state = value.state_dict()
             for key, tensor in sorted(_tensors(state, ""), key=lambda pair: pair[0]):
-                digest.update(f"{key} {tensor}".encode() if not isinstance(tensor, torch.Tensor) else key.encode() + tensor.numpy().tobytes())
+                digest.update(
+                    f"{key} {tensor}".encode() if not isinstance(tensor, torch.Tensor) else key.encode() + tensor.numpy().tobytes()
+                )
             print(f"final {os.getpid()} {type(value).__name__} {digest.hexdigest()}", file=self._file, flush=True)
 
 

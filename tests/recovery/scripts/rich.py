@@ -1,6 +1,6 @@
 """Gradient accumulation under no_sync, a GradScaler, an EMA copy and two optimizers in one job.
 
-    rich.py OUT STEPS
+rich.py OUT STEPS
 """
 
 import sys
@@ -23,7 +23,9 @@ rank = dist.get_rank()
 out, steps = Path(sys.argv[1]), int(sys.argv[2])
 fault = faults.Injector(out, rank)
 torch.manual_seed(3)
-body = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 64), torch.nn.GELU())
+body = torch.nn.Sequential(
+    torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 64), torch.nn.GELU()
+)
 net = torch.nn.ModuleDict({"body": body, "head": torch.nn.Linear(64, 4)})
 
 

@@ -1,0 +1,133 @@
+"""taskd in a launcher: the documented sed line with manager.py, several launchers, scripts that know nothing of taskd, exits and signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import torch.distributed.run
+import training
+
+import taskd
+
+MANAGER = """
+from taskd.api import init_taskd_manager, start_taskd_manager
+import os
+
+job_id=os.getenv("MINDX_TASK_ID")
+node_nums=1         # Total number of nodes (set by yourself)
+proc_per_node=3     # Number of training processes on each node (set by yourself)
+
+init_taskd_manager({"job_id":job_id, "node_nums": node_nums, "proc_per_node": proc_per_node})
+start_taskd_manager()
+"""
+
+
+def test_the_documented_way(tmp_path, reference):
+    """A copy of torchrun's file patched by the documents' sed line, their manager.py, LD_PRELOAD and TASKD_PROCESS_ENABLE."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    patched = directory / "run.py"
+    patched.write_text(Path(torch.distributed.run.__file__).read_text())
+    subprocess.run(["sed", "-i", "/import os/i import taskd.python.adaptor.patch", str(patched)], check=True)
+    (directory / "manager.py").write_text(MANAGER)
+    library = Path(taskd.__file__).parent / "python/cython_api/libs/libtaskd.so"
+    env = training.environment(directory, "2:3:tail:kill,0:5:forward:kill", TASKD_PROCESS_ENABLE="on", LD_PRELOAD=f"{library}:")
+    manager = subprocess.Popen([sys.executable, "manager.py"], cwd=directory, env=env)
+    try:
+        script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
+        arguments = ["--nproc_per_node", "3", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1"]
+        arguments += ["--master_port", str(training.free_port()), "--max_restarts", "32767"]
+        result = training.run([sys.executable, str(patched), *arguments, *script], directory, env)
+        training.assert_equal(result, reference(3, "mlp.py", "8"), 3)
+        assert [i["strategy"] for i in result.incidents] == ["recover-in-place"] * 2
+        assert manager.wait(30) == 0
+    finally:
+        manager.kill()
+        manager.wait()
+
+
+def test_the_patch_changes_nothing_unless_switched_on(tmp_path):
+    code = "import taskd.python.adaptor.patch, sys; print('torch' in sys.modules, len([m for m in sys.modules if m.startswith('taskd')]))"
+    env = {k: v for k, v in os.environ.items() if k != "TASKD_PROCESS_ENABLE"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "4"]
+
+
+def test_two_launchers(tmp_path, reference):
+    """A rank on each of two nodes dies in turn; the manager and the store are on the first."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
+    port = str(training.free_port())
+    common = ["--nnodes", "2", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", port]
+    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
+    command = [str(training.BIN / "taskd"), "run", *common]
+    with open(directory / "second", "w") as output:
+        second = subprocess.Popen([*command, "--node_rank", "1", *script], env=env, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            result = training.run([*command, "--node_rank", "0", *script], directory, env)
+            assert second.wait(60) == 0, (directory / "second").read_text()[-3000:]
+        finally:
+            second.kill()
+            second.wait()
+    training.assert_equal(result, reference(4, "mlp.py", "8"), 4)
+
+
+def test_a_script_without_taskd_is_restarted_whole(tmp_path):
+    result = training.taskd(tmp_path / "job", 2, "plain.py", "a", "--b", options=("--log-path", str(tmp_path / "elsewhere")))
+    assert result.status == 0, result.output[-3000:]
+    lives = sorted("-".join(p.name.split("-")[1:3]) for p in (tmp_path / "job").glob("life-*"))
+    assert lives == ["0-0", "0-1", "1-0", "1-1"]
+    assert "rank 1 life 1 argv ['a', '--b']" in result.output
+    assert (tmp_path / "elsewhere" / "agent-0.log").exists()
+
+
+def test_max_restarts_is_kept(tmp_path):
+    """With --max_restarts 1 of its own, a script that always fails is started twice, and the exit code says so."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / "fails.py").write_text("import os, sys; open('starts', 'a').write('x'); sys.exit(5)")
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "1", "--max_restarts", "1", "fails.py"]
+    result = training.run(command, directory, training.environment(directory))
+    assert result.status == 1
+    assert (directory / "starts").read_text() == "xx"
+    assert "exitcode  : 5" in result.output
+
+
+def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
+    logs = tmp_path / "torch"
+    script = str(training.SCRIPTS / "mlp.py")
+    directory = tmp_path / "job"
+    directory.mkdir()
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "--redirects", "3", "--log-dir", str(logs), script]
+    result = training.run([*command, str(directory), "6"], directory, training.environment(directory, "1:3:forward:raise"))
+    assert result.status == 0, result.output[-3000:]
+    (stderr,) = logs.glob("*/attempt_0/1/stderr.log")
+    assert "ValueError: a fault on purpose" in stderr.read_text()
+    assert "ValueError" not in result.output.replace("after ValueError", "")
+
+
+def test_sigterm_to_the_launcher_ends_everything(tmp_path):
+    directory = tmp_path / "job"
+    directory.mkdir()
+    env = training.environment(directory)
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", str(training.SCRIPTS / "mlp.py"), str(directory), "1000000"]
+    process = subprocess.Popen(command, env=env, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        watch = subprocess.run(["timeout", "60", "sh", "-c", f"until [ -s {directory}/rank-1 ]; do sleep 0.1; done"])
+        assert watch.returncode == 0, "the job did not begin to train"
+        pids = [int(re.split(r"\s", (directory / f"rank-{r}").read_text())[2]) for r in range(2)]
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode not in (0, None)
+    assert "SignalException" in output
+    assert not [p for p in pids if Path(f"/proc/{p}").exists()]
+    assert not list(Path("/dev/shm").glob(f"taskd-{process.pid}-*"))
