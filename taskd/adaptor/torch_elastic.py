@@ -69,6 +69,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Called with the ranks' environments as torch made them, just before they are started."""
         super()._setup_local_watchdog(envs)
+        self._use_fresh_store(envs)
         self._epoch += 1
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
@@ -76,6 +77,22 @@ class TaskdElasticAgent(LocalElasticAgent):
         except OSError as error:
             log.error("this node's ranks are not protected, shared memory cannot be made: %s; make room in /dev/shm", error)
             self._prepared = False
+
+    def _use_fresh_store(self, envs: dict[int, dict[str, str]]) -> None:
+        """Give restarted ranks a store of their own to meet in. torch 2.13 lets them meet where the attempt before did, and gloo then
+        finds addresses of dead processes there: of six plain restarts two hung and three needed further attempts (docs/performance.md)."""
+        first = next(iter(envs.values()))
+        attempt = first["TORCHELASTIC_RESTART_COUNT"]
+        group = self._worker_group
+        if attempt == "0" or first["TORCHELASTIC_USE_AGENT_STORE"] != "True" or group.store is None:
+            return
+        key = f"taskd/attempt/{attempt}"
+        if group.group_rank == 0:
+            self._attempt_store, (host, port) = self._make_store()
+            group.store.set(key, f"{host} {port}")
+        host, port = group.store.get(key).decode().split()
+        for environment in envs.values():
+            environment.update(MASTER_ADDR=host, MASTER_PORT=port)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         ids = super()._start_workers(worker_group)

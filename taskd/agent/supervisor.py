@@ -547,6 +547,7 @@ class Supervisor:
                 if epoch.protected
                 else (),
                 dead=tuple(r.number for r in ranks if r.over not in (None, "ended well")),
+                left=tuple(r.left for r in ranks if r.over not in (None, "ended well")),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
             )

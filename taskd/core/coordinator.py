@@ -37,7 +37,6 @@ class _Incident:
     phase: Phase
     deadline: float
     faults: list[str]
-    first_faults: set[int]
     timeline: e.Timeline = field(default_factory=e.Timeline)
     rounds: int = 0
     asked_again: bool = False
@@ -346,7 +345,7 @@ class Coordinator:
     def _open(self, dead: set[int], faults: list[str], now: float) -> None:
         self.incidents += 1
         rung = ladder.choose(self.settings.ladder, self._damage())
-        self.incident = _Incident(self.incidents, now, rung.strategy, Phase.DETECT, now + self.settings.confirm, list(faults), set(dead))
+        self.incident = _Incident(self.incidents, now, rung.strategy, Phase.DETECT, now + self.settings.confirm, list(faults))
         self.incident.timeline.enter("DETECT", now)
         self._note(f"incident {self.incidents}: {'; '.join(faults)}")
         if dead or self._damage().dead:

@@ -280,8 +280,8 @@ class Server:
             for rank in event.joined:
                 self._feed(e.RankJoined(rank, incarnations[rank]), now)
         if before is not None and before.epoch == event.epoch:
-            for rank in event.dead:
-                self._feed(e.RankDied(rank, incarnations[rank], "died while its agent was out of reach"), now)
+            for rank, left in zip(event.dead, event.left or (None,) * len(event.dead), strict=False):
+                self._feed(e.RankDied(rank, incarnations[rank], "died while its agent was out of reach", left), now)
 
     def _settle(self, node: int, now: float, spoke: bool = False) -> None:
         """Decide on a second agent of a node: refused when the first speaks and can be reached, admitted when it is gone."""

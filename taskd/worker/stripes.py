@@ -60,6 +60,9 @@ class Stripes:
         file = self._file
         assert file is not None, "lay_out first"
         slot = step % 2
+        present = file.read_slot(slot)
+        if present is not None and present.step == step and present.length == self._length:
+            return  # a repeated attempt: the state is the same, and overwriting it would leave a moment without any
         file.begin(slot)
         if self._pieces:
             torch._foreach_copy_(self._targets[slot], self._pieces)
