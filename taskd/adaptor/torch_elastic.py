@@ -119,13 +119,14 @@ class TaskdElasticAgent(LocalElasticAgent):
         """The end of the ladder: no restart, one paragraph, and torch's own report of who failed."""
         self._remaining_restarts = 0
         context, failures = self._pcontext, {}
-        assert context is not None
+        assert isinstance(context, SubprocessContext)
         dead = self._supervisor.dead()
         for rank in dead:
-            code = rank.process.poll()
+            process = context.subprocess_handlers[rank.local].proc
+            code = process.poll()
             failures[rank.number] = ProcessFailure(
                 local_rank=rank.local,
-                pid=rank.process.pid,
+                pid=process.pid,
                 exitcode=code if code not in (None, 0) else 1,
                 error_file=context.error_files[rank.local],
             )

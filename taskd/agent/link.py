@@ -39,8 +39,13 @@ class Link:
         self.socket.setsockopt(zmq.SNDHWM, 1000)
         if ":" in address[0]:
             self.socket.setsockopt(zmq.IPV6, 1)
-        refused = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        self.monitor = self.socket.get_monitor_socket(refused | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_DISCONNECTED
+        )
         self._told = False
         self.connected = False
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -80,7 +85,8 @@ class Link:
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            if not self._told and not self.heard and event not in (zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED):
+            # a manager that cannot read our first words under its key hangs up without any of its own
+            if not self._told and not self.heard and not self.connected:
                 self._told = True
                 log.error(
                     "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",

@@ -47,7 +47,7 @@ class Rank:
 
     number: int
     local: int
-    process: Any  # subprocess.Popen or Forked
+    process: Any  # subprocess.Popen or Forked; None between two
     pidfd: int | None
     incarnation: int = 0
     channel: socket.socket | None = None
@@ -385,7 +385,8 @@ class Supervisor:
         rank.over = cause
         with contextlib.suppress(OSError):
             rank.left = vault.left_behind(epoch.directory, rank.local)
-        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.process.pid, cause, view.step, core.PHASES[view.phase])
+        pid = rank.process.pid if rank.process is not None else 0
+        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, pid, cause, view.step, core.PHASES[view.phase])
         self._tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
 
     # -- what the manager orders -------------------------------------------------------------------------------------------------
@@ -418,8 +419,9 @@ class Supervisor:
                 self._replace(epoch, rank, order.incarnation)
             elif order.incarnation == rank.incarnation and rank.over is None:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(rank.process.pid, signal.SIGKILL)
+                self._kill(rank)
+                if rank.process is None:  # it has not been started yet, and will be killed when it is
+                    self._ended(epoch, rank, -signal.SIGKILL)
         elif isinstance(order, commands.RestartAll):
             if dict(order.epochs).get(self.node) == epoch.number:
                 self._decide(Verdict("restart", order.reason))
@@ -447,8 +449,7 @@ class Supervisor:
         if incarnation <= rank.incarnation:
             return  # repeated
         if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, signal.SIGKILL)
+            self._kill(rank)
         if rank.channel is not None:
             rank.channel.close()
             rank.channel = None
@@ -456,8 +457,13 @@ class Supervisor:
             os.close(rank.pidfd)
         if isinstance(rank.process, subprocess.Popen):
             self._retired.append(rank.process)
+        rank.process = None  # what is still told about the old one is not about the new one
         rank.pidfd, rank.over, rank.incarnation, rank.joined = None, None, incarnation, True
-        epoch.page.reset(rank.local)
+        try:
+            epoch.page.reset(rank.local)
+        except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
+            epoch.page.wait_death(rank.local, 5000)
+            epoch.page.reset(rank.local)
         environment = {**os.environ, **self.context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)}
         arguments = [str(a) for a in self.context.args[rank.local]]
         request = {
@@ -473,6 +479,11 @@ class Supervisor:
             self._asked[request["ticket"]] = (rank, request)
         else:
             self._start_slowly(rank, request, python)
+
+    def _kill(self, rank: Rank) -> None:
+        if rank.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
 
     def _start_slowly(self, rank: Rank, request: dict[str, Any], python: bool) -> None:
         """Without a zygote: a fresh interpreter, or the user's own program."""
@@ -498,7 +509,7 @@ class Supervisor:
                 if "started" in message:
                     rank, request = self._asked.pop(message["ticket"])
                     process = self._forked[message["started"]] = Forked(message["started"])
-                    if request["ticket"] == rank.number * 1_000_000 + rank.incarnation:
+                    if request["ticket"] == rank.number * 1_000_000 + rank.incarnation and rank.over is None:
                         self._install(rank, process)
                     else:
                         process.send_signal(signal.SIGKILL)  # overtaken by a newer replacement

@@ -1,0 +1,111 @@
+"""Every wrong input is answered with one clear line that says what to do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
+import training
+
+TASKD = str(training.BIN / "taskd")
+
+
+def refuse(tmp_path: Path, *arguments: str, **env: str) -> str:
+    """Run `taskd run`, which must refuse before it starts anything; what it said."""
+    done = subprocess.run(
+        [TASKD, "run", *arguments], env=training.environment(tmp_path, **env), cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        (("--recover-strategy", "retry,pray"), {}, "'pray' is unknown; known, joined by commas: retry, recover-in-place, recover"),
+        ((), {"TASKD_RECOVER_STRATEGY": "pray"}, "'pray' is unknown"),
+        (("--port", "70000"), {}, "70000 is not in the range 1<=x<=65535"),
+        ((), {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
+        ((), {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
+        ((), {"TASKD_SECRET": "", "TASKD_SECRET_FILE": "/nowhere/secret"}, "TASKD_SECRET"),
+    ],
+)
+def test_settings_are_refused(tmp_path, arguments, env, words):
+    assert words in refuse(tmp_path, *arguments, "train.py", **env)
+
+
+def test_a_port_that_something_else_listens_on(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        text = refuse(tmp_path, "--nproc_per_node", "1", "train.py", TASKD_PORT=port)
+    assert f"port {port} on 127.0.0.1 is in use, and not by a manager of this job" in text
+    assert "TASKD_PORT" in text
+
+
+def test_a_log_directory_that_cannot_be_made(tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text("print('trained')")
+    env = training.environment(tmp_path, TASKD_LOG_PATH="/dev/null/logs")
+    done = subprocess.run([TASKD, "run", str(script)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "trained" in done.stdout
+    lines = [line for line in done.stderr.splitlines() if "/dev/null/logs" in line]
+    assert lines and all("TASKD_LOG_PATH" in line for line in lines)
+
+
+def test_a_wrong_secret(tmp_path):
+    """The manager has another secret: the launcher says so, and the script trains without protection."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    env = training.environment(directory, TASKD_MANAGER_WAIT="3")
+    port = env["TASKD_PORT"]
+    command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "2"]
+    manager = subprocess.Popen(command, env={**env, "TASKD_SECRET": "another", "TASKD_LOG_PATH": str(tmp_path / "other")})
+    try:
+        arguments = ["--nproc_per_node", "2", str(training.SCRIPTS / "mlp.py"), str(directory), "4"]
+        result = training.run([TASKD, "run", *arguments], directory, {**env, "TASKD_MANAGER_ADDR": f"127.0.0.1:{port}"})
+    finally:
+        manager.terminate()
+        manager.wait()
+    assert result.status == 0, result.output[-2000:]
+    assert "refuses this agent's key: TASKD_SECRET" in result.output
+    assert "this job is not protected" in result.output
+
+
+def test_an_object_that_cannot_be_carried_over(tmp_path):
+    code = "import torch, taskd; taskd.protect(model=torch.nn.Linear(1, 1), thing=object())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "protect(thing=...): a object has no state_dict() and load_state_dict()" in done.stderr
+
+
+def test_protect_without_a_launcher_costs_nothing_and_trains(tmp_path):
+    code = """
+import torch, taskd
+model = torch.nn.Linear(1, 1)
+job = taskd.protect(model=model)
+assert not job.protected
+steps = []
+for attempt in job.steps(3):
+    with attempt as step:
+        steps.append(step)
+    assert attempt.committed
+batches = []
+for attempt in job.batches([10, 20]):
+    with attempt as (step, batch):
+        batches.append((step, batch))
+assert steps == [0, 1, 2] and batches == [(3, 10), (4, 20)], (steps, batches)
+try:
+    for attempt in job.steps(9):
+        with attempt as step:
+            raise KeyError("mine")
+except KeyError:
+    print("propagated")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "propagated\n", done.stderr
