@@ -51,6 +51,9 @@ class Communicators:
         """Leave the present group and make that of `generation`; all ranks call this. Raises what the collective library raises,
         within about `limit` seconds, and at once when a pause newer than `era` is asked for."""
         drop_group()
+        # torch numbers its groups and puts the number into the keys of the store; a rank whose last try was cut has counted further
+        # than the others, and they would wait for each other under different keys
+        c10d._world.group_count = 0
         core.sockets_begin(era)
         try:
             store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=limit))

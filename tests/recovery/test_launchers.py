@@ -1,4 +1,4 @@
-"""taskd in a launcher: the documented sed line with manager.py, several launchers, scripts that know nothing of taskd, exits and signals."""
+"""taskd in a launcher: the documented sed line with manager.py, several launchers, scripts without taskd, exits and signals."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def test_sigterm_to_the_launcher_ends_everything(tmp_path):
     directory.mkdir()
     env = training.environment(directory)
     command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", str(training.SCRIPTS / "mlp.py"), str(directory), "1000000"]
-    process = subprocess.Popen(command, env=env, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=env, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     try:
         watch = subprocess.run(["timeout", "60", "sh", "-c", f"until [ -s {directory}/rank-1 ]; do sleep 0.1; done"])
         assert watch.returncode == 0, "the job did not begin to train"
