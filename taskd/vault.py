@@ -115,8 +115,11 @@ class Entries:
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._path = directory / f"entries-{local_rank}"
         self._file: SlotFile | None = None
+        self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS  # (step, kind) by slot, as the file has it
         with contextlib.suppress(FileNotFoundError):
             self._file = SlotFile(self._path, self.SLOTS)
+            for slot in self._file.valid():
+                self._kept[slot.index] = (slot.step, slot.kind)
 
     def write(self, step: int, kind: int, payload: bytes) -> None:
         """Keep `payload` for `step`. Evicts the oldest record. Raises OSError(ENOSPC)."""
@@ -128,12 +131,14 @@ class Entries:
         at = self._file.offset(index)
         self._file.buffer[at : at + len(payload)] = payload
         self._file.commit(index, step, len(payload), self._file.checksum(index, len(payload)), kind)
+        self._kept[index] = (step, kind)
 
     def promote(self, step: int) -> None:
         """The provisional record of `step` is what a final one would be."""
         assert self._file is not None
-        slot = next(s for s in self._file.valid() if s.step == step and s.kind == PROVISIONAL)
-        struct.pack_into("<Q", self._file.buffer, slot.index * _HEADER_BYTES + 24, FINAL)
+        index = self._kept.index((step, PROVISIONAL))
+        struct.pack_into("<Q", self._file.buffer, index * _HEADER_BYTES + 24, FINAL)
+        self._kept[index] = (step, FINAL)
 
     def forget_after(self, step: int) -> None:
         """Drop records of later steps: the ranks have gone back to `step`."""
@@ -141,6 +146,7 @@ class Entries:
             for slot in self._file.valid():
                 if slot.step > step:
                     self._file.begin(slot.index)
+                    self._kept[slot.index] = None
 
     def read(self, step: int) -> tuple[int, bytes] | None:
         """(kind, payload) of the newest kind kept for `step`; a record whose checksum fails does not exist."""
@@ -165,12 +171,9 @@ class Entries:
         return frozenset(final), frozenset(provisional)
 
     def _victim(self) -> int:
-        assert self._file is not None
-        slots = [self._file.read_slot(i) for i in range(self.SLOTS)]
-        for index, slot in enumerate(slots):
-            if slot is None:
-                return index
-        return min((s for s in slots if s is not None), key=lambda s: (s.step, s.kind)).index
+        if None in self._kept:
+            return self._kept.index(None)
+        return self._kept.index(min(k for k in self._kept if k is not None))
 
     def _grow(self, need: int) -> None:
         old = self._file

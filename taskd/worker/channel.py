@@ -44,5 +44,13 @@ class Channel:
             raise AgentGone("the agent has closed the connection")
         return messages.decode(data)
 
+    def check(self) -> None:
+        """Raise AgentGone if the agent has ended. ~0.5 us."""
+        try:
+            if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                raise AgentGone("the launcher is gone, and this rank leaves with it")
+        except BlockingIOError:
+            pass
+
     def close(self) -> None:
         self._socket.close()

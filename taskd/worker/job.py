@@ -125,8 +125,9 @@ class Job:
                 if self._leave_pass():
                     return
                 continue
-            before = self._line.random.take()
+            before, fetched = self._line.random.take(), False
             if iterator is not None and self.step not in self._batches:
+                fetched = True
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -134,7 +135,7 @@ class Job:
                     continue
                 self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1}
                 self._batches[self.step] = batch
-            self._begin(before)
+            self._begin(before, fetched)
             value = (self.step, self._batches[self.step]) if iterator is not None else self.step
             attempt = Attempt(self, self.step, value)
             try:
@@ -162,10 +163,11 @@ class Job:
 
     # -- one attempt -----------------------------------------------------------------------------------------------------------
 
-    def _begin(self, before: bytes) -> None:
-        """Record the start of `self.step`. `before`: the random numbers' state before the batch was fetched."""
+    def _begin(self, before: bytes, fetched: bool) -> None:
+        """Record the start of `self.step`. `before`: the random numbers' state before a batch was, or was not, `fetched`."""
         line = self._line
         assert line is not None
+        line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
         state, step = line.state, self.step
         if state.changed() and state.refresh():
             self._structure = pickle.dumps(state.structure(), 5)
@@ -173,7 +175,7 @@ class Job:
         record = (before, state.settings(), _gather(state.private))
         if self._record and record != self._record:
             self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
-        after = line.random.take()
+        after = line.random.take() if fetched else before
         if record == self._record and after == before and self._carried is None:
             line.entries.promote(step)
         else:
