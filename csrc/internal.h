@@ -119,6 +119,7 @@ void taskd_streams_tear(void);
 ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n);
 
 /* sockets.c */
+bool taskd_sockets_building(void);
 bool taskd_sockets_cover(int fd);
 void taskd_sockets_stop(void);
 void taskd_sockets_child(void);

@@ -6,6 +6,7 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#include <netdb.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -15,6 +16,7 @@ static sighandler_t (*real_signal)(int, sighandler_t);
 static void (*real_exit)(int);
 static ssize_t (*real_writev)(int, const struct iovec *, int);
 static ssize_t (*real_recv)(int, void *, size_t, int);
+static int (*real_getnameinfo)(const struct sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int);
 static void (*real_abort)(void);
 
 void taskd_real_resolve(void)
@@ -26,6 +28,7 @@ void taskd_real_resolve(void)
     *(void **)&real_exit = dlsym(RTLD_NEXT, "_exit");
     *(void **)&real_writev = dlsym(RTLD_NEXT, "writev");
     *(void **)&real_recv = dlsym(RTLD_NEXT, "recv");
+    *(void **)&real_getnameinfo = dlsym(RTLD_NEXT, "getnameinfo");
     *(void **)&real_abort = dlsym(RTLD_NEXT, "abort");
 }
 
@@ -90,6 +93,19 @@ TASKD_EXPORT ssize_t recv(int fd, void *buffer, size_t length, int flags)
     resolve_late();
     ssize_t n = real_recv != NULL ? real_recv(fd, buffer, length, flags) : syscall(SYS_recvfrom, fd, buffer, length, flags, NULL, NULL);
     return flags & MSG_PEEK ? n : taskd_streams_received(fd, buffer, length, n);
+}
+
+/* torch asks for the name of every address it connects to, for its log, and a name server that is slow or gone makes each rebuild
+ * of the communicators wait for its time-out: 5 s. While a communicator is built, addresses are their own names. */
+TASKD_EXPORT int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, socklen_t host_length, char *service,
+                             socklen_t service_length, int flags)
+{
+    resolve_late();
+    if (real_getnameinfo == NULL)
+        return EAI_FAIL;
+    if (!(flags & NI_NAMEREQD) && taskd_my_slot() != NULL && taskd_sockets_building())
+        flags |= NI_NUMERICHOST;
+    return real_getnameinfo(address, length, host, host_length, service, service_length, flags);
 }
 
 static _Noreturn void leave(int status)

@@ -315,6 +315,11 @@ int taskd_sockets_cut(void)
     return cut;
 }
 
+bool taskd_sockets_building(void)
+{
+    return __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) == BUILDING;
+}
+
 bool taskd_sockets_cover(int fd)
 {
     bool covered = false;

@@ -58,11 +58,16 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
-        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        if self._worker_group.group_world_size == 1:
-            return store, ("127.0.0.1", store.port)
-        host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
-        return store, (host, store.port)
+        host = "127.0.0.1"
+        if self._worker_group.group_world_size > 1:
+            host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
+        # a listening socket of one family: behind torch's own, of both, every client's address is looked up in the name service,
+        # and a name server that does not answer then holds up every rebuild for 5 s
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family, backlog=4096)
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        return store, (host, port)
 
     # -- torch's hooks -----------------------------------------------------------------------------------------------------------
 
