@@ -59,7 +59,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
         host = "127.0.0.1"
-        if self._worker_group.group_world_size > 1:
+        if (self._worker_group.group_world_size or 1) > 1:
             host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
         # a listening socket of one family: behind torch's own, of both, every client's address is looked up in the name service,
         # and a name server that does not answer then holds up every rebuild for 5 s

@@ -38,6 +38,7 @@ log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 2.0  # seconds; the manager counts an agent as lost after five of them
 BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
+ROOM = 32 << 20  # bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
 SLOW = 3.0  # a computing rank may take this many usual steps to see a pause
 
 
@@ -94,6 +95,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._verdict: Verdict | None = None
         self._epoch: Epoch | None = None
+        self._old: Epoch | None = None  # stopped, not cleared away yet
         self._link: Link | None = None
         self._zygote: Zygote | None = None
         self._store: Any = None
@@ -115,8 +117,9 @@ class Supervisor:
         """Make the shared memory of a new epoch and put its names into the ranks' environments, before they are started."""
         self.node = node
         self._drop_epoch()
-        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        directory = Path(tempfile.mkdtemp(prefix="taskd-", dir=base))
+        base = _roomy()
+        _clear_away(Path(base or tempfile.gettempdir()))
+        directory = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=base))
         page = core.Page.create(str(directory / "page"), len(environments))
         for local, environment in environments.items():
             environment.update(
@@ -174,8 +177,9 @@ class Supervisor:
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
         with self._lock:
-            self._epoch, old = None, self._epoch
-        self._old = old
+            if self._epoch is not None:
+                self._old = self._epoch
+            self._epoch = None
 
     def close(self, ok: bool, why: str) -> None:
         """The launcher leaves. Idempotent."""
@@ -579,7 +583,7 @@ class Supervisor:
                 rank.channel.send(messages.encode(message))
 
     def _drop_epoch(self) -> None:
-        for epoch in (self._epoch, getattr(self, "_old", None)):
+        for epoch in (self._epoch, self._old):
             if epoch is None:
                 continue
             for rank in epoch.ranks.values():
@@ -590,6 +594,32 @@ class Supervisor:
                 rank.channel, rank.pidfd = None, None
             shutil.rmtree(epoch.directory, ignore_errors=True)
         self._epoch = self._old = None
+
+
+def _roomy() -> str | None:
+    """Where the node's shared memory is made: /dev/shm, or the directory for temporary files where that is full or read-only."""
+    try:
+        found = os.statvfs("/dev/shm")
+        free = found.f_bavail * found.f_frsize
+        if os.access("/dev/shm", os.W_OK) and not found.f_flag & os.ST_RDONLY and free >= ROOM:
+            return "/dev/shm"
+        log.warning("/dev/shm is read-only or has only %d MiB free: %s is used, which is slower", free >> 20, tempfile.gettempdir())
+    except OSError as error:
+        log.warning("/dev/shm cannot be used (%s): %s is used, which is slower", error, tempfile.gettempdir())
+    return None
+
+
+def _prefix() -> str:
+    """Names a directory by the space in which its agent's pid means something: containers may share /dev/shm."""
+    return f"taskd-{os.stat('/proc/self/ns/pid').st_ino}-"
+
+
+def _clear_away(base: Path) -> None:
+    """Remove what agents that were killed have left."""
+    for directory in base.glob(f"{_prefix()}*"):
+        pid = directory.name.removeprefix(_prefix()).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -132,4 +132,4 @@ def test_sigterm_to_the_launcher_ends_everything(tmp_path):
     assert process.returncode not in (0, None)
     assert "SignalException" in output
     assert not [p for p in pids if Path(f"/proc/{p}").exists()]
-    assert not list(Path("/dev/shm").glob(f"taskd-{process.pid}-*"))
+    assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
