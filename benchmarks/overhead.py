@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +29,43 @@ WARM = 30  # steps at the start of a job that do not count
 BY_TURNS = 25  # steps
 
 
-def step_times(steps: list[tuple[int, int, int]]) -> list[float]:
-    """ms between neighbouring records."""
-    return [(b[1] - a[1]) / 1e6 for a, b in zip(steps, steps[1:], strict=False)]
+@dataclass(frozen=True)
+class Step:
+    """What a step took, in ms: by the clock, and of a rank's CPU time, which does not count who else had the core."""
+
+    clock: float
+    cpu: float
 
 
-def block(directory: Path, taskd: bool, steps: int, port: int) -> float:
-    """Median step of one job, in ms."""
+def median_step(records: list[list[tuple[int, int, int, int]]]) -> Step:
+    """Over the steps of all ranks."""
+    pairs = [(a, b) for rank in records for a, b in zip(rank, rank[1:], strict=False)]
+    return Step(
+        statistics.median((b[1] - a[1]) / 1e6 for a, b in pairs), statistics.median((b[3] - a[3]) / 1e6 for a, b in pairs)
+    )
+
+
+def block(directory: Path, taskd: bool, steps: int, port: int) -> Step:
+    """Median step of one job."""
     with Run(directory, 4, taskd, arguments=["--steps", str(steps + WARM)], port=port) as run:
         run.finish()
-        return statistics.median(t for s in run.steps for t in step_times(s.read(WARM)))
+        return median_step([s.read(WARM) for s in run.steps])
 
 
-def by_turns(directory: Path, steps: int, port: int) -> tuple[list[float], list[float]]:
-    """Medians of the blocks of steps (inside, outside) of attempts, in ms."""
+def by_turns(directory: Path, steps: int, port: int) -> tuple[list[Step], list[Step]]:
+    """Medians of the blocks of steps (inside, outside) of attempts."""
     inside, outside = [], []
     with Run(directory, 4, True, arguments=["--steps", str(steps), "--every-other", str(BY_TURNS)], port=port) as run:
         run.finish()
-        for s in run.steps:
-            records = s.read()
-            for first in range(2 * BY_TURNS, len(records) - BY_TURNS + 1, BY_TURNS):
-                part = records[first : first + BY_TURNS]
-                median = statistics.median(step_times(part))
-                (outside if part[0][0] < 0 else inside).append(median)
+        ranks = [s.read() for s in run.steps]
+    for first in range(2 * BY_TURNS, len(ranks[0]) - BY_TURNS + 1, BY_TURNS):
+        part = [records[first : first + BY_TURNS] for records in ranks]
+        (outside if part[0][0][0] < 0 else inside).append(median_step(part))
     return inside, outside
+
+
+def plain(steps: list[Step]) -> list[dict[str, float]]:
+    return [asdict(s) for s in steps]
 
 
 def attempts(directory: Path, model: str, port: int) -> dict[str, Any]:
@@ -80,16 +94,16 @@ def main() -> None:
             show_attempts(console, figures["attempt"])
         if args.only in (None, "turns"):
             inside, outside = by_turns(work / "turns", args.blocks * args.steps, args.port)
-            figures["turns"] = {"inside": inside, "outside": outside}
+            figures["turns"] = {"inside": plain(inside), "outside": plain(outside)}
             show_steps(console, "one job, inside and outside of attempts", "inside", inside, "outside", outside)
         if args.only in (None, "jobs"):
-            times: dict[bool, list[float]] = {True: [], False: []}
+            times: dict[bool, list[Step]] = {True: [], False: []}
             for number in range(args.blocks):
                 busy = wait_for_quiet(args.patience)
                 console.print(f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the machine", style="dim")
                 for taskd in (number % 2 == 0, number % 2 == 1):  # neither kind is always the first
                     times[taskd].append(block(work / f"{number}-{taskd}", taskd, args.steps, args.port))
-            figures["jobs"] = {"taskd": times[True], "torchrun": times[False]}
+            figures["jobs"] = {"taskd": plain(times[True]), "torchrun": plain(times[False])}
             show_steps(console, "jobs by turns", "taskd run", times[True], "torchrun", times[False])
     except Failed as error:
         console.print(Text(f"failed: {error}", style="red"))
@@ -99,16 +113,19 @@ def main() -> None:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def show_steps(console: Console, title: str, name: str, with_taskd: list[float], other: str, without: list[float]) -> None:
-    table = Table(title=f"step time, ms: {title}")
-    for column in ("", "blocks", "median of medians", "least", "greatest"):
+def show_steps(console: Console, title: str, name: str, with_taskd: list[Step], other: str, without: list[Step]) -> None:
+    table = Table(title=f"median step, ms: {title}")
+    for column in ("", "blocks", "by the clock", "least", "greatest", "CPU of a rank", "least", "greatest"):
         table.add_column(column, justify="left" if not column else "right")
-    for label, values in ((name, with_taskd), (other, without)):
-        row = (statistics.median(values), min(values), max(values))
-        table.add_row(label, str(len(values)), *(f"{v:.3f}" for v in row))
+    for label, steps in ((name, with_taskd), (other, without)):
+        cells = [str(len(steps))]
+        for values in ([s.clock for s in steps], [s.cpu for s in steps]):
+            cells += [f"{v:.3f}" for v in (statistics.median(values), min(values), max(values))]
+        table.add_row(label, *cells)
     console.print(table)
-    a, b = statistics.median(with_taskd), statistics.median(without)
-    console.print(f"difference of the medians: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}")
+    for what in ("clock", "cpu"):
+        a, b = (statistics.median(getattr(s, what) for s in steps) for steps in (with_taskd, without))
+        console.print(f"difference of the medians, {what}: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}")
 
 
 def show_attempts(console: Console, found: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
     taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR
     torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        saved each 10th step
 
-DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid): the clock is the same in all processes of
-a machine, and a mapped file survives a kill. DIR/orders carries what the benchmark asks of a rank.
+DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid, CPU time): the clock is the same in all
+processes of a machine, and a mapped file survives a kill. DIR/orders carries what the benchmark asks of a rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 WIDTH, DEPTH, BATCH = 256, 4, 352
 KEEP_EVERY = 10  # steps between two checkpoints
 CAPACITY = 200_000  # committed steps of one rank; the file is sparse
-RECORD = struct.Struct("<qqq")  # step, monotonic ns (0: not written), pid
+RECORD = struct.Struct("<qqqq")  # step, monotonic ns (0: not written), pid, CPU time of the process in ns
 ORDER = struct.Struct("<q")  # GiB of ballast, per rank
 
 
@@ -43,18 +43,18 @@ class Steps:
             self._at += 1
 
     def append(self, step: int, pid: int) -> None:
-        RECORD.pack_into(self._map, self._at * RECORD.size, step, time.monotonic_ns(), pid)
+        RECORD.pack_into(self._map, self._at * RECORD.size, step, time.monotonic_ns(), pid, time.process_time_ns())
         self._at += 1
 
     def __len__(self) -> int:
         self._catch_up()
         return self._at
 
-    def read(self, first: int = 0) -> list[tuple[int, int, int]]:
+    def read(self, first: int = 0) -> list[tuple[int, int, int, int]]:
         """Everything from record `first` on."""
         return [RECORD.unpack_from(self._map, i * RECORD.size) for i in range(first, len(self))]
 
-    def last(self) -> tuple[int, int, int] | None:
+    def last(self) -> tuple[int, int, int, int] | None:
         count = len(self)
         return RECORD.unpack_from(self._map, (count - 1) * RECORD.size) if count else None
 

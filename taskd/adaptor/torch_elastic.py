@@ -85,7 +85,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _use_fresh_store(self, envs: dict[int, dict[str, str]]) -> None:
         """Give restarted ranks a store of their own to meet in. torch 2.13 lets them meet where the attempt before did, and gloo then
-        finds addresses of dead processes there: of six plain restarts two hung and three needed further attempts (docs/performance.md)."""
+        finds addresses of dead processes there: of six plain restarts two hung and two needed several attempts."""
         first = next(iter(envs.values()))
         attempt = first["TORCHELASTIC_RESTART_COUNT"]
         group = self._worker_group

@@ -39,6 +39,8 @@ log = logging.getLogger("taskd.agent")
 HEARTBEAT = 2.0  # seconds; the manager counts an agent as lost after five of them
 BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
 ROOM = 32 << 20  # bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
+GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
+FIRST_STEPS = 60.0  # seconds, as long as nothing is known of a rank's usual step: the first may compile
 SLOW = 3.0  # a computing rank may take this many usual steps to see a pause
 
 
@@ -103,7 +105,7 @@ class Supervisor:
         self._asked: dict[int, tuple[Rank, dict[str, Any]]] = {}  # tickets of the zygote
         self._forked: dict[int, Forked] = {}
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
-        self._waiting_since: float | None = None  # a rank waits for a manager that has never answered; -1: given up
+        self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
         self._closing = False
         self._running = False
@@ -281,25 +283,32 @@ class Supervisor:
                 "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR",
                 *link.address,
             )
-        elif now - self._waiting_since > self._manager_wait and self._waiting_since > 0:
-            reason = f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s"
-            log.error("%s: this job is not protected", reason)
-            self._waiting_since = -1.0
-            self._tell_ranks(epoch, messages.Unprotected(reason))
+        elif now - self._waiting_since > self._manager_wait and self._waiting_since != GIVEN_UP:
+            self._leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s")
 
     def _mind_manager(self, epoch: Epoch, link: Link, now: float) -> None:
-        """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all."""
-        stuck = epoch.protected and any(
-            r.over not in (None, "ended well") or (r.over is None and epoch.page.read(r.local).phase == core.PAUSED)
-            for r in epoch.ranks.values()
-        )
+        """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
+        were to be protected train without."""
+        waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase == core.PAUSED]
+        failed = [r for r in epoch.ranks.values() if r.over not in (None, "ended well")]
+        forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
+        stuck = forming or (epoch.protected and bool(waiting or failed))
         if link.connected or not stuck:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            log.warning("the manager at %s:%d is gone in the middle of a repair", *link.address)
+            log.warning("the manager at %s:%d is gone while ranks wait for it", *link.address)
         elif now - self._alone_since > self._manager_wait and self._verdict is None:
-            self._decide(Verdict("restart", f"no manager for {self._manager_wait:.0f} s in the middle of a repair"))
+            reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
+            if epoch.protected:
+                self._decide(Verdict("restart", reason))
+            elif self._waiting_since != GIVEN_UP:
+                self._leave_unprotected(epoch, reason)
+
+    def _leave_unprotected(self, epoch: Epoch, reason: str) -> None:
+        log.error("%s: this job is not protected", reason)
+        self._waiting_since = GIVEN_UP
+        self._tell_ranks(epoch, messages.Unprotected(reason))
 
     # -- what the ranks say ------------------------------------------------------------------------------------------------------
 
@@ -351,7 +360,7 @@ class Supervisor:
             return
         if isinstance(message, events.RankJoined):
             rank.joined = True
-            if self._waiting_since is not None and self._waiting_since < 0:
+            if self._waiting_since == GIVEN_UP:
                 self._tell_rank(rank, messages.Unprotected("no manager answered"))
         elif isinstance(message, events.RankPaused):
             rank.paused = message.pause
@@ -400,10 +409,8 @@ class Supervisor:
         if isinstance(order, messages.Who):
             self._announce()
         elif isinstance(order, messages.Refused):
-            log.error("the manager refuses this node: %s", order.reason)
-            self._waiting_since = -1.0
             if epoch is not None:
-                self._tell_ranks(epoch, messages.Unprotected(order.reason))
+                self._leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
         elif epoch is None:
             return
         elif isinstance(order, commands.Pause):
@@ -446,7 +453,8 @@ class Supervisor:
             if rank.over is not None or rank.paused >= order.pause or not rank.joined:
                 continue
             phase = epoch.page.read(rank.local).phase
-            allowance = BETWEEN_STEPS if phase in (core.COMMITTED, core.SETUP, core.DONE) else SLOW * rank.usual_step
+            inside = SLOW * rank.usual_step if rank.usual_step else FIRST_STEPS
+            allowance = BETWEEN_STEPS if phase in (core.COMMITTED, core.SETUP, core.DONE) else inside
             self._tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(allowance)))
 
     def _replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
