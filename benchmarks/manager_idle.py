@@ -1,4 +1,4 @@
-"""What an idle manager costs: CPU and memory with agents that are connected and send a heartbeat each second.
+"""What an idle manager costs: CPU and memory with agents that are connected and send heartbeats as real ones do.
 
     python benchmarks/manager_idle.py [--agents 64] [--seconds 20]
 
@@ -24,6 +24,7 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
+from taskd.agent.supervisor import HEARTBEAT
 from taskd.core import events
 from taskd.protocol import keys, messages
 
@@ -35,6 +36,8 @@ class Agent:
         self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
         self.socket.linger = 0
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)  # as taskd.agent.link
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
         self.socket.curve_serverkey = pair.server_public
         self.socket.curve_publickey, self.socket.curve_secretkey = pair.client_public, pair.client_secret
         self.socket.connect(f"tcp://127.0.0.1:{port}")
@@ -47,12 +50,12 @@ class Agent:
 
 
 def heartbeat(agents: list[Agent], seconds: float) -> None:
-    """Each agent once a second, spread over the second as real ones are."""
+    """Each agent at its interval, spread over it as real ones are."""
     end, turn = time.monotonic() + seconds, 0
     while (now := time.monotonic()) < end:
         agents[turn % len(agents)].send(messages.Heartbeat(8))
         turn += 1
-        time.sleep(max(0.0, 1 / len(agents) - (time.monotonic() - now)))
+        time.sleep(max(0.0, HEARTBEAT / len(agents) - (time.monotonic() - now)))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -96,7 +99,7 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=20.0)
     arguments = parser.parse_args()
-    table = Table(title=f"An idle manager, heartbeats at 1 Hz, {arguments.seconds:g} s each")
+    table = Table(title=f"An idle manager, heartbeats each {HEARTBEAT:.0f} s, {arguments.seconds:g} s each")
     for heading in ("agents", "CPU, % of a core", "wake-ups of its main thread /s", "RSS, MiB", f"below {LIMIT:g} %"):
         table.add_column(heading, justify="right")
     rows = [measure(count, arguments.seconds) for count in (0, arguments.agents)]

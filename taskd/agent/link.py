@@ -30,8 +30,9 @@ class Link:
         self.socket.curve_publickey = keys.client_public
         self.socket.curve_secretkey = keys.client_secret
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        # the manager pings every second; ours only tell a manager that is gone, and cost it as much as its own
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)

@@ -36,7 +36,7 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-HEARTBEAT = 2.0  # seconds; the manager counts an agent as lost after five of them
+HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
 BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
 ROOM = 32 << 20  # bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
