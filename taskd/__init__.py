@@ -10,6 +10,7 @@ Importing this is cheap; torch is loaded by `protect`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,3 +36,11 @@ def protect(**objects: Any) -> Job:
     from taskd.worker.protection import protect as do
 
     return do(objects)
+
+
+if os.environ.get("TASKD_INCARNATION", "0") != "0":
+    # a replacement that was started by the user's own program and not by us: its script must not wait for its peers in
+    # init_process_group(), and `import taskd` is the last moment to see to that
+    from taskd.worker import replacement
+
+    replacement.stand_in()

@@ -64,7 +64,6 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.socket = ours
-        self.ready = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "taskd.agent.zygote", str(theirs.fileno())],

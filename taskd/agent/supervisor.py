@@ -28,7 +28,8 @@ import zmq
 
 from taskd import vault
 from taskd.agent.link import Link
-from taskd.agent.processes import Forked, Handler, Zygote, describe, exit_code, leaving
+from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
+from taskd.agent.replacements import Order, Replacements
 from taskd.core import commands, events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
@@ -99,11 +100,9 @@ class Supervisor:
         self._epoch: Epoch | None = None
         self._old: Epoch | None = None  # stopped, not cleared away yet
         self._link: Link | None = None
-        self._zygote: Zygote | None = None
+        self._replacements = Replacements(self._started, self._forked_ended)
         self._store: Any = None
         self._store_address = ("", 0)
-        self._asked: dict[int, tuple[Rank, dict[str, Any]]] = {}  # tickets of the zygote
-        self._forked: dict[int, Forked] = {}
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
@@ -147,10 +146,7 @@ class Supervisor:
             epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd)
         if self._store is None:
             self._store, self._store_address = store()
-        if self._zygote is None:
-            environment = {**os.environ, **context.envs[0]}
-            environment.pop("TASKD_SLOT", None)
-            self._zygote = Zygote(environment)
+        self._replacements.warm_up({**os.environ, **context.envs[0]})
         if self._link is None:
             self._link = Link(self._address(), self._keys, self._job, self.node)
         with self._lock:
@@ -192,8 +188,7 @@ class Supervisor:
         if self._running:
             self._call(lambda: self._tell(events.AgentLeft(self.node, ok, why[:500])))
             self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
-        if self._zygote is not None:
-            self._zygote.close()
+        self._replacements.close()
         self._drop_epoch()
         self._listener.close()
 
@@ -227,7 +222,7 @@ class Supervisor:
         poller.register(link.monitor, zmq.POLLIN)
         poller.register(self._listener, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        zygote, epoch = self._zygote, self._epoch
+        zygote, epoch = self._replacements.zygote, self._epoch
         if zygote is not None:
             poller.register(zygote.socket, zmq.POLLIN)
         watched: dict[int, Rank] = {}
@@ -253,7 +248,7 @@ class Supervisor:
         if self._listener.fileno() in ready:
             self._accept()
         if zygote is not None and zygote.socket.fileno() in ready:
-            self._hear_zygote(zygote)
+            self._replacements.hear()
         if link.monitor in ready:
             link.read_monitor()
         while (order := link.receive()) is not None:
@@ -476,75 +471,36 @@ class Supervisor:
         except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
-        environment = {**os.environ, **self.context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)}
-        arguments = [str(a) for a in self.context.args[rank.local]]
-        request = {
-            "ticket": rank.number * 1_000_000 + incarnation,
-            "env": environment,
-            "command": arguments,
-            "cwd": os.getcwd(),
-            "stdout": self.context.stdouts[rank.local],
-            "stderr": self.context.stderrs[rank.local],
-        }
-        python = bool(arguments) and arguments[0] == "-u"  # torchrun puts it in front of a script or -m module
-        if python and self._zygote is not None and self._zygote.request(request):
-            self._asked[request["ticket"]] = (rank, request)
-        else:
-            self._start_slowly(rank, request, python)
+        context = self.context
+        self._replacements.start(
+            Order(
+                rank=rank.number,
+                incarnation=incarnation,
+                entrypoint=context.entrypoint,
+                arguments=tuple(str(a) for a in context.args[rank.local]),
+                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)},
+                stdout=context.stdouts[rank.local],
+                stderr=context.stderrs[rank.local],
+            )
+        )
 
     def _kill(self, rank: Rank) -> None:
         if rank.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(rank.process.pid, signal.SIGKILL)
 
-    def _start_slowly(self, rank: Rank, request: dict[str, Any], python: bool) -> None:
-        """Without a zygote: a fresh interpreter, or the user's own program."""
-        command = request["command"]
-        if python:
-            command = [self.context.entrypoint, "-u", "-m", "taskd.worker.replacement", *command[1:]]
-        else:
-            command = [self.context.entrypoint, *command]
-        with contextlib.ExitStack() as stack:
-            streams = [stack.enter_context(open(p, "ab")) if p else None for p in (request["stdout"], request["stderr"])]
-            process = subprocess.Popen(command, env=request["env"], stdout=streams[0], stderr=streams[1], start_new_session=True)
-        self._install(rank, process)
-
-    def _install(self, rank: Rank, process: Any) -> None:
-        """Put the new process where torch's launcher looks for its rank."""
+    def _started(self, order: Order, process: Any) -> None:
+        """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
+        epoch = self._epoch
+        rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
+        if rank is None or rank.incarnation != order.incarnation or rank.over is not None:
+            process.send_signal(signal.SIGKILL)
+            return
         rank.process, rank.pidfd = process, _pidfd(process.pid)
         self.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
         log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
 
-    def _hear_zygote(self, zygote: Zygote) -> None:
-        try:
-            while (message := zygote.receive()) is not None:
-                if "started" in message:
-                    rank, request = self._asked.pop(message["ticket"])
-                    process = self._forked[message["started"]] = Forked(message["started"])
-                    if request["ticket"] == rank.number * 1_000_000 + rank.incarnation and rank.over is None:
-                        self._install(rank, process)
-                    else:
-                        process.send_signal(signal.SIGKILL)  # overtaken by a newer replacement
-                elif "ended" in message:
-                    self._forked_ended(message["ended"], message["status"])
-                elif "ready" in message:
-                    zygote.ready = True
-                    log.info("zygote is ready")
-        except EOFError:
-            log.warning("the zygote has ended; replacements are started the slow way")
-            self._zygote = None
-            zygote.close()
-            for pid in [p for p, f in self._forked.items() if f.returncode is None and leaving(p)]:
-                self._forked_ended(pid, -signal.SIGKILL)
-            for rank, request in self._asked.values():
-                self._start_slowly(rank, request, True)
-            self._asked.clear()
-
-    def _forked_ended(self, pid: int, status: int) -> None:
-        process = self._forked.pop(pid, None)
-        if process is None:
-            return
-        process.end(status)
+    def _forked_ended(self, process: Forked, status: int) -> None:
         epoch = self._epoch
         for rank in epoch.ranks.values() if epoch else ():
             if rank.process is process and epoch is not None:

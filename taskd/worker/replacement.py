@@ -38,7 +38,10 @@ def communicators() -> Communicators:
 
 
 def stand_in() -> None:
-    """From here on init_process_group() in this process makes a fake group."""
+    """From here on init_process_group() in this process makes a fake group. Idempotent."""
+    if _asked:
+        return
+    _asked.update(backend=None, timeout=None)
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     original = dist.init_process_group
@@ -70,4 +73,7 @@ def run(command: list[str]) -> None:
 
 if __name__ == "__main__":  # without a zygote: python -m taskd.worker.replacement script.py args…
     sys.path.pop(0)
-    run(sys.argv[1:])
+    # this file is loaded twice here, and what init_process_group was asked for is kept in the other one
+    from taskd.worker import replacement
+
+    replacement.run(sys.argv[1:])
