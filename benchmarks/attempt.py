@@ -14,6 +14,29 @@ import toy
 
 COUNT = 3000
 BLOCK = 100
+COLD = 300  # attempts with work in them
+
+
+def after_work(job: Any) -> dict[str, list[float]]:
+    """The same attempts with a step's work in each: it takes the caches, and what follows runs from memory, as in a real job.
+
+    What is counted is the time between the end of one body and the begin of the next.
+    """
+    import torch
+
+    other, optimizer = toy.build()
+    batch = torch.randn(toy.BATCH, toy.WIDTH)
+    gaps, walls, end, there = [], [], 0.0, 0.0
+    for attempt in job.steps(job.step + COLD):
+        with attempt:
+            if end:
+                gaps.append((time.thread_time() - end) * 1e6)
+                walls.append((time.perf_counter() - there) * 1e6)
+            optimizer.zero_grad()
+            other(batch).square().mean().backward()
+            optimizer.step()
+            end, there = time.thread_time(), time.perf_counter()
+    return {"attempt": sorted(gaps), "wall": sorted(walls), "bare": [0.0]}
 
 
 def main() -> None:
@@ -62,6 +85,7 @@ def main() -> None:
                 body()
             bare.append((time.thread_time() - begin) / BLOCK * 1e6)
         result[name] = {"attempt": sorted(blocks), "wall": sorted(walls), "bare": sorted(bare)}
+    result["after a step's work"] = after_work(job)
     profile = cProfile.Profile()
     profile.enable()
     for attempt in job.steps(job.step + COUNT):

@@ -5,7 +5,8 @@
 1. Jobs of benchmarks/toy.py, 4 ranks, by turns under taskd run and under plain torchrun: the median step of each.
 2. One job under taskd that trains by turns inside and outside of attempts. It misses what differs between jobs (the preloaded
    library, the agent's looks), and most of the machine's noise, which on shared cores is larger than what is sought.
-3. An empty attempt in one rank, in us, and where the time goes by cProfile, whose own cost makes short functions look slow.
+3. An attempt in one rank, in us: empty and repeated at once, and with a step's work in it that takes the caches; and where the
+   time goes by cProfile, whose own cost makes short functions look slow.
 """
 
 from __future__ import annotations
