@@ -172,7 +172,7 @@ class Job:
         if state.changed() and state.refresh():
             self._structure = pickle.dumps(state.structure(), 5)
             self._lay_out()
-        record = (before, state.settings(), _gather(state.private))
+        record = (before, state.settings(), gather(state.private))
         if self._record and record != self._record:
             self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
         after = line.random.take() if fetched else before
@@ -215,7 +215,7 @@ class Job:
         self.step += 1
         self._index += 1
         random = line.random.take()
-        record = (random, line.state.settings(), _gather(line.state.private))
+        record = (random, line.state.settings(), gather(line.state.private))
         self._write(self.step, PROVISIONAL, record, random, None)
         self._record = record
         self._versions = line.state.versions()
@@ -355,7 +355,7 @@ class Job:
         assert line is not None
         state = line.state
         random = line.random.take()
-        record = (random, state.settings(), _gather(state.private))
+        record = (random, state.settings(), gather(state.private))
         self._write(self.step, PASS_END, record, random, None)
         core.progress(self.step, core.PAUSED)
         line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
@@ -409,7 +409,8 @@ class Job:
         return outcome
 
 
-def _gather(rows: list[torch.Tensor]) -> bytes:
+def gather(rows: list[torch.Tensor]) -> bytes:
+    """The private tensors' memory, end to end."""
     return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
 
 

@@ -25,7 +25,7 @@ from taskd.worker import buckets, replacement
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.conversation import Conversation, LeftAlone
-from taskd.worker.job import Job
+from taskd.worker.job import Job, gather
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState, UnsupportedState
 from taskd.worker.stripes import Stripes
@@ -108,7 +108,7 @@ def _formed(job: Job) -> None:
     job._lay_out()
     random = line.random.take()
     job._pass = -1
-    job._write(0, PASS_END, (random, line.state.settings(), b"".join([_bytes(line.state.private)])), random, None)
+    job._write(0, PASS_END, (random, line.state.settings(), gather(line.state.private)), random, None)
     job._pass = 0
 
 
@@ -165,7 +165,3 @@ def _attach() -> None:
 def dies_with_launcher() -> None:
     """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread lives as long as the launcher."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _bytes(rows: list[torch.Tensor]) -> bytes:
-    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
