@@ -112,7 +112,12 @@ def assert_equal(result: Result, reference: Result, world: int) -> None:
     assert result.status == 0, f"{result.output[-3000:]}\n{result.log('*.log')[-6000:]}"
     for rank in range(world):
         mine, theirs = result.steps(rank), reference.steps(rank)
-        assert set(mine) == set(theirs), f"rank {rank}: steps {sorted(set(mine) ^ set(theirs))} are in one run only"
-        for step in sorted(theirs):
+        missing = set(theirs) - set(mine)
+        # a process that is struck between its commit and the line that it would have written next leaves no line, at most one a strike
+        strikes = len(list(result.directory.glob(f"struck-{rank}-*")))
+        assert len(missing) <= strikes and not set(mine) - set(theirs), (
+            f"rank {rank}: steps {sorted(set(mine) ^ set(theirs))} are in one run only"
+        )
+        for step in sorted(mine):
             assert mine[step] == theirs[step], f"rank {rank} differs first at step {step}: {mine[step]} and {theirs[step]}"
         assert result.final(rank) == reference.final(rank), f"rank {rank}: final state differs"
