@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
+TORCH_NPU := $(VENV)/torch_npu
 PYTEST ?= --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -19,7 +20,7 @@ demo: build
 	@$(ACTIVE) taskd demo
 
 # The tests run also where the checks have failed, so that one call tells everything; pytest's closing line comes last.
-test: build
+test: build $(TORCH_NPU)/complete
 	@failed=0; \
 	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
 	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
@@ -59,6 +60,15 @@ $(INSTALLED): requirements/test.txt
 	@echo "installing requirements/test.txt into $(VENV), once; torch is large"
 	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
 	@touch $@
+
+# tests/devices reads torch_npu's sources, headers and error texts; it is never imported. Without it those tests are skipped.
+$(TORCH_NPU)/complete: $(INSTALLED) requirements/torch_npu.txt
+	@rm -rf $(TORCH_NPU)
+	@echo "fetching the torch_npu wheel into $(TORCH_NPU), to be read"
+	@{ $(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 --platform manylinux_2_28_x86_64 \
+		--dest $(TORCH_NPU) --requirement requirements/torch_npu.txt && \
+		$(BIN)/python tests/devices/unpack_torch_npu.py $(TORCH_NPU) && touch $@; } || \
+		echo "the torch_npu wheel could not be fetched; the tests that read it will be skipped" >&2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis

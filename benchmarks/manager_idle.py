@@ -36,7 +36,7 @@ class Agent:
         self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)  # as taskd.agent.link
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)  # as taskd.protocol.link
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
         self.socket.curve_serverkey = pair.server_public
         self.socket.curve_publickey, self.socket.curve_secretkey = pair.client_public, pair.client_secret

@@ -61,6 +61,8 @@ static void forked(void)
     taskd_self.page = NULL;
     taskd_signals_child();
     taskd_sockets_child();
+    taskd_damage_child();
+    taskd_allocations_follow(false);
 }
 
 static int claim(struct taskd_slot *slot)
@@ -74,7 +76,8 @@ static int claim(struct taskd_slot *slot)
     slot->rank = number_from("RANK", TASKD_NO_RANK);
     slot->incarnation = number_from("TASKD_INCARNATION", 0);
     __atomic_store_n(&slot->started, 0, __ATOMIC_RELEASE);
-    taskd_publish(slot, 0, TASKD_SETUP);
+    taskd_publish_first(slot);
+    taskd_damage_begin(slot);
     __atomic_store_n(&slot->attached, 1, __ATOMIC_RELEASE);
     return 0;
 }
@@ -118,6 +121,7 @@ int taskd_attach(const char *path, uint32_t index)
     strcpy(taskd_self.path, path);
     __atomic_store_n(&taskd_self.slot, slot, __ATOMIC_RELEASE);
     taskd_signals_install();
+    taskd_allocations_follow(true);
     return 0;
 }
 
@@ -129,6 +133,7 @@ int taskd_detach(void)
     if (taskd_tid() != taskd_self.pid)
         return -EPERM;
     taskd_sockets_stop();
+    taskd_allocations_follow(false);
     taskd_signals_restore();
     __atomic_store_n(&taskd_self.slot, NULL, __ATOMIC_RELEASE);
     __atomic_store_n(&slot->attached, 0, __ATOMIC_RELEASE);

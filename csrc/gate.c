@@ -1,17 +1,55 @@
 /* Where a rank is, and the two things it waits for: that the others have started a step, and that it is asked to pause. */
 #include "internal.h"
 
-void taskd_publish(struct taskd_slot *slot, uint64_t step, uint32_t phase)
+#include <string.h>
+
+/* The attempt that runs, as far as its usual time is concerned. One thread publishes progress. */
+static struct {
+    uint64_t began; /* when it entered FETCHING or COMPUTING; 0: none runs, or it does not count */
+    bool measured;  /* one has ended since attach */
+    uint64_t usual;
+} attempt;
+
+static void attempt_goes_on(uint32_t phase, uint64_t now)
+{
+    if (phase == TASKD_UPDATING)
+        return;
+    if (phase == TASKD_FETCHING || phase == TASKD_COMPUTING) {
+        if (attempt.began == 0)
+            attempt.began = now;
+        return;
+    }
+    if (phase == TASKD_COMMITTED && attempt.began != 0) {
+        uint64_t took = now - attempt.began;
+        if (!attempt.measured)
+            attempt.measured = true;
+        else if (took >= attempt.usual)
+            attempt.usual = took;
+        else
+            attempt.usual -= (attempt.usual - took) / 16;
+    }
+    attempt.began = 0;
+}
+
+static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint64_t now)
 {
     /* One writer. `| 1` also mends a counter that a predecessor left odd when it died inside. */
     uint32_t seq = __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) | 1u;
-    uint64_t now = taskd_now();
     __atomic_store_n(&slot->seq, seq, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     __atomic_store_n(&slot->phase, phase, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->step, step, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->usual_ns, attempt.usual, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
+}
+
+/* At the claim: what a predecessor took, or this process in another slot, says nothing about this one. */
+void taskd_publish_first(struct taskd_slot *slot)
+{
+    memset(&attempt, 0, sizeof attempt);
+    __atomic_store_n(&slot->until_ns, 0, __ATOMIC_RELAXED);
+    publish(slot, 0, TASKD_SETUP, taskd_now());
 }
 
 int taskd_progress(uint64_t step, uint32_t phase)
@@ -19,8 +57,28 @@ int taskd_progress(uint64_t step, uint32_t phase)
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
         return -ENOTCONN;
-    taskd_publish(slot, step, phase);
+    uint64_t now = taskd_now();
+    attempt_goes_on(phase, now);
+    publish(slot, step, phase, now);
     return 0;
+}
+
+int taskd_patience(uint64_t seconds)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    uint64_t now = taskd_now();
+    uint64_t until = seconds == 0 ? 0 : seconds < (UINT64_MAX - now) / 1000000000u ? now + seconds * 1000000000u : UINT64_MAX;
+    /* Outside of the sequence lock, whose one writer may be another thread: each word is whole by itself. */
+    __atomic_store_n(&slot->until_ns, until, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    return 0;
+}
+
+uint64_t taskd_hold_step(void)
+{
+    return taskd_my_slot() == NULL ? TASKD_NO_HOLD : __atomic_load_n(&taskd_self.page->hold, __ATOMIC_ACQUIRE);
 }
 
 /* Steps count from 0, and 0 in the slot has to mean that none has started: what is kept is a number of steps. */

@@ -12,14 +12,16 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #define TASKD_EXPORT __attribute__((visibility("default")))
 
 _Static_assert(sizeof(struct taskd_record) == 64, "a record is one line");
-_Static_assert(sizeof(struct taskd_slot) == 512, "a slot is eight lines");
-_Static_assert(offsetof(struct taskd_page, slots) == 128, "two lines precede the slots");
+_Static_assert(sizeof(struct taskd_damage) == 64, "a damage is one line");
+_Static_assert(sizeof(struct taskd_slot) == 832, "a slot is thirteen lines");
+_Static_assert(offsetof(struct taskd_page, slots) == 192, "three lines precede the slots");
 
 /* This process's claim. `slot` is the switch: everything else is valid while it is not NULL. */
 struct taskd_self {
@@ -97,7 +99,7 @@ size_t taskd_page_bytes(uint32_t nslots);
 int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms); /* 0, EOWNERDEAD (lock held, made consistent) or -errno */
 
 /* gate.c */
-void taskd_publish(struct taskd_slot *slot, uint64_t step, uint32_t phase);
+void taskd_publish_first(struct taskd_slot *slot);
 
 /* records.c */
 void taskd_record(enum taskd_record_kind kind, int sig, int code, uint64_t addr, uint64_t ip);
@@ -112,6 +114,20 @@ bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigactio
 /* interpose.c */
 void taskd_real_resolve(void);
 int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
+
+/* damage.c */
+void taskd_damage_begin(struct taskd_slot *slot);
+void taskd_damage_child(void);
+bool taskd_damage_contain(const siginfo_t *info, uint64_t ip);
+bool taskd_damage_touch(const struct iovec *parts, int count);
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max);
+
+/* allocations.c */
+void taskd_allocations_follow(bool on);
+
+/* poison.c */
+void taskd_poison_allocation(enum taskd_allocation kind, void *block, size_t size);
+extern int taskd_poison_armed; /* the kind that taskd_poison_allocation waits for, 0 for none */
 
 /* streams.c */
 void taskd_streams_begin(void);

@@ -71,11 +71,24 @@ TASKD_EXPORT sighandler_t signal(int sig, sighandler_t handler)
     return real_signal(sig, handler);
 }
 
-/* For streams.c: gloo writes with writev and reads with recv. A working call pays a comparison. */
-TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
+static ssize_t next_writev(int fd, const struct iovec *parts, int count)
 {
     resolve_late();
-    ssize_t n = real_writev != NULL ? real_writev(fd, parts, count) : syscall(SYS_writev, fd, parts, count);
+    return real_writev != NULL ? real_writev(fd, parts, count) : syscall(SYS_writev, fd, parts, count);
+}
+
+static ssize_t next_recv(int fd, void *buffer, size_t length, int flags)
+{
+    resolve_late();
+    return real_recv != NULL ? real_recv(fd, buffer, length, flags) : syscall(SYS_recvfrom, fd, buffer, length, flags, NULL, NULL);
+}
+
+/* For streams.c and damage.c: gloo writes with writev and reads with recv. A working call pays a comparison. */
+TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
+{
+    ssize_t n = next_writev(fd, parts, count);
+    if (n < 0 && errno == EFAULT && taskd_damage_touch(parts, count))
+        n = next_writev(fd, parts, count);
     if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
         int saved = errno;
         if (taskd_my_slot() != NULL && taskd_sockets_cover(fd)) {
@@ -90,8 +103,9 @@ TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
 
 TASKD_EXPORT ssize_t recv(int fd, void *buffer, size_t length, int flags)
 {
-    resolve_late();
-    ssize_t n = real_recv != NULL ? real_recv(fd, buffer, length, flags) : syscall(SYS_recvfrom, fd, buffer, length, flags, NULL, NULL);
+    ssize_t n = next_recv(fd, buffer, length, flags);
+    if (n < 0 && errno == EFAULT && taskd_damage_touch(&(struct iovec){.iov_base = buffer, .iov_len = length}, 1))
+        n = next_recv(fd, buffer, length, flags);
     return flags & MSG_PEEK ? n : taskd_streams_received(fd, buffer, length, n);
 }
 

@@ -14,11 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 1u
+#define TASKD_ABI 2u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
+#define TASKD_DAMAGES 4         /* in a slot; the process itself keeps more, see taskd_damage_list */
+#define TASKD_DAMAGES_LISTED 64 /* by taskd_damage_list */
 #define TASKD_ALL_DONE UINT64_MAX /* to taskd_started: this rank will not start another step */
 #define TASKD_NO_RANK UINT32_MAX  /* `rank` of a process that was not told its RANK */
+#define TASKD_NO_HOLD UINT64_MAX  /* to taskd_page_hold and from taskd_hold_step: nobody is asked to stop */
+#define TASKD_SCRATCH UINT64_MAX  /* `born` of an allocation that every repair makes again */
 
 /* What a rank is doing; numbers are part of the ABI. */
 enum taskd_phase {
@@ -28,6 +32,8 @@ enum taskd_phase {
     TASKD_COMMITTED = 3, /* the attempt ended; between steps */
     TASKD_PAUSED = 4,    /* left its collectives, waits for orders */
     TASKD_DONE = 5,      /* finished its last step */
+    TASKD_HELD = 6,      /* stopped at a step boundary on request, see taskd_page_hold */
+    TASKD_FETCHING = 7,  /* waits for its data loader, before COMPUTING of the same step */
 };
 
 enum taskd_record_kind {
@@ -52,7 +58,26 @@ struct taskd_record {
     uint64_t order; /* 1, 2, ... in the order of writing: the newest TASKD_RECORDS are kept */
 };
 
-/* One local rank. 512 bytes; the lines that different processes write are 64 bytes apart. */
+/* Where a page that lost its content lay. */
+enum taskd_damage_kind {
+    TASKD_DAMAGE_REGISTERED = 1, /* in memory named to taskd_memory_register */
+    TASKD_DAMAGE_ALLOCATED = 2,  /* in an allocation that was seen being made */
+};
+
+/* A page of memory that lost its content and was replaced by a clean one under the program, which reads zeros. 64 bytes. */
+struct taskd_damage {
+    uint64_t addr;    /* first byte of the page */
+    uint64_t bytes;   /* of the page */
+    uint64_t base;    /* the allocation, or the registered range, that the page lies in */
+    uint64_t size;    /* its bytes */
+    uint64_t born;    /* the allocation's stamp, see taskd_attempt; 0 for a registered range */
+    uint64_t mono_ns; /* CLOCK_MONOTONIC */
+    uint32_t kind;    /* enum taskd_damage_kind */
+    int32_t tid;      /* who touched it */
+    uint64_t number;  /* 1, 2, ... since attach; written last */
+};
+
+/* One local rank. 832 bytes; the lines that different processes write are 64 bytes apart. */
 struct taskd_slot {
     /* line 0: identity, by the rank at attach */
     _Alignas(64) uint32_t rank; /* global rank, from RANK */
@@ -65,11 +90,16 @@ struct taskd_slot {
     uint64_t step;
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
     uint64_t started;      /* steps whose entry state is recorded completely: last one + 1, 0 for none; see taskd_started */
+    uint64_t usual_ns;     /* how long an attempt usually takes, see taskd_progress; 0 while unknown */
+    uint64_t until_ns;     /* CLOCK_MONOTONIC up to which the rank is not to be called hung, see taskd_patience; 0: none */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t pause; /* futex word: number of the newest pause request, never decreasing */
     /* line 3: held by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
     _Alignas(64) pthread_mutex_t alive; /* robust, process-shared */
     struct taskd_record records[TASKD_RECORDS];
+    /* lines 8 to 12: memory that lost its content, by whichever thread of the rank touched it */
+    _Alignas(64) uint64_t damaged; /* how many since attach */
+    _Alignas(64) struct taskd_damage damages[TASKD_DAMAGES]; /* the newest */
 };
 
 struct taskd_page {
@@ -77,8 +107,10 @@ struct taskd_page {
     uint32_t abi;
     uint32_t nslots;
     uint32_t slot_bytes;
+    uint64_t hold;               /* the step before which ranks stop on request, TASKD_NO_HOLD for none; by the agent */
     _Alignas(64) uint32_t gate;  /* futex word: changes whenever somebody's `started` or `pause` does and somebody waits */
     uint32_t gate_waiters;
+    _Alignas(64) uint32_t bell;  /* futex word: +1 whenever somebody's `damaged` grows */
     struct taskd_slot slots[];
 };
 
@@ -88,6 +120,7 @@ struct taskd_view {
     int32_t pid;
     uint32_t attached;
     uint64_t step, heartbeat_ns, started; /* started: as in the slot, so 0 is "none" and UINT64_MAX "all done" */
+    uint64_t usual_ns, until_ns, damaged;
 };
 
 #pragma GCC visibility push(default)
@@ -99,15 +132,24 @@ struct taskd_view {
  * cannot raise SIGBUS), -EROFS, -EACCES, -EINVAL. */
 int taskd_page_create(const char *path, uint32_t nslots, struct taskd_page **page);
 int taskd_page_unmap(struct taskd_page *page);
-/* Prepare slot `slot` for a new process: clears identity, progress and records, makes `alive` usable
- * again; keeps `pause`. -EBUSY while a living process holds the slot: the kernel has its lock in a list. */
+/* Prepare slot `slot` for a new process: clears identity, progress, records and damages, makes `alive` usable
+ * again; keeps `pause`, and the page's `hold`. -EBUSY while a living process holds the slot: the kernel has its lock in a list. */
 int taskd_slot_reset(struct taskd_page *page, uint32_t slot);
 /* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to pause: pause = max(pause, number); wakes it. */
 int taskd_page_pause(struct taskd_page *page, uint32_t slot, uint32_t number);
+/* Ask every rank of the page to stop before it begins `step`; TASKD_NO_HOLD takes that back. Ranks look at step boundaries
+ * (taskd_hold_step) and publish TASKD_HELD; nothing is woken or interrupted. Replaces the step asked for before. */
+int taskd_page_hold(struct taskd_page *page, uint64_t step);
 /* A consistent copy of a slot's fields; -EAGAIN when the writer died inside an update (the copy is still filled in). */
 int taskd_read(const struct taskd_page *page, uint32_t slot, struct taskd_view *view);
 /* Copy up to TASKD_RECORDS complete records, oldest first; returns how many. */
 int taskd_records(const struct taskd_page *page, uint32_t slot, struct taskd_record *out);
+/* Copy up to TASKD_DAMAGES complete damages, the newest, oldest first; returns how many. `damaged` of taskd_read counts all. */
+int taskd_damages(const struct taskd_page *page, uint32_t slot, struct taskd_damage *out);
+/* The bell's value; to be read before looking at what it announces. Never fails. */
+uint32_t taskd_page_bell(const struct taskd_page *page);
+/* Wait until the bell's value is another than `seen`: 1; 0 after timeout_ms (< 0: no limit). One bell for all slots. */
+int taskd_page_wait_bell(struct taskd_page *page, uint32_t seen, int timeout_ms);
 /* Block until the main thread that holds `alive` is gone: 0, and 0 again for every later call until the slot is reset or
  * claimed. -ENOLCK when nobody held it (never claimed, or let go by taskd_detach), -ETIMEDOUT after timeout_ms
  * (< 0: no limit). Told within ~50 us of a SIGKILL whatever the process's memory; pidfd has to wait for its teardown. */
@@ -129,8 +171,16 @@ int taskd_slot_number(void);
 /* 1 when libtaskd was preloaded (so _exit, abort and sigaction are interposed), 0 when it was loaded later. */
 int taskd_preloaded(void);
 
-/* Publish step and phase, with the time. ~25-46 ns. */
+/* Publish step and phase, with the time. ~25-46 ns. By one thread at a time.
+ *
+ * Keeps `usual_ns`: what an attempt takes, from the first FETCHING or COMPUTING to COMMITTED; any other phase but UPDATING in
+ * between, such as PAUSED, and the attempt does not count. Nor does the first that ends after attach, which may compile.
+ * A longer one is believed at once, shorter ones lower it by a sixteenth of the difference: a slowly decaying maximum. */
 int taskd_progress(uint64_t step, uint32_t phase);
+/* Ask not to be called hung for `seconds` from now on (0: no more). Counts as a sign of life. From any thread. */
+int taskd_patience(uint64_t seconds);
+/* The step before which this rank is asked to stop; TASKD_NO_HOLD: none, or not attached. Never fails. */
+uint64_t taskd_hold_step(void);
 /* The entry state of `step` is recorded completely (TASKD_ALL_DONE: no further step will come); wakes waiters. */
 int taskd_started(uint64_t step);
 /* Wait until every slot has started >= step: 0. 1 at once when a pause newer than `era` is asked for; -ETIMEDOUT after
@@ -154,10 +204,74 @@ int taskd_sockets_end(void);
 int taskd_sockets_clear(void);
 /* Do now what a pause would do; returns how many sockets were shut down. */
 int taskd_sockets_cut(void);
+/* Copy up to `max` of the descriptors on the list that end fixed, those that still are the same socket, also when its
+ * connection has ended meanwhile (TCP_INFO tells). Returns how many; 0 before end and after clear. */
+int taskd_sockets_list(int *fds, int max);
+/* From the next end on, every covered connection gets TCP_USER_TIMEOUT: the kernel ends one on which sent bytes stay
+ * unacknowledged for so long. 0, the default, leaves connections as they are. -EINVAL above INT_MAX. */
+int taskd_sockets_limit(uint32_t milliseconds);
 
 /* 1 when, since the last taskd_sockets_begin, a message on a broken connection was brought to a false end so that nobody waits for
  * it for ever (see streams.c): what collectives returned since then must not be used. Needs preloading. */
 int taskd_torn(void);
+
+/* ---- memory that loses its content ------------------------------------------------------------------------------- */
+
+/* An uncorrectable memory error takes one page away from a process and raises SIGBUS at the instruction that touches it. Where
+ * the page lies, whole, inside memory that is known to hold nothing but numbers, an attached process is not killed: the page is
+ * replaced by a clean one, the damage is noted here and in the slot, the bell is rung, and the instruction runs again and
+ * reads zeros. Whoever computes with them asks taskd_spoiled before it keeps the result. All other pages, code and
+ * bookkeeping among them, kill as ever, and so does a page that is lost again at once.
+ *
+ * Known are the ranges registered here and, where libtaskd is preloaded, the allocations it has seen being made. The damage
+ * counts before anybody can read the first zero. A page that only the kernel touches raises no signal: there recv and writev,
+ * where preloaded, touch it in its place and do their work again. */
+
+enum taskd_memory {
+    TASKD_MEMORY_TENSORS = 1, /* private anonymous memory */
+    TASKD_MEMORY_SHARED = 2,  /* a MAP_SHARED mapping of a file that can have holes, as in /dev/shm; the file loses the page too */
+};
+/* Replace the list of ranges of that kind: n pairs (begin, bytes), in any order; those that touch or overlap count as one.
+ * Register anew before a range is unmapped or given back: a page of its next owner would be zeroed too. No memory that a
+ * device writes to. -EINVAL for another kind or a range that wraps around, -ENOMEM; the old list then stays. */
+int taskd_memory_register(int kind, const uint64_t *ranges, size_t n);
+
+/* How many damages since attach. In order: a reader of zeros sees the count that includes them. Never fails. */
+uint64_t taskd_damaged(void);
+/* Copy the newest `max` damages of this process (TASKD_DAMAGES_LISTED are kept), oldest first; returns how many. */
+int taskd_damage_list(struct taskd_damage *out, int max);
+/* What was lost by damages up to number `count` has been put back. */
+void taskd_damage_accept(uint64_t count);
+/* Why what was computed must not be used, as a sum; 0: it may be. Cheap enough to ask several times a step. */
+#define TASKD_SPOILED_TORN 1    /* taskd_torn */
+#define TASKD_SPOILED_DAMAGED 2 /* there are damages that were not accepted */
+int taskd_spoiled(void);
+
+/* Allocations are followed where libtaskd is preloaded and the process is attached: those of two pages and more that
+ * posix_memalign makes, as torch's allocator does, and those that malloc makes for gloo's workers. The table has room for 65536
+ * at a time and forgets what it has no room for; free and realloc take entries out before the memory can have another owner. */
+enum taskd_allocation {
+    TASKD_ALLOCATION_TENSOR = 1,
+    TASKD_ALLOCATION_GLOO = 2,
+};
+/* Allocations from here on are born in attempt `number`. */
+void taskd_attempt(uint64_t number);
+/* While on, allocations of the calling thread are born as TASKD_SCRATCH. */
+void taskd_scratch(int on);
+/* The followed allocation that `address` lies in: 1; 0 when there is none. Each pointer may be NULL. */
+int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born);
+
+/* Faults on purpose, for tests and drills. The page that holds `address` loses its content, and the next touch raises a real
+ * SIGBUS (BUS_ADRERR or BUS_MCEERR_AR, by kernel): userfaultfd's UFFDIO_POISON. Anonymous memory, or a MAP_SHARED file
+ * in /dev/shm. -ENOSYS without userfaultfd, -EOPNOTSUPP before Linux 6.6, -EPERM where a sandbox forbids it, or -errno. */
+int taskd_poison(void *address);
+/* The next allocation of that kind (enum taskd_allocation) that has a whole page inside is handed out with its first whole page
+ * poisoned; 0 takes that back. -EINVAL. */
+int taskd_poison_next(int kind);
+/* How many allocations have been poisoned so. */
+uint64_t taskd_poisoned(void);
+
+/* ---- memory that several processes share ------------------------------------------------------------------------- */
 
 /* Store `value` at `address` (8-byte aligned, in any mapping) after everything written before it. */
 void taskd_store_release(uint64_t *address, uint64_t value);

@@ -94,6 +94,7 @@ static int page_fill(int fd, uint32_t nslots, struct taskd_page **out)
     page->abi = TASKD_ABI;
     page->nslots = nslots;
     page->slot_bytes = sizeof(struct taskd_slot);
+    page->hold = TASKD_NO_HOLD;
     for (uint32_t i = 0; i < nslots; i++) {
         page->slots[i].rank = TASKD_NO_RANK;
         rc = alive_init(&page->slots[i].alive);
@@ -154,8 +155,12 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->phase = TASKD_SETUP;
     slot->step = 0;
     slot->heartbeat_ns = 0;
+    slot->usual_ns = 0;
+    slot->until_ns = 0;
     __atomic_store_n(&slot->started, 0, __ATOMIC_RELEASE);
     memset(slot->records, 0, sizeof slot->records);
+    slot->damaged = 0;
+    memset(slot->damages, 0, sizeof slot->damages);
     __atomic_store_n(&slot->seq, 0, __ATOMIC_RELEASE);
     if (locked)
         pthread_mutex_unlock(&slot->alive);
@@ -188,6 +193,30 @@ int taskd_page_pause(struct taskd_page *page, uint32_t index, uint32_t number)
     return 0;
 }
 
+int taskd_page_hold(struct taskd_page *page, uint64_t step)
+{
+    if (page == NULL)
+        return -EINVAL;
+    __atomic_store_n(&page->hold, step, __ATOMIC_RELEASE);
+    return 0;
+}
+
+uint32_t taskd_page_bell(const struct taskd_page *page)
+{
+    return page == NULL ? 0 : __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
+}
+
+int taskd_page_wait_bell(struct taskd_page *page, uint32_t seen, int timeout_ms)
+{
+    if (page == NULL)
+        return -EINVAL;
+    uint64_t deadline = taskd_deadline(timeout_ms);
+    while (taskd_page_bell(page) == seen)
+        if (!taskd_wait(&page->bell, seen, deadline))
+            return 0;
+    return 1;
+}
+
 int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view *view)
 {
     if (!has_slot(page, index) || view == NULL)
@@ -199,6 +228,8 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->incarnation = __atomic_load_n(&slot->incarnation, __ATOMIC_RELAXED);
     view->pause = __atomic_load_n(&slot->pause, __ATOMIC_RELAXED);
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
+    view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
+    view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);
     /* An update takes ~30 ns. A writer that is still inside after this many tries, most of them with the processor given
      * away, is dead or stopped. */
     for (int tries = 0; tries < 1000; tries++) {
@@ -206,6 +237,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
         view->phase = __atomic_load_n(&slot->phase, __ATOMIC_RELAXED);
         view->step = __atomic_load_n(&slot->step, __ATOMIC_RELAXED);
         view->heartbeat_ns = __atomic_load_n(&slot->heartbeat_ns, __ATOMIC_RELAXED);
+        view->usual_ns = __atomic_load_n(&slot->usual_ns, __ATOMIC_RELAXED);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (before % 2 == 0 && __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) == before)
             return 0;
@@ -238,6 +270,14 @@ int taskd_records(const struct taskd_page *page, uint32_t index, struct taskd_re
         out[at] = copy;
     }
     return n;
+}
+
+int taskd_damages(const struct taskd_page *page, uint32_t index, struct taskd_damage *out)
+{
+    if (!has_slot(page, index) || out == NULL)
+        return -EINVAL;
+    const struct taskd_slot *slot = &page->slots[index];
+    return taskd_damage_copy(slot->damages, TASKD_DAMAGES, __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE), out, TASKD_DAMAGES);
 }
 
 int taskd_wait_death(struct taskd_page *page, uint32_t index, int timeout_ms)

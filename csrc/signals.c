@@ -117,6 +117,10 @@ static void die(int sig, siginfo_t *info)
 static void on_fatal(int sig, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
+    if (sig == SIGBUS && taskd_damage_contain(info, instruction_pointer(context))) {
+        errno = saved_errno;
+        return;
+    }
     struct program_action *p = &program[slot_of(sig)];
     struct sigaction next = action_get(p);
     /* si_code > 0: the kernel says so, about an instruction. Such a signal cannot be ignored. */

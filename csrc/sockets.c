@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -31,6 +32,7 @@ static struct {
     uint32_t round;  /* counts begins */
     uint32_t served; /* the round for which the thread is scanning */
     bool stop, stopped;
+    uint32_t limit_ms; /* for TCP_USER_TIMEOUT; 0: connections stay as they are */
     int before_top;
     int count;
 } cover = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -276,6 +278,14 @@ int taskd_sockets_begin(uint32_t era)
     return rc < 0 ? rc : 0;
 }
 
+/* With the lock held. */
+static void limit_covered(void)
+{
+    int limit = (int)cover.limit_ms;
+    for (int i = 0; limit != 0 && i < cover.count; i++)
+        setsockopt(list[i].fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+}
+
 int taskd_sockets_end(void)
 {
     if (taskd_my_slot() == NULL)
@@ -287,6 +297,7 @@ int taskd_sockets_end(void)
         if (rc >= 0) {
             cover.mode = FIXED;
             rc = cover.count;
+            limit_covered();
             if (pause_is_newer())
                 cut_covered();
         } else {
@@ -313,6 +324,30 @@ int taskd_sockets_cut(void)
     int cut = cut_covered();
     pthread_mutex_unlock(&cover.lock);
     return cut;
+}
+
+int taskd_sockets_list(int *fds, int max)
+{
+    if (max < 0 || (fds == NULL && max > 0))
+        return -EINVAL;
+    int n = 0;
+    pthread_mutex_lock(&cover.lock);
+    if (cover.mode == FIXED)
+        for (int i = 0; i < cover.count && n < max; i++)
+            if (socket_inode(list[i].fd) == list[i].inode)
+                fds[n++] = list[i].fd;
+    pthread_mutex_unlock(&cover.lock);
+    return n;
+}
+
+int taskd_sockets_limit(uint32_t milliseconds)
+{
+    if (milliseconds > INT_MAX)
+        return -EINVAL;
+    pthread_mutex_lock(&cover.lock);
+    cover.limit_ms = milliseconds;
+    pthread_mutex_unlock(&cover.lock);
+    return 0;
 }
 
 bool taskd_sockets_building(void)

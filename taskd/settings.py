@@ -26,6 +26,10 @@ class BadSetting(ValueError):
         self.name, self.value, self.allowed, self.remedy = name, value, allowed, remedy
 
 
+HANG_LIMIT = 2.0  # seconds; what a rank may take at least before it counts as hung, however short its steps are
+LINK_LIMIT = 2.0  # seconds without an acknowledgement; the kernel has sent the same three times by then
+
+
 @dataclass(frozen=True)
 class Logging:
     path: str = LOG_PATH
@@ -42,6 +46,8 @@ class Settings:
     job: str
     enabled: bool  # TASKD_PROCESS_ENABLE
     ladder: tuple[str, ...]
+    hang_limit: float | None
+    link_limit: float | None
     logging: Logging
 
 
@@ -54,6 +60,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         job=job_id(environ),
         enabled=enabled(environ),
         ladder=ladder_from(environ),
+        hang_limit=hang_limit(environ),
+        link_limit=link_limit(environ),
         logging=log_settings(environ),
     )
 
@@ -97,6 +105,16 @@ def enabled(environ: Mapping[str, str]) -> bool:
     return _switch(environ, "TASKD_PROCESS_ENABLE", default=True)
 
 
+def hang_limit(environ: Mapping[str, str]) -> float | None:
+    """TASKD_HANG_LIMIT: seconds that a rank may stay without progress at least (three usual steps where that is more); None: off."""
+    return _seconds(environ, "TASKD_HANG_LIMIT", HANG_LIMIT)
+
+
+def link_limit(environ: Mapping[str, str]) -> float | None:
+    """TASKD_LINK_LIMIT: seconds after which a connection between ranks on which nothing is acknowledged is broken; None: off."""
+    return _seconds(environ, "TASKD_LINK_LIMIT", LINK_LIMIT)
+
+
 def log_settings(environ: Mapping[str, str]) -> Logging:
     return Logging(
         path=_get(environ, "TASKD_LOG_PATH") or LOG_PATH,
@@ -138,6 +156,21 @@ def _port(name: str, value: str, text: str, remedy: str) -> int:
 
 def _switch(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _choice(environ, name, ("ON", "OFF"), "ON" if default else "OFF") == "ON"
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float | None:
+    text = _get(environ, name)
+    if text is None:
+        return default
+    if text.lower() == "off":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.1 <= value <= 86400:
+        raise BadSetting(name, text, "seconds from 0.1 to 86400, or off", f"unset it for {default:g}")
+    return value
 
 
 def _choice(environ: Mapping[str, str], name: str, known: tuple[str, ...], default: str) -> str:

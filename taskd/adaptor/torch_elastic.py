@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
 from taskd.agent.supervisor import Supervisor, Verdict
+from taskd.agent.watchdog import Limits
 from taskd.protocol import keys
 
 log = logging.getLogger("taskd.agent")
@@ -44,6 +45,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             job=job,
             manager_wait=float(os.environ.get("TASKD_MANAGER_WAIT", "60")),
             preload=os.environ.get("TASKD_PRELOAD", "on") != "off",
+            limits=Limits(least=settings.hang_limit(os.environ)),
         )
         self._epoch = -1
 

@@ -10,70 +10,38 @@ import contextlib
 import logging
 import os
 import queue
-import shutil
 import signal
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
-from taskd import vault
-from taskd.agent.link import Link
+from taskd import stacks, vault
+from taskd.agent import shared_memory
+from taskd.agent.attention import Attention
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
+from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.replacements import Order, Replacements
+from taskd.agent.watchdog import TRAINING, Limits, Watchdog
 from taskd.core import commands, events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
+from taskd.protocol.link import Link
 
 log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
-BETWEEN_STEPS = 600.0  # seconds that user code between two steps (an evaluation) may take to see a pause
-ROOM = 32 << 20  # bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
+BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
-FIRST_STEPS = 60.0  # seconds, as long as nothing is known of a rank's usual step: the first may compile
-SLOW = 3.0  # a computing rank may take this many usual steps to see a pause
-
-
-@dataclass
-class Rank:
-    """One local rank and its present process."""
-
-    number: int
-    local: int
-    process: Any  # subprocess.Popen or Forked; None between two
-    pidfd: int | None
-    incarnation: int = 0
-    channel: socket.socket | None = None
-    joined: bool = False
-    over: str | None = None  # how its process ended
-    left: events.Position | None = None
-    paused: int = 0  # number of the last pause it reported
-    usual_step: float = 0.0  # seconds
-    seen: tuple[int, float] = (0, 0.0)  # step and time of the last look
-
-
-@dataclass
-class Epoch:
-    """What belongs to one start of all the node's ranks."""
-
-    number: int
-    directory: Path
-    page: core.Page
-    ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
-    generation: int = 0
-    pause: int = 0
-    protected: bool = False
+LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
 
 
 @dataclass(frozen=True)
@@ -87,7 +55,9 @@ class Verdict:
 class Supervisor:
     """See the module docstring. Public methods are called by the launcher's thread."""
 
-    def __init__(self, address: Callable[[], tuple[str, int]], keys: Keys, job: str, manager_wait: float, preload: bool) -> None:
+    def __init__(
+        self, address: Callable[[], tuple[str, int]], keys: Keys, job: str, manager_wait: float, preload: bool, limits: Limits
+    ) -> None:
         self._address, self._keys, self._job, self._manager_wait, self._preload = address, keys, job, manager_wait, preload
         self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -101,6 +71,7 @@ class Supervisor:
         self._old: Epoch | None = None  # stopped, not cleared away yet
         self._link: Link | None = None
         self._replacements = Replacements(self._started, self._forked_ended)
+        self._attention = Attention(self._tell, self._call, Watchdog(limits))
         self._store: Any = None
         self._store_address = ("", 0)
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
@@ -118,9 +89,7 @@ class Supervisor:
         """Make the shared memory of a new epoch and put its names into the ranks' environments, before they are started."""
         self.node = node
         self._drop_epoch()
-        base = _roomy()
-        _clear_away(Path(base or tempfile.gettempdir()))
-        directory = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=base))
+        directory = shared_memory.make()
         page = core.Page.create(str(directory / "page"), len(environments))
         for local, environment in environments.items():
             environment.update(
@@ -135,6 +104,7 @@ class Supervisor:
                 present = os.environ.get("LD_PRELOAD", "")
                 ours = library_path()
                 environment["LD_PRELOAD"] = present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)
+        self._pipes = {local: stacks.pipe(directory, local) for local in environments}
         self._next = Epoch(number, directory, page)
 
     def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]]) -> None:
@@ -142,8 +112,7 @@ class Supervisor:
         epoch = self._next
         self.context = context
         for local, handler in context.subprocess_handlers.items():
-            pidfd = _pidfd(handler.proc.pid)
-            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd)
+            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self._pipes[local])
         if self._store is None:
             self._store, self._store_address = store()
         self._replacements.warm_up({**os.environ, **context.envs[0]})
@@ -154,7 +123,11 @@ class Supervisor:
         if not self._running:
             self._running = True
             self._thread.start()
-        self._call(self._announce)
+        self._call(lambda: self._begun(epoch))
+
+    def _begun(self, epoch: Epoch) -> None:
+        self._attention.begin(epoch)
+        self._announce()
 
     def verdict(self) -> Verdict:
         """What the launcher shall make of its processes now."""
@@ -170,7 +143,7 @@ class Supervisor:
     def dead(self) -> list[Rank]:
         """Ranks whose process has failed, for the launcher's report."""
         epoch = self._epoch
-        return [r for r in epoch.ranks.values() if r.over not in (None, "ended well")] if epoch else []
+        return [r for r in epoch.ranks.values() if r.failed] if epoch else []
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
@@ -209,7 +182,12 @@ class Supervisor:
                 if now >= beat:
                     self._beat(now)
                     beat = now + HEARTBEAT
-                self._turn(link, beat - now)
+                epoch = self._epoch
+                look = self._attention.look(epoch, now) if epoch is not None else None
+                timeout = min(beat, beat if look is None else look) - now
+                self._turn(link, timeout)
+                if time.monotonic() - now > max(timeout, 0.0) + LATE:
+                    self._attention.watchdog.excuse(time.monotonic())
             except Exception:
                 log.exception("the agent's loop goes on after an error")
             if self._closing and self._calls.empty():
@@ -227,9 +205,10 @@ class Supervisor:
             poller.register(zygote.socket, zmq.POLLIN)
         watched: dict[int, Rank] = {}
         for rank in epoch.ranks.values() if epoch else ():
-            if rank.channel is not None:
-                poller.register(rank.channel, zmq.POLLIN)
-                watched[rank.channel.fileno()] = rank
+            for line in (rank.channel, rank.attendant):
+                if line is not None:
+                    poller.register(line, zmq.POLLIN)
+                    watched[line.fileno()] = rank
             if rank.pidfd is not None and rank.over is None:
                 poller.register(rank.pidfd, zmq.POLLIN)
                 watched[rank.pidfd] = rank
@@ -243,8 +222,8 @@ class Supervisor:
                 rank = watched[fd]
                 if fd == rank.pidfd:
                     self._ended(epoch, rank, exit_code(fd))
-                elif rank.channel is not None:
-                    self._hear(epoch, rank)
+                else:
+                    self._hear(epoch, rank, fd)
         if self._listener.fileno() in ready:
             self._accept()
         if zygote is not None and zygote.socket.fileno() in ready:
@@ -261,12 +240,6 @@ class Supervisor:
         assert link is not None
         if epoch is None:
             return
-        for rank in epoch.ranks.values():
-            step = epoch.page.read(rank.local).step
-            if step > rank.seen[0] and rank.seen[1]:
-                rank.usual_step = (now - rank.seen[1]) / (step - rank.seen[0])
-            if step != rank.seen[0] or not rank.seen[1]:
-                rank.seen = (step, now)
         if link.heard:
             self._mind_manager(epoch, link, now)
             return
@@ -285,7 +258,7 @@ class Supervisor:
         """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
         were to be protected train without."""
         waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase == core.PAUSED]
-        failed = [r for r in epoch.ranks.values() if r.over not in (None, "ended well")]
+        failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
         stuck = forming or (epoch.protected and bool(waiting or failed))
         if link.connected or not stuck:
@@ -316,42 +289,56 @@ class Supervisor:
             if uid != os.getuid():
                 raise messages.BadMessage(f"a process of user {uid}")
             hello = messages.decode(connection.recv(messages.MAX_BYTES))
-            if not isinstance(hello, messages.RankHello):
+            if not isinstance(hello, messages.RankHello | messages.AttendantHello):
                 raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
+            first = isinstance(hello, messages.RankHello)
             epoch = self._epoch
-            rank = next((r for r in epoch.ranks.values() if r.number == hello.rank), None) if epoch else None
-            if epoch is None or rank is None or hello.incarnation != rank.incarnation or rank.channel is not None:
+            rank = epoch.find(hello.rank) if epoch else None
+            if epoch is None or rank is None or hello.incarnation != rank.incarnation:
                 raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
+            if (rank.channel if first else rank.attendant) is not None:
+                raise messages.BadMessage(f"rank {hello.rank} is connected already")
         except (OSError, messages.BadMessage) as error:
             log.warning("a connection to the agent's socket was refused: %s", error)
             connection.close()
             return
         connection.setblocking(False)
+        if not first:
+            rank.attendant = connection
+            return
         rank.channel = connection
         threading.Thread(
             target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
         ).start()
         # what came together with the hello is read at the next turn: the socket is ready at once
 
-    def _hear(self, epoch: Epoch, rank: Rank) -> None:
-        assert rank.channel is not None
+    def _hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
+        line = next((c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None)
+        if line is None:
+            return
         try:
-            data = rank.channel.recv(messages.MAX_BYTES)
+            data = line.recv(messages.MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            rank.channel.close()
-            rank.channel = None
+            if line is rank.channel:
+                rank.channel = None
+            else:
+                rank.attendant = None
+            line.close()
             return
         try:
             message = messages.decode(data)
         except messages.BadMessage as error:
             log.error("rank %d sent what is not a message: %s", rank.number, error)
             return
-        if getattr(message, "rank", None) != rank.number or message.incarnation != rank.incarnation:
+        if getattr(message, "rank", None) != rank.number or getattr(message, "incarnation", rank.incarnation) != rank.incarnation:
             log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
+            return
+        if isinstance(message, messages.Here):
+            self._attention.here(epoch, rank, message)
             return
         if isinstance(message, events.RankJoined):
             rank.joined = True
@@ -393,8 +380,7 @@ class Supervisor:
         rank.over = cause
         with contextlib.suppress(OSError):
             rank.left = vault.left_behind(epoch.directory, rank.local)
-        pid = rank.process.pid if rank.process is not None else 0
-        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, pid, cause, view.step, core.PHASES[view.phase])
+        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
         self._tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
 
     # -- what the manager orders -------------------------------------------------------------------------------------------------
@@ -417,17 +403,27 @@ class Supervisor:
                 with self._lock:
                     epoch.protected = True
             self._tell_ranks(epoch, order)
+        elif isinstance(order, commands.RollCall):
+            self._attention.roll_call(epoch, order)
+        elif isinstance(order, commands.AskSteps):
+            self._attention.ask_steps(epoch, self.node)
+        elif isinstance(order, (commands.Hold, commands.Continue)):
+            self._attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
+            self._tell_ranks(epoch, order)
+        elif isinstance(order, messages.Inject):
+            self._attention.inject(epoch, order)
         elif isinstance(order, (commands.Replace, commands.Kill)):
-            rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None)
+            rank = epoch.find(order.rank)
             if rank is None:
                 log.error("the manager speaks of rank %d, which is not on this node", order.rank)
             elif isinstance(order, commands.Replace):
                 self._replace(epoch, rank, order.incarnation)
             elif order.incarnation == rank.incarnation and rank.over is None:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
-                self._kill(rank)
-                if rank.process is None:  # it has not been started yet, and will be killed when it is
-                    self._ended(epoch, rank, -signal.SIGKILL)
+                if order.stacks and rank.process is not None:
+                    self._attention.with_stacks(epoch, rank, lambda: self._end(epoch, rank, order.incarnation))
+                else:
+                    self._end(epoch, rank, order.incarnation)
         elif isinstance(order, commands.RestartAll):
             if dict(order.epochs).get(self.node) == epoch.number:
                 self._decide(Verdict("restart", order.reason))
@@ -444,28 +440,33 @@ class Supervisor:
         epoch.page.pause(order.pause)
         for rank in epoch.ranks.values():
             self._tell_rank(rank, order)
+        now = time.monotonic()
         for rank in epoch.ranks.values():
             if rank.over is not None or rank.paused >= order.pause or not rank.joined:
                 continue
-            phase = epoch.page.read(rank.local).phase
-            inside = SLOW * rank.usual_step if rank.usual_step else FIRST_STEPS
-            allowance = BETWEEN_STEPS if phase in (core.COMMITTED, core.SETUP, core.DONE) else inside
-            self._tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(allowance)))
+            view = epoch.page.read(rank.local)
+            if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
+                # user code may take what it has left before it counts as hung, anywhere; the manager adds its own grace
+                left = self._attention.watchdog.left(view, now) if view.phase in (*TRAINING, core.COMMITTED) else BETWEEN_STEPS
+                self._tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
+
+    def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
+            return
+        self._kill(rank)
+        if rank.process is None:  # it has not been started yet, and will be killed when it is
+            self._ended(epoch, rank, -signal.SIGKILL)
 
     def _replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
             return  # repeated
         if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
             self._kill(rank)
-        if rank.channel is not None:
-            rank.channel.close()
-            rank.channel = None
-        if rank.pidfd is not None:
-            os.close(rank.pidfd)
+        rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
             self._retired.append(rank.process)
         rank.process = None  # what is still told about the old one is not about the new one
-        rank.pidfd, rank.over, rank.incarnation, rank.joined = None, None, incarnation, True
+        rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         try:
             epoch.page.reset(rank.local)
         except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
@@ -525,8 +526,8 @@ class Supervisor:
                 waiting=tuple(r.number for r in ranks if r.over is None and epoch.page.read(r.local).phase == core.PAUSED)
                 if epoch.protected
                 else (),
-                dead=tuple(r.number for r in ranks if r.over not in (None, "ended well")),
-                left=tuple(r.left for r in ranks if r.over not in (None, "ended well")),
+                dead=tuple(r.number for r in ranks if r.failed),
+                left=tuple(r.left for r in ranks if r.failed),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
             )
@@ -548,42 +549,9 @@ class Supervisor:
 
     def _drop_epoch(self) -> None:
         for epoch in (self._epoch, self._old):
-            if epoch is None:
-                continue
-            for rank in epoch.ranks.values():
-                if rank.channel is not None:
-                    rank.channel.close()
-                if rank.pidfd is not None:
-                    os.close(rank.pidfd)
-                rank.channel, rank.pidfd = None, None
-            shutil.rmtree(epoch.directory, ignore_errors=True)
+            if epoch is not None:
+                epoch.drop()
         self._epoch = self._old = None
-
-
-def _roomy() -> str | None:
-    """Where the node's shared memory is made: /dev/shm, or the directory for temporary files where that is full or read-only."""
-    try:
-        found = os.statvfs("/dev/shm")
-        free = found.f_bavail * found.f_frsize
-        if os.access("/dev/shm", os.W_OK) and not found.f_flag & os.ST_RDONLY and free >= ROOM:
-            return "/dev/shm"
-        log.warning("/dev/shm is read-only or has only %d MiB free: %s is used, which is slower", free >> 20, tempfile.gettempdir())
-    except OSError as error:
-        log.warning("/dev/shm cannot be used (%s): %s is used, which is slower", error, tempfile.gettempdir())
-    return None
-
-
-def _prefix() -> str:
-    """Names a directory by the space in which its agent's pid means something: containers may share /dev/shm."""
-    return f"taskd-{os.stat('/proc/self/ns/pid').st_ino}-"
-
-
-def _clear_away(base: Path) -> None:
-    """Remove what agents that were killed have left."""
-    for directory in base.glob(f"{_prefix()}*"):
-        pid = directory.name.removeprefix(_prefix()).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -6,10 +6,14 @@ import importlib
 
 import click
 
+# name: (module, what it holds the command as, help)
 COMMANDS = {
-    "run": "torchrun with taskd inside: taskd run [options] <torchrun arguments>",
-    "demo": "train a small GPT, kill a rank, and compare with an undisturbed run",
-    "status": "the incidents of a job, from its journal",
+    "run": ("run", "command", "torchrun with taskd inside: taskd run [options] <torchrun arguments>"),
+    "demo": ("demo", "command", "train a small GPT, kill a rank, and compare with an undisturbed run"),
+    "status": ("status", "command", "the incidents of a job, from its journal"),
+    "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
+    "continue": ("pause", "resume", "let the ranks that were paused go on"),
+    "inject": ("inject", "command", "make a fault on purpose in a running job: a memory page, a link"),
 }
 
 
@@ -20,12 +24,13 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"taskd.cli.{name}").command
+        module, attribute, _ = COMMANDS[name]
+        command: click.Command = getattr(importlib.import_module(f"taskd.cli.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, help) for name, (_, _, help) in COMMANDS.items()])
 
 
 @click.group(cls=_Lazy)

@@ -100,8 +100,8 @@ def _listens(host: str, port: int) -> bool:
 
 def _is_ours(host: str, port: int) -> bool:
     """Whether a manager of this job answers there: it asks an agent that it does not know who it is."""
-    from taskd.agent.link import Link
     from taskd.protocol import keys, messages
+    from taskd.protocol.link import Link
 
     job = settings.job_id(os.environ)
     link = Link((host, port), keys.for_job(job, os.environ), job, 0)

@@ -26,11 +26,12 @@ class Replace:
 
 @dataclass(frozen=True)
 class Kill:
-    """End the process of `rank`, if it is still `incarnation`."""
+    """End the process of `rank`, if it is still `incarnation`. `stacks`: first have it write down where its threads are."""
 
     rank: int
     incarnation: int
     reason: str
+    stacks: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,39 @@ class Release:
     """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier step."""
 
     step: int
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """Every rank says how far it has come; agents answer for those that do not."""
+
+    call: int
+
+
+@dataclass(frozen=True)
+class AskSteps:
+    """Every agent says which step nobody on its node has begun."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Every rank stops before `step`; one that has begun it says so."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Ranks that are held go on, and nobody stops any more."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To whoever made `request`."""
+
+    request: str
+    ok: bool
+    text: str
 
 
 @dataclass(frozen=True)
@@ -115,4 +149,22 @@ class Closed:
     began: float
 
 
-Command = Pause | Replace | Kill | Rebuild | Restore | Resume | Release | RestartAll | GiveUp | End | Note | Closed
+Command = (
+    Pause
+    | Replace
+    | Kill
+    | Rebuild
+    | Restore
+    | Resume
+    | Release
+    | RollCall
+    | AskSteps
+    | Hold
+    | Continue
+    | Answer
+    | RestartAll
+    | GiveUp
+    | End
+    | Note
+    | Closed
+)

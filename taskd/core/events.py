@@ -85,6 +85,57 @@ class CollectiveFailed:
 
 
 @dataclass(frozen=True)
+class RankFaulted:
+    """A living rank's device, memory or link is at fault and the rank, or its agent, knows which; the rank waits for orders.
+
+    `fault`: one of the documented fault types, an index into FAULTS. `page`: address of the memory page, 0 where there is none.
+    """
+
+    rank: int
+    incarnation: int
+    step: int
+    fault: int
+    text: str
+    page: int = 0
+
+
+MEMORY, OTHER, NETWORK = 0, 1, 2
+FAULTS = ("on-chip memory", "other", "network")  # the documented fault types, by number
+
+
+@dataclass(frozen=True)
+class RankStalled:
+    """The rank has made no progress for `seconds`, longer than its limit; it may be the one at fault or wait for it."""
+
+    rank: int
+    incarnation: int
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankPresent:
+    """A rank's answer to roll call `call`; its agent answers for one that does not (`answered` False).
+
+    `collectives`: how many it has begun in this attempt. `waiting`: it is where ranks wait for the others on purpose (paused, held,
+    finished). `overdue`: it has made no progress for `seconds`, longer than its limit. `cpu`: processor time used so far, in
+    seconds. `where`: phase, or the state of its process, in words.
+    """
+
+    rank: int
+    incarnation: int
+    call: int
+    answered: bool
+    step: int
+    collectives: int
+    waiting: bool
+    overdue: bool
+    seconds: float
+    cpu: float
+    where: str
+
+
+@dataclass(frozen=True)
 class Position:
     """Where a rank stands, in steps of its training loop. Sets are steps whose record is complete and checked.
 
@@ -104,12 +155,13 @@ class Position:
 
 @dataclass(frozen=True)
 class RankPaused:
-    """The rank has left its collectives for pause number `pause` and waits for orders."""
+    """The rank has left its collectives for pause number `pause` and waits for orders. `unfit`: why its process cannot go on."""
 
     rank: int
     incarnation: int
     pause: int
     position: Position
+    unfit: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,6 +229,46 @@ class RankFinished:
 
 
 @dataclass(frozen=True)
+class HoldRequested:
+    """Somebody wants all ranks to stop at one step boundary; `request` names whom to answer."""
+
+    request: str
+
+
+@dataclass(frozen=True)
+class ContinueRequested:
+    """Held ranks may go on."""
+
+    request: str
+
+
+@dataclass(frozen=True)
+class StepsBegun:
+    """A node's answer to AskSteps: no rank on it has begun `step` or a later one."""
+
+    node: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RankHeld:
+    """The rank has stopped before `step`, as it was told to."""
+
+    rank: int
+    incarnation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RankPassed:
+    """The rank had begun `step` when it was told to stop before it."""
+
+    rank: int
+    incarnation: int
+    step: int
+
+
+@dataclass(frozen=True)
 class RankEnded:
     """The rank's process has ended well."""
 
@@ -197,6 +289,9 @@ Event = (
     | RankDied
     | RankRaised
     | CollectiveFailed
+    | RankFaulted
+    | RankStalled
+    | RankPresent
     | RankPaused
     | RankBusy
     | RankReady
@@ -205,6 +300,11 @@ Event = (
     | RankFailed
     | StepCommitted
     | RankFinished
+    | HoldRequested
+    | ContinueRequested
+    | StepsBegun
+    | RankHeld
+    | RankPassed
     | RankEnded
     | Tick
 )
@@ -217,16 +317,18 @@ class Settings:
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
-    confirm: float = 0.3  # a collective failed, nobody is known dead: a death is told within ~1 ms on the same node
     pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
-    pause: float = 10.0  # agents ask for more where a step usually takes longer (RankBusy)
+    pause: float = 2.0  # agents ask for more for ranks that are in user code and within their limit (RankBusy)
     replace: float = 120.0  # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     rebuild: float = 20.0  # 16 ranks need 0.2 s
     restore: float = 120.0  # ~4 GB/s on a node
     resume: float = 300.0  # the first step may be long; a hang in it is the watchdog's business, this is the last net
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     replacements: int = 3  # deaths of a rank's replacements in one incident before the strategy is given up
-    rounds: int = 12  # pauses in one incident, beyond one for each rank replaced, before the strategy is given up
+    rounds: int = 12  # pauses under one strategy before it is given up; two more for each rank that is replaced, or shall be
+    failures: int = 2  # times that a rank may fail at a rebuild or restore in one incident before its process is replaced
+    roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
+    between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
 
     def __post_init__(self) -> None:

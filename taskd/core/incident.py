@@ -1,23 +1,32 @@
-"""The phases of an incident and every move between them, in one table.
+"""The phases of an incident and every move between them, in one table; and what is kept about one incident.
 
-Theory of operation. An incident is one fault and all that is done about it. DETECT waits a moment for the reason
-where only a symptom is known (a collective failed, nobody is known dead). PAUSE brings every living rank out of its
-collectives; its number is the round of the incident. DECIDE is not waited in: it is the call of `repair.plan` on the
-ranks' reports. Replacements are started when a death becomes known, in whatever phase; REPLACE waits until the last
-of them has run its script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE
-brings every rank's state to the start of the step, RESUME lasts until every rank has committed that step; then the
-incident is CLOSED.
+Theory of operation. An incident is one fault and all that is done about it. DETECT is its first moment, in which the
+strategy is chosen; what has to be found out first (who of the ranks that make no progress is at fault) is found out
+before there is an incident. PAUSE brings every living rank out of its collectives; its number is the round of the
+incident. A reason that becomes known only now (the death behind a failed collective) is a fault of the next round.
+DECIDE is not waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a death
+becomes known, in whatever phase; REPLACE waits until the last of them has run its script up to the first attempt.
+REBUILD makes the communicators of a new generation, RESTORE brings every rank's state to the start of the step,
+RESUME lasts until every rank has committed that step; then the incident is CLOSED.
+
+A rank whose process cannot be kept is *condemned*: it is killed at the start of a round, PAUSE waits for its death, and
+the death starts the next round, in which it is replaced.
 
 A further fault, in any phase, joins the incident and starts the next round at PAUSE: what had been done in the round
 is done again, because a rebuild that lost a member is void. A phase that passes its deadline names the ranks it is
-waiting for: these are ended, and their deaths are faults of the next round; in REPLACE the strategy itself has
-failed. FAILED takes the next rung of the ladder: another round under another strategy, or ENDED. What does not fit
-the table: a fault before every rank is protected never opens an incident (the launcher restarts all).
+waiting for, and these are condemned; where it waits for replacements to start, or for condemned ranks to die, the
+strategy itself has failed. FAILED takes the next rung of the ladder: another round under another strategy, or ENDED.
+What does not fit the table: a fault before every rank is protected never opens an incident (the launcher restarts all).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
+
+from taskd.core import repair
+from taskd.core.events import Position, Timeline
 
 
 class Phase(Enum):
@@ -36,7 +45,7 @@ class Phase(Enum):
 class Move(Enum):
     FAULT = "fault"  # a rank died, or failed at what it was told
     DEADLINE = "deadline"  # the phase's time is up
-    SPENT = "spent"  # too many rounds, or too many deaths of replacements, or the same exception again
+    SPENT = "spent"  # the strategy can do no more: too many rounds or deaths, the same again, or it does not fit the damage
     PAUSED = "all paused"
     PLANNED = "planned"
     REFUSED = "refused"
@@ -50,28 +59,62 @@ class Move(Enum):
 
 
 TABLE: dict[Phase, dict[Move, Phase]] = {
-    Phase.DETECT: {Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
+    Phase.DETECT: {Move.FAULT: Phase.PAUSE, Move.SPENT: Phase.FAILED},
     Phase.PAUSE: {Move.PAUSED: Phase.DECIDE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
     Phase.DECIDE: {Move.PLANNED: Phase.REPLACE, Move.REFUSED: Phase.FAILED},
     Phase.REPLACE: {Move.READY: Phase.REBUILD, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
-    Phase.REBUILD: {Move.REBUILT: Phase.RESTORE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.REBUILD, Move.SPENT: Phase.FAILED},
+    Phase.REBUILD: {Move.REBUILT: Phase.RESTORE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
     Phase.RESTORE: {
         Move.RESTORED: Phase.RESUME,
         Move.DIFFERENT: Phase.FAILED,
         Move.FAULT: Phase.PAUSE,
-        Move.DEADLINE: Phase.RESTORE,
+        Move.DEADLINE: Phase.PAUSE,
         Move.SPENT: Phase.FAILED,
     },
-    Phase.RESUME: {Move.COMMITTED: Phase.CLOSED, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.RESUME, Move.SPENT: Phase.FAILED},
+    Phase.RESUME: {Move.COMMITTED: Phase.CLOSED, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
     Phase.FAILED: {Move.CLIMBED: Phase.PAUSE, Move.STOPPED: Phase.ENDED},
     Phase.CLOSED: {},
     Phase.ENDED: {},
 }
 
-PASSING = frozenset({Phase.DECIDE, Phase.FAILED})  # left within the same call, so without a deadline
+PASSING = frozenset({Phase.DETECT, Phase.DECIDE, Phase.FAILED})  # left within the same call, so without a deadline
 FINAL = frozenset({Phase.CLOSED, Phase.ENDED})
 
 
 def after(phase: Phase, move: Move) -> Phase:
     """The phase that `move` leads to. Raises KeyError for a move that the table does not have: a bug, not a fault."""
     return TABLE[phase][move]
+
+
+@dataclass
+class Incident:
+    number: int
+    began: float
+    faults: list[str] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    phase: Phase = Phase.DETECT
+    deadline: float = 0.0
+    # the ladder
+    strategy: str = ""
+    failed: list[str] = field(default_factory=list)  # strategies
+    tried: list[str] = field(default_factory=list)  # in words
+    # ranks, over all rounds
+    replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
+    new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state so far
+    condemned: dict[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
+    killed: dict[int, float] = field(default_factory=dict)  # of these, who has been told to be ended, and when
+    hung: set[int] = field(default_factory=set)  # of these, whose stacks are wanted
+    failures: Counter[int] = field(default_factory=Counter)  # rank -> rebuilds or restores that failed on its present process
+    ready: set[int] = field(default_factory=set)  # replacements that wait for orders
+    # rounds
+    rounds: int = 0
+    first: int = 0  # rounds before the present strategy's first
+    asked_again: bool = False
+    broken: bool = False  # the last fault was that communication failed, and nobody is known to be the cause
+    suspects: dict[int, str] = field(default_factory=dict)  # condemned when all have paused and nothing else has been found
+    # this round
+    reports: dict[int, Position] = field(default_factory=dict)
+    plan: repair.Plan | None = None
+    rebuilt: set[int] = field(default_factory=set)
+    restored: dict[int, str] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)

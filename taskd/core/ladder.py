@@ -6,8 +6,8 @@ dump, exit. `exit` always stands at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 AVAILABLE = frozenset({"retry", "recover-in-place", "exit"})
@@ -37,6 +37,7 @@ class Damage:
     lost_nodes: frozenset[int]  # nodes whose agent is gone
     protected: bool  # every rank had called protect() and begun its loop
     ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
+    condemned: Mapping[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,15 @@ class Rung:
     skipped: tuple[str, ...] = ()  # "strategy: why not" of the rungs passed over
 
 
-def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = ()) -> Rung:
-    """The first configured rung that fits `damage` and has not failed in this incident."""
-    spent = set(failed)
+def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at: str = "") -> Rung:
+    """The first configured rung that fits `damage`, from `at` on, where the incident stands, and above all that have `failed` in it."""
+    rungs, spent = list(ladder), set(failed)
+    lowest = max((i + (strategy in spent) for i, strategy in enumerate(rungs) if strategy in spent or strategy == at), default=0)
     skipped: list[str] = []
-    for strategy in ladder:
+    for number, strategy in enumerate(rungs):
         why_not = "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
+        if why_not is None and number < lowest:
+            why_not = "the incident has gone past it"
         if why_not is None:
             return Rung(strategy, _because(strategy, damage), tuple(skipped))
         skipped.append(f"{strategy}: {why_not}")
@@ -69,6 +73,9 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
         return f"rank {min(damage.ended)} has ended already, the job is past its last step"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
+    if strategy == "retry" and damage.condemned:
+        rank = min(damage.condemned)
+        return f"it keeps every process, and that of rank {rank} cannot be kept: {damage.condemned[rank]}"
     if damage.lost_nodes:
         return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
     return None
@@ -78,7 +85,7 @@ def _because(strategy: str, damage: Damage) -> str:
     if strategy == "retry":
         return "every process is alive: rebuild the communicators and repeat the step"
     if strategy == "recover-in-place":
-        dead = sorted(damage.dead)
+        dead = sorted(damage.dead | set(damage.condemned))
         if not dead:
             return "no process is missing: rebuild the communicators and repeat the step"
         return f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the same node"

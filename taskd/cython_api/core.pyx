@@ -6,6 +6,7 @@ import time
 from collections import namedtuple
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy
 
@@ -19,11 +20,23 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_COMMITTED
         TASKD_PAUSED
         TASKD_DONE
+        TASKD_HELD
+        TASKD_FETCHING
+        TASKD_DAMAGES
+        TASKD_DAMAGES_LISTED
+        TASKD_DAMAGE_REGISTERED
+        TASKD_DAMAGE_ALLOCATED
+        TASKD_MEMORY_TENSORS
+        TASKD_MEMORY_SHARED
+        TASKD_ALLOCATION_TENSOR
+        TASKD_ALLOCATION_GLOO
         TASKD_RECORD_SIGNAL
         TASKD_RECORD_EXIT
         TASKD_RECORD_ABORT
     uint64_t TASKD_ALL_DONE
     uint32_t TASKD_NO_RANK
+    uint64_t TASKD_NO_HOLD
+    uint64_t TASKD_SCRATCH
 
     struct taskd_page:
         uint32_t nslots
@@ -34,24 +47,36 @@ cdef extern from "libtaskd.h" nogil:
         uint32_t phase
         uint64_t step, addr, ip, mono_ns, order
 
+    struct taskd_damage:
+        uint64_t addr, bytes, base, size, born, mono_ns
+        uint32_t kind
+        int32_t tid
+        uint64_t number
+
     struct taskd_view:
         uint32_t rank, phase, incarnation, pause
         int32_t pid
         uint32_t attached
-        uint64_t step, heartbeat_ns, started
+        uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
 
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
     int taskd_page_unmap(taskd_page *page)
     int taskd_slot_reset(taskd_page *page, uint32_t slot)
     int taskd_page_pause(taskd_page *page, uint32_t slot, uint32_t number)
+    int taskd_page_hold(taskd_page *page, uint64_t step)
+    uint32_t taskd_page_bell(const taskd_page *page)
+    int taskd_page_wait_bell(taskd_page *page, uint32_t seen, int timeout_ms)
     int taskd_read(const taskd_page *page, uint32_t slot, taskd_view *view)
     int taskd_records(const taskd_page *page, uint32_t slot, taskd_record *out)
+    int taskd_damages(const taskd_page *page, uint32_t slot, taskd_damage *out)
     int taskd_wait_death(taskd_page *page, uint32_t slot, int timeout_ms)
     int taskd_attach(const char *path, uint32_t slot)
     int taskd_detach()
     int taskd_slot_number()
     int taskd_preloaded()
     int taskd_progress(uint64_t step, uint32_t phase)
+    int taskd_patience(uint64_t seconds)
+    uint64_t taskd_hold_step()
     int taskd_started(uint64_t step)
     int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
     uint32_t taskd_pause_number()
@@ -60,7 +85,20 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_sockets_end()
     int taskd_sockets_clear()
     int taskd_sockets_cut()
+    int taskd_sockets_list(int *fds, int max)
+    int taskd_sockets_limit(uint32_t milliseconds)
     int taskd_torn()
+    int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
+    uint64_t taskd_damaged()
+    int taskd_damage_list(taskd_damage *out, int max)
+    void taskd_damage_accept(uint64_t count)
+    int taskd_spoiled()
+    void taskd_attempt(uint64_t number)
+    void taskd_scratch(int on)
+    int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born)
+    int taskd_poison(void *address)
+    int taskd_poison_next(int kind)
+    uint64_t taskd_poisoned()
     void taskd_store_release(uint64_t *address, uint64_t value)
     uint64_t taskd_load_acquire(const uint64_t *address)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
@@ -68,7 +106,7 @@ cdef extern from "libtaskd.h" nogil:
 
 
 cdef extern from "errno.h" nogil:
-    int EAGAIN, ENOLCK, ENOTCONN, EPROTO, EBUSY, EALREADY, EPERM, ETIMEDOUT
+    int EAGAIN, ENOLCK, ENOTCONN, EPROTO, EBUSY, EALREADY, EPERM, ETIMEDOUT, ENOSYS, EOPNOTSUPP
 
 SETUP = TASKD_SETUP
 COMPUTING = TASKD_COMPUTING
@@ -76,15 +114,29 @@ UPDATING = TASKD_UPDATING
 COMMITTED = TASKD_COMMITTED
 PAUSED = TASKD_PAUSED
 DONE = TASKD_DONE
-PHASES = ("setup", "computing", "updating", "committed", "paused", "done")
+HELD = TASKD_HELD
+FETCHING = TASKD_FETCHING
+PHASES = ("setup", "computing", "updating", "committed", "paused", "done", "held", "fetching")
+
+TENSORS = TASKD_MEMORY_TENSORS
+SHARED = TASKD_MEMORY_SHARED
+ALLOCATION_TENSOR = TASKD_ALLOCATION_TENSOR
+ALLOCATION_GLOO = TASKD_ALLOCATION_GLOO
+SCRATCH = TASKD_SCRATCH
 
 ALL_DONE = TASKD_ALL_DONE
 ABI = taskd_abi()
 MAX_SLOTS = 4096
 
-View = namedtuple("View", "rank pid incarnation attached step phase heartbeat_ns started pause consistent")
+View = namedtuple(
+    "View",
+    "rank pid incarnation attached step phase heartbeat_ns started pause consistent usual_ns until_ns damaged",
+    defaults=(0, 0, 0),
+)
 
 _RECORD_KINDS = {TASKD_RECORD_SIGNAL: "signal", TASKD_RECORD_EXIT: "exit", TASKD_RECORD_ABORT: "abort"}
+
+_DAMAGE_KINDS = {TASKD_DAMAGE_REGISTERED: "registered", TASKD_DAMAGE_ALLOCATED: "allocated"}
 
 _MEANING = {
     ENOTCONN: "this process has claimed no slot (attach first, or start it with TASKD_SLOT and TASKD_PAGE set)",
@@ -98,6 +150,23 @@ _MEANING = {
 cdef object failure(int rc, what):
     """What happened to which thing, with the remedy where errno's own words do not say it."""
     return OSError(-rc, f"{what}: {_MEANING.get(-rc) or os.strerror(-rc)}")
+
+
+cdef list described(const taskd_damage *damages, int n):
+    return [
+        {
+            "addr": damages[i].addr,
+            "bytes": damages[i].bytes,
+            "base": damages[i].base,
+            "size": damages[i].size,
+            "born": damages[i].born,
+            "mono_ns": damages[i].mono_ns,
+            "kind": _DAMAGE_KINDS.get(damages[i].kind, "unknown"),
+            "tid": damages[i].tid,
+            "number": damages[i].number,
+        }
+        for i in range(n)
+    ]
 
 
 # Waits are cut into slices, so that Ctrl-C and other Python signal handlers get their turn.
@@ -202,6 +271,9 @@ cdef class Page:
             None if v.started == 0 else (ALL_DONE if v.started == TASKD_ALL_DONE else v.started - 1),
             v.pause,
             rc == 0,
+            v.usual_ns,
+            v.until_ns,
+            v.damaged,
         )
 
     def records(self, slot):
@@ -226,6 +298,49 @@ cdef class Page:
             }
             for i in range(n)
         ]
+
+    def damages(self, slot):
+        """The newest pages that a rank lost and replaced (up to 4), oldest first. `read(slot).damaged` counts all."""
+        cdef taskd_damage out[TASKD_DAMAGES]
+        self.use(slot)
+        cdef int n = taskd_damages(self.page, slot, out)
+        if n < 0:
+            raise failure(n, f"damages of slot {slot} of state page {self.path}")
+        return described(out, n)
+
+    def hold(self, step):
+        """Ask every rank to stop before it begins `step`; None takes that back."""
+        self.use(0)
+        taskd_page_hold(self.page, TASKD_NO_HOLD if step is None else step)
+
+    def bell(self):
+        """A number that changes whenever a rank loses a page. Read it before `read` and pass it to `wait_bell`."""
+        self.use(0)
+        return taskd_page_bell(self.page)
+
+    def wait_bell(self, uint32_t seen, timeout_ms=-1):
+        """Wait until the bell is another than `seen`: True. False after `timeout_ms` (< 0: no limit)."""
+        self.use(0)
+        cdef int rc, part
+        cdef object deadline = None if timeout_ms < 0 else time.monotonic() + timeout_ms / 1000
+        self.users += 1
+        try:
+            while True:
+                part = slice_of(deadline)
+                with nogil:
+                    rc = taskd_page_wait_bell(self.page, seen, part)
+                if rc < 0:
+                    raise failure(rc, f"bell of state page {self.path}")
+                if rc == 1:
+                    return True
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                PyErr_CheckSignals()
+                self.use(0)
+        finally:
+            self.users -= 1
+            if self.closing:
+                self.unmap()
 
     def wait_death(self, slot, timeout_ms=-1):
         """Wait until the rank in `slot` is dead: True. False after `timeout_ms` (< 0: no limit). OSError ENOLCK when nobody
@@ -294,6 +409,19 @@ def progress(uint64_t step, uint32_t phase):
     cdef int rc = taskd_progress(step, phase)
     if rc < 0:
         raise failure(rc, f"progress to step {step}")
+
+
+def patience(uint64_t seconds):
+    """Ask not to be called hung for so long from now on; 0: no more."""
+    cdef int rc = taskd_patience(seconds)
+    if rc < 0:
+        raise failure(rc, f"patience for {seconds} s")
+
+
+def hold_step():
+    """The step before which this rank is asked to stop, or None."""
+    cdef uint64_t step = taskd_hold_step()
+    return None if step == TASKD_NO_HOLD else step
 
 
 def started(uint64_t step):
@@ -381,6 +509,122 @@ def sockets_cut():
     with nogil:
         rc = taskd_sockets_cut()
     return rc
+
+
+def sockets_list():
+    """The descriptors that are covered since `sockets_end`, those of connections that have ended meanwhile included."""
+    cdef int room = 64, n
+    cdef int *fds = NULL
+    while True:
+        fds = <int *>PyMem_Malloc(room * sizeof(int))
+        if fds == NULL:
+            raise MemoryError()
+        try:
+            n = taskd_sockets_list(fds, room)
+            if n < room:
+                return [fds[i] for i in range(n)]
+        finally:
+            PyMem_Free(fds)
+        room *= 4
+
+
+def sockets_limit(uint32_t milliseconds):
+    """From the next `sockets_end` on, the kernel ends a covered connection on which nothing that was sent is acknowledged for so
+    long; 0: connections stay as they are."""
+    cdef int rc = taskd_sockets_limit(milliseconds)
+    if rc < 0:
+        raise failure(rc, f"limit of {milliseconds} ms for connections, which is 0 to 2147483647")
+
+
+def register_memory(int kind, ranges):
+    """Replace the list of (address, nbytes) that may lose a page without the process dying. `kind` is TENSORS, for private memory,
+    or SHARED, for mappings of a file in /dev/shm. Register anew before any of it is given back."""
+    if kind != TASKD_MEMORY_TENSORS and kind != TASKD_MEMORY_SHARED:
+        raise ValueError(f"memory of kind {kind}; it is TENSORS ({TENSORS}) or SHARED ({SHARED})")
+    cdef size_t n = len(ranges), i = 0
+    cdef uint64_t *pairs = <uint64_t *>PyMem_Malloc((2 * n if n > 0 else 1) * sizeof(uint64_t))
+    if pairs == NULL:
+        raise MemoryError()
+    cdef int rc
+    try:
+        for address, nbytes in ranges:
+            if i == n:
+                raise ValueError("the list of ranges grew while it was read")
+            pairs[2 * i] = address
+            pairs[2 * i + 1] = nbytes
+            i += 1
+        rc = taskd_memory_register(kind, pairs, i)
+    finally:
+        PyMem_Free(pairs)
+    if rc < 0:
+        raise failure(rc, f"{n} ranges of memory")
+
+
+def damaged():
+    """How many pages this process has lost and replaced since it claimed its slot."""
+    return taskd_damaged()
+
+
+def damages():
+    """The newest of them (up to 64), oldest first."""
+    cdef taskd_damage out[TASKD_DAMAGES_LISTED]
+    cdef int n = taskd_damage_list(out, TASKD_DAMAGES_LISTED)
+    return described(out, n)
+
+
+def accept_damage(uint64_t count):
+    """What was lost by damages up to number `count` has been put back."""
+    taskd_damage_accept(count)
+
+
+def spoiled():
+    """Why what was computed must not be used: 1 torn, 2 damaged and not accepted, 3 both; 0: it may be."""
+    return taskd_spoiled()
+
+
+def attempt(uint64_t number):
+    """Allocations from here on are born in attempt `number`."""
+    taskd_attempt(number)
+
+
+def scratch(bint on):
+    """While on, allocations of this thread are born as SCRATCH: every repair makes them again."""
+    taskd_scratch(on)
+
+
+def allocation_of(uint64_t address):
+    """(base, size, born) of the followed allocation that holds the address, or None."""
+    cdef uint64_t base, size, born
+    return (base, size, born) if taskd_allocation_of(address, &base, &size, &born) == 1 else None
+
+
+_NO_POISON = {
+    ENOSYS: "this kernel is built without userfaultfd",
+    EOPNOTSUPP: "this kernel cannot poison a page (userfaultfd's UFFDIO_POISON); Linux 6.6 and newer can",
+    EPERM: "userfaultfd is forbidden here, by a container's seccomp profile for example; from Linux 6.6 on a process may do this",
+}
+
+
+def poison(uintptr_t address):
+    """Make a memory error: the page that holds the address loses its content, and the next touch is a real SIGBUS."""
+    cdef int rc
+    with nogil:
+        rc = taskd_poison(<void *>address)
+    if rc < 0:
+        raise OSError(-rc, f"poison the page of {address:#x}: {_NO_POISON.get(-rc) or os.strerror(-rc)}")
+
+
+def poison_next(kind):
+    """Poison the next allocation of that kind, ALLOCATION_TENSOR or ALLOCATION_GLOO, as it is handed out; 0 or None: do not."""
+    cdef int rc = taskd_poison_next(kind or 0)
+    if rc < 0:
+        raise ValueError(f"allocation of kind {kind}; it is ALLOCATION_TENSOR ({ALLOCATION_TENSOR}), ALLOCATION_GLOO "
+                         f"({ALLOCATION_GLOO}) or 0")
+
+
+def poisoned():
+    """How many allocations were poisoned so."""
+    return taskd_poisoned()
 
 
 # Addresses come from numpy, torch or mmap as integers. Nothing can be checked about them here but what is checked.

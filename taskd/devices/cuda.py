@@ -1,23 +1,85 @@
-"""CUDA tensors and NCCL. Recovery is run on gloo in this version; this adapter names errors and aborts communicators."""
+"""CUDA tensors and NCCL.
+
+A rank that is blocked, in a collective or waiting for the device, is freed by aborting its NCCL communicators from another
+thread: their kernels end, and later calls raise. After an error of the CUDA context itself every call repeats it ("must be
+terminated and relaunched", driver_types.h), so `clean` gives such a process up.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from typing import Any
+
 import torch
-import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
-from taskd.devices.device import Device, causes, is_distributed_error
+from taskd.devices import tables
+from taskd.devices.device import Device, DeviceLost, Lost
+from taskd.devices.faults import Fault, first_line
 
-_NCCL_MARKS = ("NCCL error", "NCCL communicator was aborted", "ncclRemoteError", "ncclSystemError", "ncclInternalError")
+log = logging.getLogger("taskd.devices")
+
+CONTEXT_LOST = frozenset(row.name for row in tables.CUDA if row.type is not None)
 
 
 class Cuda(Device):
-    def communication_failure(self, error: BaseException) -> bool:
-        return any(
-            is_distributed_error(e) or (isinstance(e, RuntimeError) and any(mark in str(e) for mark in _NCCL_MARKS)) for e in causes(error)
-        )
+    needs_abort = True
+    table = (*tables.CUDA, *tables.NCCL, *tables.GLOO, *tables.TORCH)
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._aborting = threading.Lock()  # an abort that is under way ends before the training thread goes on
+        self._aborted: list[Any] = []  # since communicators were last left; aborting one twice is not torch's intention
+
+    def abort(self) -> None:
+        with self._aborting:
+            self._abort_communicators()
+
+    def clean(self, fault: Fault | None) -> Lost:
+        with self._aborting:
+            pass
+        if fault is not None and fault.name in CONTEXT_LOST:
+            raise DeviceLost(f"{fault.name} on {self.device}: its CUDA context is unusable from now on")
+        lost = super().clean(fault)  # a user's pattern can name a memory fault too
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError as error:
+            raise DeviceLost(f"{self.device} repeats an error: {first_line(error)}") from error
+        return lost
 
     def leave_collectives(self) -> None:
-        dist.distributed_c10d._abort_process_group()
+        # torch's destroy_process_group waits for NCCL's kernels to end; an aborted communicator has none
+        self.abort()
+        self._aborted.clear()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def _abort_communicators(self) -> None:
+        """What torch's own _abort_process_group does to NCCL; but the groups stay known, the training thread still uses them."""
+        names: dict[Any, Any] = dict(c10d._world.pg_names)
+        found = [_nccl(group) for group in sorted(names, key=lambda g: names[g], reverse=True)]
+        backends = [b for b in found if b is not None and not any(b is a for a in self._aborted)]
+        if not backends:
+            return
+        # between group start and end, so that the aborts of several communicators do not wait for each other (torch does the same)
+        backends[-1]._group_start()
+        try:
+            for backend in backends:
+                try:
+                    backend.abort()
+                    self._aborted.append(backend)
+                except Exception:
+                    log.exception("an NCCL communicator could not be aborted; this rank will be replaced if it stays blocked")
+        finally:
+            backends[-1]._group_end()
+
+
+def _nccl(group: Any) -> Any:
+    """The group's NCCL backend, or None: gloo serves CUDA tensors too, and a replacement's first group is torch's fake one."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except RuntimeError:
+        return None
+    return backend if hasattr(backend, "_group_start") else None

@@ -114,13 +114,13 @@ def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:
         raise Dropped("registration", wrong)
 
 
-def check_event(message: object, peer: Peer) -> None:
+def check_event(message: Any, peer: Peer) -> None:
     """Raises Dropped for what this agent has no business to say."""
     name = type(message).__name__
-    if isinstance(message, e.AgentLeft):
+    if isinstance(message, e.AgentLeft | e.StepsBegun):
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")
-    elif isinstance(message, RANK_EVENTS):
+    elif isinstance(message, (*RANK_EVENTS, m.Injected)):
         if message.rank not in peer.ranks:
             detail = f"node {peer.node} sent {name} of rank {message.rank}; its ranks are {list(peer.ranks)}"
             raise Dropped("foreign rank", detail)

@@ -29,10 +29,13 @@ from taskd.manager.peers import Dropped, Drops, Peer
 from taskd.protocol import messages as m
 from taskd.protocol.keys import Keys
 
+REQUESTS = 1000  # of operators, that wait for an answer
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
-TO_ALL = (c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.GiveUp, c.RestartAll)
+TO_ALL = (
+    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll
+)  # fmt: skip
 TO_OWNER = (c.Replace, c.Kill)
 
 log = logging.getLogger("taskd.manager")
@@ -86,6 +89,7 @@ class Server:
         self.drops = Drops()
         self.outcome: Outcome | None = None
         self._parked: dict[int, _Parked] = {}
+        self._operators: dict[str, bytes] = {}  # request -> way back to the operator who made it
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
         self._incarnation = uuid.uuid4().hex
         self._seq = 0
@@ -216,6 +220,9 @@ class Server:
         envelope = peers.unseal(data)
         peers.check_envelope(envelope, self.job)
         message = peers.decode(envelope.body)
+        if envelope.sender == m.OPERATOR:
+            self._operate(route, message, now)
+            return
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
             moved = self._hear(peer, envelope, route, now)
@@ -228,6 +235,9 @@ class Server:
                 self._send(peer, m.Who())
             if not isinstance(message, e.AgentJoined | m.Heartbeat):
                 peers.check_event(message, peer)
+                if isinstance(message, m.Injected):
+                    self._answer(c.Answer(message.request, message.ok, message.text))
+                    return
                 self._feed(message, now)
                 if isinstance(message, e.AgentLeft):
                     self.agents.pop(peer.node, None)
@@ -259,9 +269,9 @@ class Server:
             self._parked[event.node] = _Parked(route, envelope, event)
             self._settle(event.node, now)
             return
-        before = self.coordinator.topology.nodes.get(event.node)
+        before = self.coordinator.job.topology.nodes.get(event.node)
         commands = self.coordinator.step(event, now)
-        entry = self.coordinator.topology.nodes.get(event.node)
+        entry = self.coordinator.job.topology.nodes.get(event.node)
         if entry is None or (entry.ranks, entry.store, entry.epoch) != (event.ranks, event.store, event.epoch):
             why_not = next((command.text for command in commands if isinstance(command, c.Note)), "the job is over")
             log.warning("node %d is refused: %s", event.node, why_not)
@@ -311,6 +321,31 @@ class Server:
         detail = f"{address} has the key of another secret or job; TASKD_SECRET and MINDX_TASK_ID must be the same on all nodes"
         self.drops.add("another key", detail, self.clock())
 
+    # -- operators -----------------------------------------------------------------------------------------------------------
+
+    def _operate(self, route: bytes, message: Any, now: float) -> None:
+        """A request of an operator, who has the job's key. Each is answered once."""
+        if not isinstance(message, e.HoldRequested | e.ContinueRequested | m.Inject):
+            raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
+        if len(self._operators) >= REQUESTS:
+            self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up
+        self._operators[message.request] = route
+        if not isinstance(message, m.Inject):
+            self._feed(message, now)
+            return
+        log.warning("a fault on purpose: %s", message)
+        node = self.coordinator.job.topology.node_of(message.rank)
+        owner = None if node is None else self.agents.get(node)
+        if owner is None:
+            self._answer(c.Answer(message.request, False, f"rank {message.rank} is on no node that has joined"))
+        else:
+            self._send(owner, message)
+
+    def _answer(self, answer: c.Answer) -> None:
+        route = self._operators.pop(answer.request, None)
+        if route is not None:
+            self._reply(route, answer)
+
     # -- the coordinator -----------------------------------------------------------------------------------------------------
 
     def _lose(self, peer: Peer, why: str, now: float) -> None:
@@ -340,12 +375,14 @@ class Server:
                     self._deliver(peer, data)
             elif isinstance(command, TO_OWNER):
                 log.info("%s", command)
-                node = self.coordinator.topology.node_of(command.rank)
+                node = self.coordinator.job.topology.node_of(command.rank)
                 owner = None if node is None else self.agents.get(node)
                 if owner is None:
                     log.warning("%s of rank %d reaches nobody: its node has no agent", type(command).__name__, command.rank)
                 else:
                     self._send(owner, command)
+            elif isinstance(command, c.Answer):
+                self._answer(command)
             elif isinstance(command, c.Note):
                 log.info("%s", command.text)
             elif isinstance(command, c.Closed):

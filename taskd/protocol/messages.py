@@ -55,6 +55,46 @@ class RankHello:
 
 
 @dataclass(frozen=True)
+class AttendantHello:
+    """First message on a rank's second line to its agent, which a thread attends to while the rank trains."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Here:
+    """Rank to agent: its answer to roll call `call`. `collectives` begun in this attempt, `cpu` seconds used so far."""
+
+    rank: int
+    incarnation: int
+    call: int
+    step: int
+    collectives: int
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Inject:
+    """A fault on purpose, for rank `rank`. `what` and `options`: see taskd.worker.injection. `request` names whom to answer."""
+
+    request: str
+    rank: int
+    what: str
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What came of an Inject."""
+
+    request: str
+    rank: int
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Unprotected:
     """Agent to rank: nobody will repair this job; train on without protection."""
 
@@ -63,7 +103,8 @@ class Unprotected:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Manager <-> agent. `sender` is the node, or -1 for the manager; `incarnation` tells one process of it from the next."""
+    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR for an operator; `incarnation` tells one
+    process of it from the next."""
 
     version: int
     job: str
@@ -73,12 +114,13 @@ class Envelope:
     body: bytes
 
 
-Message = events.Event | commands.Command | Heartbeat | Who | Refused | RankHello | Unprotected
+OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
+Own = Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected
+Message = events.Event | commands.Command | Own
 
 
 def _known() -> dict[str, type]:
-    own = (Heartbeat, Who, Refused, RankHello, Unprotected)
-    return {t.__name__: t for t in (*typing.get_args(events.Event), *typing.get_args(commands.Command), *own)}
+    return {t.__name__: t for union in (events.Event, commands.Command, Own) for t in typing.get_args(union)}
 
 
 TYPES = _known()

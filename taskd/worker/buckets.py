@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from taskd.cython_api import core
+
 
 def unsupported(ddp: DistributedDataParallel) -> str | None:
     """Why this DDP's reducer cannot be made again, or None."""
@@ -89,6 +91,24 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
             parameter.grad = None
         ddp._update_process_group(dist.group.WORLD)
         ddp._has_rebuilt_buckets = True
+
+
+def mark_next_layout(ddp: DistributedDataParallel) -> None:
+    """DDP makes its buckets anew when its next forward with synchronization begins. Their memory is `scratch`: every repair makes
+    it again, so that a page of it that is lost is no loss."""
+    original = ddp._pre_forward
+
+    def pre_forward(*inputs: Any, **more: Any) -> Any:
+        if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()):
+            return original(*inputs, **more)
+        ddp.__dict__.pop("_pre_forward", None)
+        core.scratch(True)
+        try:
+            return original(*inputs, **more)
+        finally:
+            core.scratch(False)
+
+    ddp.__dict__["_pre_forward"] = pre_forward
 
 
 _one: list[Any] = []

@@ -47,6 +47,15 @@ class Communicators:
         """Groups beside the default one, which this version cannot make again."""
         return len(c10d._world.pg_map) - 1
 
+    @staticmethod
+    def begun() -> int:
+        """How many collectives this process has begun on the present group; 0 where its backend does not count."""
+        group: Any = dist.group.WORLD
+        try:
+            return int(group._get_sequence_number_for_group()) if group is not None else 0
+        except RuntimeError:
+            return 0
+
     def rebuild(self, generation: int, host: str, port: int, era: int, limit: float) -> None:
         """Leave the present group and make that of `generation`; all ranks call this. Raises what the collective library raises,
         within about `limit` seconds, and at once when a pause newer than `era` is asked for."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,6 +51,11 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Continued:
+    """A hold has ended, or its boundary has moved."""
+
+
+@dataclass(frozen=True)
 class LeftAlone:
     reason: str
 
@@ -69,17 +76,21 @@ class Conversation:
     era: int = 0  # number of the pause that the present communicators were built in
     answered: int = 0  # number of the last pause that was reported
     clean: int | None = None  # a step that this rank's memory was brought to in the present incident
+    damaged: int = 0  # memory pages lost up to the last report
+    rebuilt: threading.Event = field(default_factory=threading.Event)  # set when communicators of a new era are begun
 
     def hold(
         self,
-        position: Callable[[], events.Position] | None,
+        position: Callable[[], tuple[events.Position, str]] | None,
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
-    ) -> Resumed | Released | LeftAlone:
-        """Carry out orders until told to go on. `position`: None in a replacement, which has nothing to report. `release`: return
-        Released once no step before this one will be repeated. `on_formed`: called when the first communicators stand."""
+        standing: bool = False,
+    ) -> Resumed | Released | LeftAlone | Continued:
+        """Carry out orders until told to go on. `position`: where this rank stands, and why its process cannot go on ("": it can);
+        None in a replacement, which has nothing to report. `release`: return Released once no step before this one will be
+        repeated. `on_formed`: called when the first communicators stand. `standing`: held on request, without a fault."""
         self._position, restored = position, None
-        self.clean = None
+        self.clean, self.damaged = None, core.damaged()
         self._answer(core.pause_number())
         while True:
             order = self.channel.receive()
@@ -90,20 +101,30 @@ class Conversation:
                     self._answer(core.pause_number())  # overtaken before it was begun
                 elif isinstance(order, commands.Rebuild):
                     self.device.leave_collectives()
+                    self.device.restart()
                     self.era = order.pause
-                    self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT)
+                    self.rebuilt.set()
+                    with scratch():
+                        self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT)
                     if on_formed is not None:
                         on_formed()
                     self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
                 elif isinstance(order, commands.Restore):
                     restored = self._restore(order.plan)
+                    digest = self._digest()
+                    if core.damaged() != self.damaged:
+                        raise RuntimeError("a memory page was lost while the state was restored")
+                    core.accept_damage(self.damaged)
                     self.clean = order.plan.step
-                    self._send(events.RankRestored(self.rank, self.incarnation, order.generation, self._digest()))
+                    self._send(events.RankRestored(self.rank, self.incarnation, order.generation, digest))
                 elif isinstance(order, commands.Resume) and order.pause == self.era:
                     return restored or Resumed(order.step, None, 0)
                 elif isinstance(order, commands.Release):
                     if release is not None and order.step >= release:
                         return Released(order.step)
+                elif isinstance(order, (commands.Hold, commands.Continue)):
+                    if standing and core.pause_number() <= self.era:
+                        return Continued()
                 elif isinstance(order, messages.Unprotected):
                     return LeftAlone(order.reason)
             except Exception as error:  # whatever went wrong is reported; the coordinator decides what next
@@ -125,10 +146,12 @@ class Conversation:
         self.answered = pause
         if self._position is None:
             return
-        at = self._position()
+        lost, self.damaged = core.damaged() != self.damaged, core.damaged()
+        at, unfit = self._position()
         if self._touched:
-            at = events.Position(at.step, self.clean, at.final, at.provisional, at.stripes, at.drifted)
-        self._send(events.RankPaused(self.rank, self.incarnation, pause, at))
+            clean = None if lost else self.clean
+            at = events.Position(at.step, clean, at.final, at.provisional, at.stripes, at.drifted)
+        self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
     _touched: bool = False  # state in memory has been written by a restore of the present incident
 
@@ -155,8 +178,9 @@ class Conversation:
         _scatter(entry["private"], self.state.private)
         for parameter, gradient in zip(self.state.parameters(), entry["gradients"] or (), strict=False):
             parameter.grad = gradient
-        for ddp, order in zip(self.state.ddps, entry["orders"], strict=True):
-            buckets.rebuild(ddp, order)
+        with scratch():
+            for ddp, order in zip(self.state.ddps, entry["orders"], strict=True):
+                buckets.rebuild(ddp, order)
         self.state.put_settings(entry["settings"])
         self.random.put(entry["random"])
         self.entries.forget_after(plan.step)
@@ -178,6 +202,16 @@ class Conversation:
     def _digest(self) -> str:
         """Checksum of the replicated state."""
         return digest(self.state.replicated)
+
+
+@contextmanager
+def scratch() -> Iterator[None]:
+    """What is allocated in here is made anew by every repair: a lost page of it is no loss."""
+    core.scratch(True)
+    try:
+        yield
+    finally:
+        core.scratch(False)
 
 
 def digest(tensors: list[torch.Tensor]) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -17,15 +18,23 @@ import torch
 
 from taskd.core import events
 from taskd.cython_api import core
+from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.vault import FINAL, PASS_END, PROVISIONAL
-from taskd.worker import buckets, loading
+from taskd.worker import buckets, damage, loading
 from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed
+from taskd.worker.patience import Patience
 
 log = logging.getLogger("taskd.worker")
+
+DAMAGED = 2  # a bit of core.spoiled(): a memory page was lost
 
 
 class Interrupted(BaseException):
     """A pause was asked for while this rank was about to change its parameters. Not an Exception: user code must not catch it."""
+
+
+class NotFinite(Interrupted):
+    """`check` found a result that is not finite: the attempt ends here."""
 
 
 class Attempt:
@@ -69,13 +78,21 @@ class Job:
         self._orders: list[list[int] | None] = []  # per DDP, see buckets.py
         self._ready: list[buckets.ReadyOrder] = []
         self._told = True  # the first commit after a resume is reported
-        self._suspect = False  # a collective failed and nobody has said why
+        self._suspect = False  # something failed here, which is being told or has been
+        self._fault: Fault | None = None  # what the device said about it
+        self._attempt = 0  # stamp of what is allocated: odd inside an attempt
+        self._cut: int | None = None  # stamp of the attempt that ended without a commit
+        self._collectives = 0  # begun before this attempt
+        self._once: dict[str, list[Callable[[], object]]] = {"begun": [], "updating": []}
+        self._patience = Patience()
+        self._checked = -1  # the last step whose result was not finite
         if conversation is not None:
             self._orders = [None] * len(conversation.state.ddps)
             self._ready = [buckets.ReadyOrder(ddp) for ddp in conversation.state.ddps]
             self._structure = pickle.dumps(conversation.state.structure(), 5)
             for optimizer in conversation.state.optimizers.values():
                 optimizer.register_step_pre_hook(self._before_update)
+            self._patience.while_compiling()
 
     @property
     def protected(self) -> bool:
@@ -115,7 +132,7 @@ class Job:
         elif loader is not None:
             iterator = iter(loader)
         while True:
-            if core.pause_number() > self._line.era or self._suspect:
+            if core.pause_number() > self._line.era or self._suspect or self._is_spoiled():
                 self._repair()
                 if self._line is None:
                     yield from self._plain_rest(iterator, total)
@@ -125,9 +142,14 @@ class Job:
                 if self._leave_pass():
                     return
                 continue
+            hold = core.hold_step()
+            if hold is not None and self.step >= hold:
+                self._stand()
+                continue
             before, fetched = self._line.random.take(), False
             if iterator is not None and self.step not in self._batches:
                 fetched = True
+                core.progress(self.step, core.FETCHING)
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -135,7 +157,8 @@ class Job:
                     continue
                 self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1}
                 self._batches[self.step] = batch
-            self._begin(before, fetched)
+            if not self._begin(before, fetched):
+                continue
             value = (self.step, self._batches[self.step]) if iterator is not None else self.step
             attempt = Attempt(self, self.step, value)
             try:
@@ -163,8 +186,9 @@ class Job:
 
     # -- one attempt -----------------------------------------------------------------------------------------------------------
 
-    def _begin(self, before: bytes, fetched: bool) -> None:
-        """Record the start of `self.step`. `before`: the random numbers' state before a batch was, or was not, `fetched`."""
+    def _begin(self, before: bytes, fetched: bool) -> bool:
+        """Record the start of `self.step`; False when its record cannot be trusted. `before`: the random numbers' state before a batch
+        was, or was not, `fetched`."""
         line = self._line
         assert line is not None
         line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
@@ -173,6 +197,8 @@ class Job:
             self._structure = pickle.dumps(state.structure(), 5)
             self._lay_out()
         record = (before, state.settings(), gather(state.private))
+        if core.spoiled():
+            return False
         if self._record and record != self._record:
             self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
         after = line.random.take() if fetched else before
@@ -182,13 +208,23 @@ class Job:
             self._write(step, FINAL, record, after, before if after != before else None)
         if line.stripes is not None:
             line.stripes.write(step)
+        if core.spoiled():
+            return False
         self._versions = state.versions()
+        self._attempt += 1
+        core.attempt(self._attempt)
+        self._collectives = line.communicators.begun()
         for order, ready in zip(self._orders, self._ready, strict=True):
             if order is None:
                 ready.again()
         self._open, self._gated, self._updates = True, False, 0
         core.progress(step, core.COMPUTING)
         core.started(step + 1)
+        hold = core.hold_step()
+        if hold is not None and step >= hold:  # it came when this step was begun already
+            line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
+        self._happen("begun")
+        return True
 
     def _commit(self) -> bool:
         """The attempt's body ended normally. False: a pause came in between, so it is not certain that every collective in it did
@@ -199,23 +235,23 @@ class Job:
             return True
         if not self._gated:
             self._gate(raising=False)
-        self._open = False
-        if core.pause_number() > line.era:
+        self._close()
+        if core.pause_number() > line.era or self._is_spoiled():
             return False
-        if core.torn():
-            self._suspicion("a connection broke in the middle of a message")
+        carried = self._pending_gradients() if self._updates == 0 else None
+        random = line.random.take()
+        record = (random, line.state.settings(), gather(line.state.private))
+        if self._is_spoiled():  # by the last look at what is now the record of the next step
             return False
-        self._carried = self._pending_gradients() if self._updates == 0 else None
+        self._carried, self._cut = carried, None
         self._updates = 0
         if None in self._orders:
-            self._orders = [o or ready.take() for o, ready in zip(self._orders, self._ready, strict=True)]
+            self._note_orders()
         if line.state.changed() and line.state.refresh():
             self._structure = pickle.dumps(line.state.structure(), 5)
             self._lay_out()
         self.step += 1
         self._index += 1
-        random = line.random.take()
-        record = (random, line.state.settings(), gather(line.state.private))
         self._write(self.step, PROVISIONAL, record, random, None)
         self._record = record
         self._versions = line.state.versions()
@@ -231,13 +267,16 @@ class Job:
         if line is None:
             return False
         if isinstance(error, Interrupted) or (isinstance(error, Exception) and core.pause_number() > line.era):
-            self._open = False
-            if core.pause_number() <= line.era:
-                self._suspicion("a connection broke in the middle of a message")
+            self._close()
+            if core.pause_number() <= line.era and not self._suspect:
+                self._is_spoiled()
             return True
-        if isinstance(error, Exception) and (core.torn() or line.device.communication_failure(error)):
-            self._open = False
-            self._suspicion(_text(error))
+        if isinstance(error, Exception) and core.spoiled():
+            self._close()
+            return self._is_spoiled()
+        if isinstance(error, Exception) and (fault := line.device.recognise(error)) is not None:
+            self._close()
+            self._tell(fault)
             return True
         if isinstance(error, Exception):
             line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, _text(error)))
@@ -251,22 +290,100 @@ class Job:
         if not self._gated:
             self._gate(raising=True)
             core.progress(self.step, core.UPDATING)
+        self._happen("updating")
 
     def _gate(self, raising: bool) -> None:
         line = self._line
         assert line is not None
         # a pause ends the wait, and the agent asks for one when a rank dies
-        if core.wait_started(self.step + 1, line.era) and not core.torn():
+        if core.wait_started(self.step + 1, line.era) and not core.spoiled():
             self._gated = True
         elif raising:
             raise Interrupted
 
-    def _suspicion(self, text: str) -> None:
-        """The communicators failed and nobody has said why yet: tell, and wait for the pause that will follow."""
+    def _close(self) -> None:
+        """The attempt's body is over, one way or the other."""
+        self._open, self._cut = False, self._attempt
+        self._attempt += 1
+        core.attempt(self._attempt)
+
+    def _is_spoiled(self) -> bool:
+        """Whether what this rank has computed cannot be used: a connection broke in the middle of a message, or a memory page was lost."""
+        spoiled = core.spoiled()
+        if spoiled and not self._suspect:
+            self._suspect = True
+            if not spoiled & DAMAGED:  # of a lost page the agent tells
+                self._tell_collective("a connection broke in the middle of a message")
+        return bool(spoiled)
+
+    def _tell(self, fault: Fault) -> None:
+        """The device, or its collective library, has failed: say so, and wait for the pause that will follow."""
         line = self._line
         assert line is not None
-        self._suspect = True
+        self._suspect, self._fault = True, fault
+        if fault.stopped:
+            return  # by our own order: the pause is on its way
+        if fault.type is FaultType.NETWORK:
+            self._tell_collective(fault.text)
+        else:
+            line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, int(fault.type), f"{fault.name}: {fault.text}"))
+
+    def _tell_collective(self, text: str) -> None:
+        line = self._line
+        assert line is not None
         line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, self.step, text))
+
+    def _happen(self, when: str) -> None:
+        """Faults on purpose that were asked for by another thread."""
+        if self._once[when]:
+            self._once[when], due = [], self._once[when]
+            for action in due:
+                action()
+
+    def when_begun(self, action: Callable[[], object]) -> None:
+        """Have the training thread call `action` when the next attempt has begun."""
+        self._once["begun"].append(action)
+
+    def when_updating(self, action: Callable[[], object]) -> None:
+        """Have the training thread call `action` when the next update of the parameters begins."""
+        self._once["updating"].append(action)
+
+    def collectives(self) -> int:
+        """How many collectives have been begun in this attempt."""
+        return self._line.communicators.begun() - self._collectives if self._line is not None else 0
+
+    # -- what the script may say -------------------------------------------------------------------------------------------------
+
+    def long_operation(self, name: str, seconds: float = 1800.0) -> AbstractContextManager[None]:
+        """`with job.long_operation("checkpoint"):` inside, this rank is not taken for hung, for up to `seconds`.
+
+        For what takes much longer than the usual step now and then and makes no progress that taskd can see. Compilation by torch.compile
+        is noticed without it. `name` is for the reader. Raises ValueError for `seconds` that are not above 0.
+        """
+        if not seconds > 0:
+            raise ValueError(f"long_operation({name!r}, seconds={seconds!r}): seconds must be above 0")
+        return self._patience.extended(seconds if self._line is not None else 0.0)
+
+    def check(self, result: torch.Tensor | float) -> bool:
+        """Whether `result`, a loss, is finite. Inside an attempt, before the update.
+
+        When it is not, the attempt ends here and is repeated once, this rank's training state taken from its replicas: memory or a
+        computing unit may have failed without saying so. When the repeated attempt has no finite result either, it was not the
+        machine: that is logged, and False returned. Without protection it only looks.
+        """
+        finite = bool(torch.isfinite(torch.as_tensor(result)).all())
+        line = self._line
+        if finite or line is None or not self._open:
+            return finite
+        if self._checked == self.step:
+            text = "rank %d: the result of step %d is not finite again, with the replicas' state: it is not the machine's doing"
+            log.error(text, line.rank, self.step)
+            return False
+        self._checked = self.step
+        self._suspect = True
+        text = "the result is not finite; repeated once with the replicas' state"
+        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
+        raise NotFinite
 
     _carried: list[torch.Tensor | None] | None = None  # gradients that wait for a later attempt's optimizer step
 
@@ -274,6 +391,14 @@ class Job:
         assert self._line is not None
         gradients = [p.grad for p in self._line.state.parameters()]
         return [None if g is None else g.detach().clone() for g in gradients] if any(g is not None for g in gradients) else None
+
+    def _note_orders(self) -> None:
+        """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew when the next forward begins."""
+        assert self._line is not None
+        for i, ddp in enumerate(self._line.state.ddps):
+            if self._orders[i] is None and (order := self._ready[i].take()) is not None:
+                self._orders[i] = order
+                buckets.mark_next_layout(ddp)
 
     def _write(self, step: int, kind: int, record: tuple[bytes, ...], random: bytes, fetch: bytes | None) -> None:
         line = self._line
@@ -295,6 +420,8 @@ class Job:
     def _lay_out(self) -> None:
         line = self._line
         assert line is not None
+        if line.device.device.type == "cpu":
+            core.register_memory(core.TENSORS, [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)])
         if line.stripes is None:
             return
         try:
@@ -302,16 +429,27 @@ class Job:
         except OSError as error:
             log.warning("no room for stripes (%s): a fault after the optimizer's update cannot be undone; enlarge /dev/shm", error)
             line.stripes = None
+            return
+        core.register_memory(core.SHARED, [line.stripes.region()])
 
     # -- between attempts --------------------------------------------------------------------------------------------------------
 
-    def _position(self) -> events.Position:
+    def _position(self) -> tuple[events.Position, str]:
+        """Where this rank stands, and why its process cannot go on, "" if it can."""
         line = self._line
         assert line is not None
         final, provisional = line.entries.steps()
-        clean = self.step if self._updates == 0 and line.state.versions() == self._versions else None
-        stripes = line.stripes.steps() if line.stripes is not None else frozenset()
-        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted))
+        found = damage.survey(core.damages(), line.state, line.stripes, self._cut)
+        unfit, lost = found.unfit, found.state or self._checked == self.step
+        try:
+            lost = line.device.clean(self._fault) == "state" or lost
+        except DeviceLost as error:
+            unfit = unfit or str(error)
+        clean = self.step if self._updates == 0 and not lost and line.state.versions() == self._versions else None
+        # a result that is not finite may come from wrong memory anywhere: this rank's part of the node's copy is not trusted either
+        trusted = line.stripes is not None and not found.stripes and self._checked != self.step
+        stripes = line.stripes.steps() if line.stripes is not None and trusted else frozenset()
+        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted)), unfit
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
@@ -328,7 +466,7 @@ class Job:
         line = self._line
         assert line is not None
         line._touched = False
-        self._suspect, self._open, self._told = False, False, False
+        self._suspect, self._open, self._told, self._fault = False, False, False, None
         self._updates, self._gated, self._record = 0, False, ()
         self.step = resumed.step
         entry = resumed.entry
@@ -373,6 +511,20 @@ class Job:
     def _leave_alone(self, reason: str) -> None:
         log.warning("training goes on without protection: %s", reason)
         self._line = None
+
+    def _stand(self) -> None:
+        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired."""
+        line = self._line
+        assert line is not None
+        core.progress(self.step, core.HELD)
+        line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
+        outcome = line.hold(self._position, standing=True)
+        if isinstance(outcome, LeftAlone):
+            self._leave_alone(outcome.reason)
+        elif isinstance(outcome, Resumed):
+            self._take_up(outcome)
+        else:
+            core.progress(self.step, core.COMMITTED)
 
     # -- a replacement -----------------------------------------------------------------------------------------------------------
 

@@ -16,15 +16,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd import devices, logs
+from taskd import devices, logs, settings, stacks
 from taskd.core import events
 from taskd.cython_api import core
 from taskd.protocol import messages
 from taskd.vault import PASS_END, Entries
-from taskd.worker import buckets, replacement
+from taskd.worker import abort, attendant, buckets, replacement
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
-from taskd.worker.conversation import Conversation, LeftAlone
+from taskd.worker.conversation import Conversation, LeftAlone, scratch
 from taskd.worker.job import Job, gather
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState, UnsupportedState
@@ -66,7 +66,12 @@ def protect(objects: dict[str, Any]) -> Job:
         random=RandomState(_device(state)),
         device=devices.of(_device(state)),
     )
+    core.sockets_limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(line)
+    stacks.offer(vault, local_rank)
+    attendant.start(agent, rank, incarnation, job)
+    if line.device.needs_abort:
+        abort.start(line)
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and nothing else's is
     atexit.register(lambda: core.progress(job.step, core.DONE))
     if incarnation:
@@ -82,7 +87,7 @@ def _join(job: Job) -> None:
     assert line is not None
     dies_with_launcher()
     line.channel.send(events.RankJoined(line.rank, line.incarnation))
-    outcome = line.hold(lambda: events.Position(0, None), on_formed=lambda: _formed(job))
+    outcome = line.hold(lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(job))
     if isinstance(outcome, LeftAlone):
         job._leave_alone(outcome.reason)
         return
@@ -93,8 +98,9 @@ def _formed(job: Job) -> None:
     """All ranks share the first communicators: find out what differs between them, and keep the start."""
     line = job._line
     assert line is not None
-    for ddp in line.state.ddps:
-        buckets.rebuild(ddp, None)
+    with scratch():
+        for ddp in line.state.ddps:
+            buckets.rebuild(ddp, None)
     hosted = [t.cpu() for t in line.state.replicated]
     sums = torch.tensor([core.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted])  # int64 holds no 64-bit checksum
     if len(sums) and line.communicators.world_size > 1:

@@ -116,6 +116,14 @@ class TrainingState:
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
                     yield (name, index, key), state[key].detach(), apart
 
+    def of_modules(self) -> list[torch.Tensor]:
+        """Those of the replicated rows that are parameters."""
+        return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] == ""]
+
+    def of_optimizers(self) -> list[torch.Tensor]:
+        """Those of the replicated rows that are optimizer state."""
+        return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] != ""]
+
     def versions(self) -> list[int]:
         """In-place changes so far, per replicated tensor; equal before and after means untouched."""
         return [t._version for t in self.replicated]

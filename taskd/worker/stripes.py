@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from taskd.cython_api import core
 from taskd.vault import SlotFile, stripe_path
 
 
@@ -64,13 +65,24 @@ class Stripes:
         if self._written[slot] == (step, self._length):
             return  # a repeated attempt: the state is the same, and overwriting it would leave a moment without any
         file.begin(slot)
+        damaged = core.damaged()
         if self._pieces:
             torch._foreach_copy_(self._targets[slot], self._pieces)
+        if core.damaged() != damaged:
+            return  # a page was lost under the copy: what was written is not the start of the step
         file.commit(slot, step, self._length, 0, 0)
         self._written[slot] = (step, self._length)
 
     def steps(self) -> frozenset[int]:
         return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()
+
+    def region(self) -> tuple[int, int]:
+        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before there are any."""
+        return (self._file.address, len(self._file.buffer)) if self._file is not None else (0, 0)
+
+    def rows(self) -> list[torch.Tensor]:
+        """The bytes of the stripes."""
+        return [row for targets in self._targets for row in targets]
 
     def forget_after(self, step: int) -> None:
         if self._file is not None:

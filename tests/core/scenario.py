@@ -15,15 +15,22 @@ A line at the left margin is an input; the lines indented below it are the expec
     WHO died: cause @ POSITION                               without @: it left nothing behind
     WHO raised in step 5: text
     WHO lost a collective in step 5: text
-    WHO paused @ POSITION
+    WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
+    WHO stalled for 30 s in step 5
+    WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last roll call: step 5, 3 collectives begun; each part but
+                                                             the first may be left out; `waiting`: for the others, on purpose
+    WHO paused @ POSITION | WHO paused @ POSITION; unfit: text
     WHO is busy for 30 s
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
+    request A: hold | request A: continue
+    node 1: nobody has begun 6
+    WHO held before 6 | WHO had begun 6
 
 WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the phase waits for). A POSITION is
 `computing 5` (the step is begun, nothing changed), `updated 5` (after the optimizer, before the end of the attempt),
 `committed 5` (between steps 5 and 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may end in
-`[incarnation=0 pause=1 generation=2]`; without, these are the present ones.
+`[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones, and no processor time was used.
 """
 
 from __future__ import annotations
@@ -124,11 +131,16 @@ def _closed(x: c.Closed) -> str:
 WORDS: dict[type, Callable[[Any], str]] = {
     c.Pause: lambda x: f"pause {x.pause}: {x.reason}",
     c.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
-    c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
+    c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}): {x.reason}",
     c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
     c.Restore: _restore,
     c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
     c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
+    c.RollCall: lambda x: f"roll call {x.call}",
+    c.AskSteps: lambda x: "ask which step nobody has begun",
+    c.Hold: lambda x: f"hold before step {x.step}",
+    c.Continue: lambda x: "continue",
+    c.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     c.RestartAll: lambda x: f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}): {x.reason}",
     c.GiveUp: lambda x: f"give up: {x.reason}",
     c.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
@@ -193,7 +205,7 @@ class Play:
         self.job(options, n, nodes)
         for node in range(int(nodes)):
             self.node_joins({}, str(node), None)
-        everybody = list(self.coordinator.ranks)
+        everybody = list(self.coordinator.job.ranks)
         self.step(*(e.RankJoined(r) for r in everybody))
         said = self.step(*(e.RankRebuilt(r, 0, 1) for r in everybody))
         return said[-1:]
@@ -224,17 +236,19 @@ class Play:
 
     def show(self, options: dict[str, str]) -> list[str]:
         k = self.coordinator
-        due = k.deadline()
+        job, hold, due = k.job, k.hold, k.deadline()
         state = (
             "over"
-            if k.over
+            if job.over
             else "forming"
-            if not k.protected
-            else f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for {ranks(self.silent())}"
-            if (i := k.incident)
+            if not job.protected
+            else f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for {ranks(k.recovery.silent())}"
+            if (i := k.recovery.incident)
             else "training"
         )
-        return [f"{state}; pause {k.pause}, generation {k.generation}, next tick {'never' if due is None else f'{due:.3f}'}"]
+        if hold.wanted:
+            state += ", to be held" if hold.step is None else f", to be held before step {hold.step}: {ranks(hold.held)} so far"
+        return [f"{state}; pause {job.pause}, generation {job.generation}, next tick {'never' if due is None else f'{due:.3f}'}"]
 
     # -- nodes
 
@@ -257,26 +271,30 @@ class Play:
     def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.AgentLost(int(node), why))
 
+    def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
+        return self.step(e.StepsBegun(int(node), int(step)))
+
+    # -- operators
+
+    def request(self, options: dict[str, str], name: str, what: str) -> list[str]:
+        return self.step(e.HoldRequested(name) if what == "hold" else e.ContinueRequested(name))
+
     # -- ranks
 
-    def silent(self) -> list[int]:
-        incident = self.coordinator.incident
-        return self.coordinator._silent(incident) if incident else []
-
     def who(self, text: str) -> tuple[int, ...]:
-        incident = self.coordinator.incident
+        incident = self.coordinator.recovery.incident
         new = incident.new if incident else set()
         if text == "everybody":
-            return tuple(self.coordinator.ranks)
+            return tuple(self.coordinator.job.ranks)
         if text in ("survivors", "replacements"):
-            return tuple(r for r in self.coordinator.ranks if (r in new) == (text == "replacements"))
+            return tuple(r for r in self.coordinator.job.ranks if (r in new) == (text == "replacements"))
         if text == "the rest":
-            return tuple(self.silent())
+            return tuple(self.coordinator.recovery.silent())
         return numbers(text.split()[1])
 
     def each(self, options: dict[str, str], who: str, make: Callable[..., e.Event]) -> list[str]:
         def event(rank: int) -> e.Event:
-            known = self.coordinator.ranks.get(rank)
+            known = self.coordinator.job.ranks.get(rank)
             return make(rank, int(options.get("incarnation", known.incarnation if known else 0)))
 
         return [line for rank in self.who(who) for line in self.step(event(rank))]
@@ -298,12 +316,40 @@ def _rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
     return take
 
 
+def _fault(play: Play, options: dict[str, str], rank: int, incarnation: int, kind: str, s: str, text: str) -> e.Event:
+    kinds = {"memory": e.MEMORY, "other": e.OTHER, "network": e.NETWORK}
+    fault = kinds[kind] if kind in kinds else int(kind.split()[1])
+    return e.RankFaulted(rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0))
+
+
+def _present(
+    play: Play, options: dict[str, str], rank: int, incarnation: int, at: str, s: str | None, flags: str, where: str | None
+) -> e.Event:
+    step, _, collectives = at.partition(".")
+    given = {flag.strip() for flag in flags.split(",") if flag}
+    if given - {"waiting", "overdue", "silent"}:
+        raise ValueError(f"no such flag: {flags}")
+    return e.RankPresent(
+        rank,
+        incarnation,
+        int(options.get("call", play.coordinator.watch._call)),
+        "silent" not in given,
+        int(step),
+        int(collectives or 0),
+        "waiting" in given,
+        "overdue" in given,
+        float(s or 0.0),
+        float(options.get("cpu", 0.0)),
+        where or "computing",
+    )
+
+
 def _pause(play: Play, options: dict[str, str]) -> int:
-    return int(options.get("pause", play.coordinator.pause))
+    return int(options.get("pause", play.coordinator.job.pause))
 
 
 def _generation(play: Play, options: dict[str, str]) -> int:
-    return int(options.get("generation", play.coordinator.generation))
+    return int(options.get("generation", play.coordinator.job.generation))
 
 
 WHO = r"(?P<who>everybody|survivors|replacements|the rest|ranks? [\d,-]+) "
@@ -318,6 +364,8 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"node (?P<node>\d+) joins(?:: (?P<rest>.*))?", Play.node_joins),
     (r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?", Play.node_leaves),
     (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
+    (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
+    (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
     (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
     (WHO + "ready", _rank_event(lambda p, o, r, i: e.RankReady(r, i))),
     (WHO + "ended", _rank_event(lambda p, o, r, i: e.RankEnded(r, i))),
@@ -333,7 +381,16 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
         _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
     ),
-    (WHO + r"paused @ (?P<at>.*)", _rank_event(lambda p, o, r, i, at: e.RankPaused(r, i, _pause(p, o), position(at)))),
+    (WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+): (?P<text>.*)", _rank_event(_fault)),
+    (WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)", _rank_event(lambda p, o, r, i, s, n: e.RankStalled(r, i, int(n), float(s)))),
+    (
+        WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in (?P<where>.*))?",
+        _rank_event(_present),
+    ),
+    (
+        WHO + r"paused @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
+        _rank_event(lambda p, o, r, i, at, why: e.RankPaused(r, i, _pause(p, o), position(at), why or "")),
+    ),
     (WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s", _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s)))),
     (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
     (
@@ -343,4 +400,6 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (WHO + r"failed: (?P<why>.*)", _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why))),
     (WHO + r"committed (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s)))),
     (WHO + r"finished before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s)))),
+    (WHO + r"held before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankHeld(r, i, int(s)))),
+    (WHO + r"had begun (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankPassed(r, i, int(s)))),
 ]

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "taskd"
 
 # What each part may import from taskd. Shared by the parts above protocol: small things without a place of their own.
-SHARED = {"taskd.vault", "taskd.cython_api", "taskd.devices", "taskd.logs", "taskd.settings"}
+SHARED = {"taskd.vault", "taskd.stacks", "taskd.cython_api", "taskd.devices", "taskd.logs", "taskd.settings"}
 BELOW = {"taskd.core", "taskd.protocol"} | SHARED
 MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.faults"}
 ALLOWED = {
@@ -27,6 +27,8 @@ ALLOWED = {
     "cython_api": SHARED,
     "settings.py": {"taskd.core"},
     "logs.py": {"taskd.settings"},
+    "stacks.py": set(),
+    "control.py": BELOW,
 }
 # The zygote is a process of its own, and what it forks are ranks.
 BESIDES = {"agent/zygote.py": {"taskd.worker"}}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core import coordinator, incident
+from taskd.core import incident, recovery
 from tests.core import scenario
 
 TEXTS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
@@ -37,7 +37,7 @@ def test_every_move_of_the_table_is_made_in_some_scenario(monkeypatch):
         made.add((phase, move))
         return incident.after(phase, move)
 
-    monkeypatch.setattr(coordinator, "after", after)
+    monkeypatch.setattr(recovery, "after", after)
     for path in TEXTS:
         scenario.rewrite(path.read_text())
     missing = {(phase, move) for phase, moves in incident.TABLE.items() for move in moves} - made

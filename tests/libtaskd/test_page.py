@@ -17,7 +17,7 @@ from taskd.cython_api import core
 
 def test_a_fresh_page(page):
     assert stat.S_IMODE(os.stat(page.path).st_mode) == 0o600
-    assert page.read(1) == core.View(None, 0, 0, False, 0, core.SETUP, 0, None, 0, True)
+    assert page.read(1) == core.View(None, 0, 0, False, 0, core.SETUP, 0, None, 0, True, 0, 0, 0)
     assert page.records(1) == []
 
 
@@ -44,7 +44,7 @@ def test_full_file_system(tmp_path):
             core.Page.create(tmp_path / "page", 100)
         assert error.value.errno == errno.ENOSPC
         assert os.listdir(tmp_path) == [], "nothing half made is left"
-        core.Page.create(tmp_path / "page", 7).close()
+        core.Page.create(tmp_path / "page", 4).close()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
@@ -92,7 +92,7 @@ def test_pause_never_decreases(page):
 
 def test_torn_progress_is_told_and_mended(page, ranks):
     with open(page.path, "r+b") as file:
-        file.seek(128 + 64)  # the sequence number of slot 0
+        file.seek(192 + 64)  # the sequence number of slot 0
         file.write((7).to_bytes(4, "little"))
     assert page.read(0).consistent is False
     assert ranks.run("from taskd.cython_api import core; core.progress(2, core.COMPUTING)")[0] == 0

@@ -74,7 +74,7 @@ def test_a_late_message_is_dropped(start):
     (agent,) = manager.protected(1)
     agent.send(e.RankDied(0, 0, "an old message"), seq=agent.seq - 1)
     manager.dropped("late")
-    assert manager.server.coordinator.ranks[0].alive
+    assert manager.server.coordinator.job.ranks[0].alive
 
 
 def test_a_message_of_an_unknown_agent_is_asked_to_register(start):
@@ -132,7 +132,7 @@ def test_an_agent_says_only_what_is_its_business(start, message, kind):
     agents[0].send(message)
     manager.dropped(kind)
     assert manager.server.outcome is None
-    assert all(r.alive for r in manager.server.coordinator.ranks.values())
+    assert all(r.alive for r in manager.server.coordinator.job.ranks.values())
 
 
 @pytest.mark.parametrize(

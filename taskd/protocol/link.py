@@ -1,4 +1,4 @@
-"""The agent's connection to the manager: one DEALER socket under CURVE, messages in numbered envelopes."""
+"""A connection to the manager, of an agent or an operator: one DEALER socket under CURVE, messages in numbered envelopes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zmq.utils.monitor import recv_monitor_message
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
 
-log = logging.getLogger("taskd.agent")
+log = logging.getLogger("taskd.link")
 
 
 class Link:
-    """Sends without blocking, receives without blocking; reconnects by itself. Owned by the supervisor's thread."""
+    """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
 
     def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int) -> None:
         self.address, self._job, self._node = address, job, node
@@ -90,7 +90,7 @@ class Link:
             if not self._told and not self.heard and not self.connected:
                 self._told = True
                 log.error(
-                    "%s:%d refuses this agent's key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",
+                    "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",
                     *self.address,
                 )
 

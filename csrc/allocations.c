@@ -1,0 +1,266 @@
+/* Which pieces of memory hold tensors: what posix_memalign makes, as torch's allocator asks it to, and what malloc makes for
+ * gloo's workers. Everything else passes through at the price of a comparison, and free at that of one load.
+ *
+ * The functions run in every thread, inside fork and before main, so there is no lock anywhere. An entry lies in one of
+ * the cells of a bucket that its first page chooses; two blocks of two pages and more cannot begin in the same page. `starts`
+ * counts entries by first page, more coarsely: a zero says for certain that a pointer is none of ours. */
+#include "internal.h"
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define PAGE_SHIFT 12 /* only spreads addresses; larger pages do no harm */
+#define BUCKETS 4096u
+#define CELLS 16u /* keys of a bucket: two lines */
+#define STARTS 65536u
+
+#define BEING_WRITTEN 1u /* no pointer: those are multiples of 16 */
+
+/* In memory that costs nothing until it is touched. */
+_Alignas(64) static uint64_t keys[BUCKETS][CELLS]; /* the pointer, 0 for none */
+static struct entry {
+    uint64_t size, born;
+    uint32_t version; /* +1 whenever the cell is written: a reader sees that it read two different owners */
+    enum taskd_allocation kind;
+} entries[BUCKETS][CELLS];
+static uint32_t starts[STARTS];
+
+static size_t followed_from = SIZE_MAX; /* bytes; smaller ones are nobody's concern */
+static uint64_t attempt_number;
+/* initial-exec: found without a call that could allocate. */
+static _Thread_local signed char scratch __attribute__((tls_model("initial-exec")));
+static _Thread_local signed char gloo __attribute__((tls_model("initial-exec"))); /* 0: not looked yet */
+
+/* glibc's own names, for what is allocated while dlsym looks for the real functions, and where it finds none. */
+extern void *__libc_malloc(size_t) __attribute__((weak));
+extern void __libc_free(void *) __attribute__((weak));
+extern void *__libc_realloc(void *, size_t) __attribute__((weak));
+extern void *__libc_memalign(size_t, size_t) __attribute__((weak));
+
+static void *no_memory(void)
+{
+    errno = ENOMEM;
+    return NULL;
+}
+
+static void *own_malloc(size_t size)
+{
+    return __libc_malloc != NULL ? __libc_malloc(size) : no_memory();
+}
+
+static void own_free(void *block)
+{
+    if (__libc_free != NULL)
+        __libc_free(block);
+}
+
+static void *own_realloc(void *block, size_t size)
+{
+    return __libc_realloc != NULL ? __libc_realloc(block, size) : no_memory();
+}
+
+static int own_posix_memalign(void **out, size_t alignment, size_t size)
+{
+    if (alignment < sizeof(void *) || (alignment & (alignment - 1)) != 0)
+        return EINVAL;
+    void *block = __libc_memalign != NULL ? __libc_memalign(alignment, size) : NULL;
+    if (block == NULL)
+        return ENOMEM;
+    *out = block;
+    return 0;
+}
+
+static struct {
+    void *(*malloc)(size_t);
+    void (*free)(void *);
+    void *(*realloc)(void *, size_t);
+    int (*posix_memalign)(void **, size_t, size_t);
+} real = {own_malloc, own_free, own_realloc, own_posix_memalign};
+static bool resolved;
+
+/* At the first call, which other constructors and the dynamic linker itself make before ours, and from the next library in
+ * line: a block is freed by the allocator that made it, and another one may be preloaded behind us. */
+static void resolve(void)
+{
+    static bool resolving;
+    if (__atomic_exchange_n(&resolving, true, __ATOMIC_ACQ_REL))
+        return; /* dlsym allocates; glibc's has not done so through malloc for many years */
+    void *next[] = {dlsym(RTLD_NEXT, "malloc"), dlsym(RTLD_NEXT, "free"), dlsym(RTLD_NEXT, "realloc"),
+                    dlsym(RTLD_NEXT, "posix_memalign")};
+    /* All of one allocator or none. */
+    if (next[0] != NULL && next[1] != NULL && next[2] != NULL && next[3] != NULL) {
+        *(void **)&real.malloc = next[0];
+        *(void **)&real.free = next[1];
+        *(void **)&real.realloc = next[2];
+        *(void **)&real.posix_memalign = next[3];
+    }
+    __atomic_store_n(&resolved, true, __ATOMIC_RELEASE);
+}
+
+static inline void be_resolved(void)
+{
+    if (__builtin_expect(!__atomic_load_n(&resolved, __ATOMIC_ACQUIRE), 0))
+        resolve();
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static inline uint32_t *starts_of(uint64_t pointer)
+{
+    return &starts[pointer >> PAGE_SHIFT & (STARTS - 1)];
+}
+
+static inline unsigned bucket_of(uint64_t pointer)
+{
+    return (unsigned)((pointer >> PAGE_SHIFT) * 0x9E3779B97F4A7C15u >> 52);
+}
+_Static_assert(BUCKETS == 1u << (64 - 52), "bucket_of keeps as many bits as there are buckets");
+
+static void enter(enum taskd_allocation kind, void *block, size_t size, uint64_t born)
+{
+    uint64_t pointer = (uint64_t)(uintptr_t)block;
+    unsigned bucket = bucket_of(pointer);
+    for (unsigned i = 0; i < CELLS; i++) {
+        uint64_t key = 0;
+        if (!__atomic_compare_exchange_n(&keys[bucket][i], &key, BEING_WRITTEN, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            continue;
+        struct entry *entry = &entries[bucket][i];
+        __atomic_store_n(&entry->version, entry->version + 1, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        __atomic_store_n(&entry->size, size, __ATOMIC_RELAXED);
+        __atomic_store_n(&entry->born, born, __ATOMIC_RELAXED);
+        entry->kind = kind;
+        __atomic_fetch_add(starts_of(pointer), 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&keys[bucket][i], pointer, __ATOMIC_RELEASE);
+        return;
+    }
+}
+
+/* Take the block out of the table; what was known about it, of size 0 if nothing. */
+static struct entry leave(void *block)
+{
+    uint64_t pointer = (uint64_t)(uintptr_t)block;
+    unsigned bucket = bucket_of(pointer);
+    for (unsigned i = 0; block != NULL && i < CELLS; i++)
+        if (__atomic_load_n(&keys[bucket][i], __ATOMIC_RELAXED) == pointer) {
+            struct entry entry = entries[bucket][i];
+            __atomic_store_n(&keys[bucket][i], 0, __ATOMIC_RELEASE);
+            __atomic_fetch_sub(starts_of(pointer), 1, __ATOMIC_RELAXED);
+            return entry;
+        }
+    return (struct entry){.size = 0};
+}
+
+static inline bool may_be_followed(const void *block)
+{
+    return __builtin_expect(__atomic_load_n(starts_of((uint64_t)(uintptr_t)block), __ATOMIC_RELAXED) != 0, 0);
+}
+
+int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born)
+{
+    for (unsigned cell = 0; cell < BUCKETS * CELLS; cell++) {
+        const uint64_t *key = &keys[cell / CELLS][cell % CELLS];
+        uint64_t pointer = __atomic_load_n(key, __ATOMIC_ACQUIRE);
+        if (pointer <= BEING_WRITTEN || pointer > address)
+            continue;
+        const struct entry *entry = &entries[cell / CELLS][cell % CELLS];
+        uint32_t version = __atomic_load_n(&entry->version, __ATOMIC_RELAXED);
+        uint64_t bytes = __atomic_load_n(&entry->size, __ATOMIC_RELAXED);
+        uint64_t stamp = __atomic_load_n(&entry->born, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (address - pointer >= bytes || __atomic_load_n(key, __ATOMIC_RELAXED) != pointer ||
+            __atomic_load_n(&entry->version, __ATOMIC_RELAXED) != version)
+            continue;
+        if (base != NULL)
+            *base = pointer;
+        if (size != NULL)
+            *size = bytes;
+        if (born != NULL)
+            *born = stamp;
+        return 1;
+    }
+    return 0;
+}
+
+void taskd_attempt(uint64_t number)
+{
+    __atomic_store_n(&attempt_number, number, __ATOMIC_RELAXED);
+}
+
+void taskd_scratch(int on)
+{
+    scratch = on != 0;
+}
+
+void taskd_allocations_follow(bool on)
+{
+    size_t from = on ? 2 * (size_t)sysconf(_SC_PAGESIZE) : SIZE_MAX;
+    __atomic_store_n(&followed_from, from, __ATOMIC_RELEASE);
+}
+
+/* ---- the functions ----------------------------------------------------------------------------------------------- */
+
+static inline bool followed(size_t size)
+{
+    return __builtin_expect(size >= __atomic_load_n(&followed_from, __ATOMIC_RELAXED), 0);
+}
+
+static bool in_gloo_worker(void)
+{
+    if (gloo == 0) {
+        char name[16] = "";
+        prctl(PR_GET_NAME, name);
+        gloo = strcmp(name, "pt_gloo_runloop") == 0 ? 1 : -1;
+    }
+    return gloo > 0;
+}
+
+static void follow(enum taskd_allocation kind, void *block, size_t size)
+{
+    enter(kind, block, size, scratch ? TASKD_SCRATCH : __atomic_load_n(&attempt_number, __ATOMIC_RELAXED));
+    if (__builtin_expect(__atomic_load_n(&taskd_poison_armed, __ATOMIC_RELAXED) == (int)kind, 0))
+        taskd_poison_allocation(kind, block, size);
+}
+
+TASKD_EXPORT void *malloc(size_t size)
+{
+    be_resolved();
+    if (!followed(size))
+        return real.malloc(size);
+    void *block = real.malloc(size);
+    if (block != NULL && in_gloo_worker())
+        follow(TASKD_ALLOCATION_GLOO, block, size);
+    return block;
+}
+
+TASKD_EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
+{
+    be_resolved();
+    int rc = real.posix_memalign(out, alignment, size);
+    if (rc == 0 && followed(size))
+        follow(TASKD_ALLOCATION_TENSOR, *out, size);
+    return rc;
+}
+
+TASKD_EXPORT void free(void *block)
+{
+    be_resolved();
+    if (may_be_followed(block))
+        leave(block);
+    real.free(block);
+}
+
+TASKD_EXPORT void *realloc(void *block, size_t size)
+{
+    be_resolved();
+    if (!may_be_followed(block))
+        return real.realloc(block, size);
+    struct entry before = leave(block);
+    void *moved = real.realloc(block, size);
+    if (moved == NULL && size > 0 && before.size > 0)
+        enter(before.kind, block, before.size, before.born); /* refused: it is still there */
+    return moved;
+}

@@ -1,0 +1,381 @@
+/* A page that lost its content need not take the process with it, where it held nothing but numbers: it is replaced by a clean
+ * one and the loss is noted, before anybody can read the first zero. What to do about it is for others to decide.
+ *
+ * What runs inside the handler of SIGBUS here takes one lock, of its own, and makes system calls. The lock is never held over
+ * anything but that; a thread that faults inside it again has hit bookkeeping, and dies as it would have. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* The codes of SIGBUS for memory that is gone. Older C libraries lack the names. BUS_ADRERR is what userfaultfd's poison
+ * raises where the kernel is built without handling of memory failures. */
+#define CODE_ADDRESS 2
+#define CODE_ACTION_REQUIRED 4
+#define CODE_ACTION_OPTIONAL 5
+
+#define LARGEST_PAGE_SHIFT 30 /* of the huge pages in use */
+
+/* A page that faults so often in a row, in one thread and within this time, does not get better. */
+#define REPEATS 4
+#define REPEATS_NS 1000000000u
+#define REPEATERS 64 /* threads that are watched for that at a time */
+
+struct span {
+    uint64_t begin, end;
+};
+
+/* Never changed after it is published, and kept until the next but one is: a handler may be reading it. */
+struct span_list {
+    size_t bytes; /* of the mapping that this is */
+    size_t count;
+    struct span spans[]; /* ordered, apart */
+};
+
+static struct {
+    pthread_mutex_t lock; /* of those that register */
+    struct span_list *current[TASKD_MEMORY_SHARED + 1];
+    struct span_list *before[TASKD_MEMORY_SHARED + 1];
+} registered = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t damaged, accepted;
+static struct taskd_damage listed[TASKD_DAMAGES_LISTED];
+
+static int32_t container; /* tid of the one thread that contains a damage at this moment, 0 for none */
+
+/* With the lock held. */
+static struct {
+    int32_t tid;
+    uint32_t times;
+    uint64_t page, since;
+} repeaters[REPEATERS];
+
+static uint64_t page_bytes(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- registered ranges ------------------------------------------------------------------------------------------- */
+
+static int by_begin(const void *a, const void *b)
+{
+    uint64_t left = ((const struct span *)a)->begin, right = ((const struct span *)b)->begin;
+    return left < right ? -1 : left > right;
+}
+
+static void order_and_join(struct span_list *list)
+{
+    bool ordered = true;
+    for (size_t i = 1; i < list->count && ordered; i++)
+        ordered = list->spans[i - 1].begin <= list->spans[i].begin;
+    if (!ordered)
+        qsort(list->spans, list->count, sizeof list->spans[0], by_begin);
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        struct span span = list->spans[i];
+        if (kept > 0 && span.begin <= list->spans[kept - 1].end) {
+            if (span.end > list->spans[kept - 1].end)
+                list->spans[kept - 1].end = span.end;
+        } else {
+            list->spans[kept++] = span;
+        }
+    }
+    list->count = kept;
+}
+
+static int span_list_make(const uint64_t *ranges, size_t n, struct span_list **out)
+{
+    size_t bytes = sizeof(struct span_list) + n * sizeof(struct span);
+    struct span_list *list = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (list == MAP_FAILED)
+        return -errno;
+    list->bytes = bytes;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t begin = ranges[2 * i], length = ranges[2 * i + 1];
+        if (length > UINT64_MAX - begin) {
+            munmap(list, bytes);
+            return -EINVAL;
+        }
+        if (length > 0)
+            list->spans[list->count++] = (struct span){begin, begin + length};
+    }
+    order_and_join(list);
+    *out = list;
+    return 0;
+}
+
+int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
+{
+    if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) || (ranges == NULL && n > 0) ||
+        n > SIZE_MAX / 2 / sizeof(struct span))
+        return -EINVAL;
+    struct span_list *list = NULL;
+    int rc = n > 0 ? span_list_make(ranges, n, &list) : 0;
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&registered.lock);
+    struct span_list *oldest = registered.before[kind];
+    registered.before[kind] = registered.current[kind];
+    __atomic_store_n(&registered.current[kind], list, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&registered.lock);
+    if (oldest != NULL)
+        munmap(oldest, oldest->bytes);
+    return 0;
+}
+
+/* The registered range that [begin, end) lies in. */
+static bool find_registered(int kind, uint64_t begin, uint64_t end, struct span *found)
+{
+    const struct span_list *list = __atomic_load_n(&registered.current[kind], __ATOMIC_ACQUIRE);
+    if (list == NULL)
+        return false;
+    size_t low = 0, high = list->count; /* the last span that begins at or before `begin` is at low - 1 */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (list->spans[middle].begin <= begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == 0 || list->spans[low - 1].end < end)
+        return false;
+    *found = list->spans[low - 1];
+    return true;
+}
+
+/* ---- containment ------------------------------------------------------------------------------------------------- */
+
+/* Where [damage->addr, + damage->bytes) lies; fills the rest of that in. false: in nothing known. */
+static bool locate(struct taskd_damage *damage, bool *shared)
+{
+    uint64_t begin = damage->addr, end = begin + damage->bytes;
+    if (end < begin)
+        return false;
+    for (int kind = TASKD_MEMORY_TENSORS; kind <= TASKD_MEMORY_SHARED; kind++) {
+        struct span span;
+        if (find_registered(kind, begin, end, &span)) {
+            damage->kind = TASKD_DAMAGE_REGISTERED;
+            damage->base = span.begin;
+            damage->size = span.end - span.begin;
+            damage->born = 0;
+            *shared = kind == TASKD_MEMORY_SHARED;
+            return true;
+        }
+    }
+    damage->kind = TASKD_DAMAGE_ALLOCATED;
+    *shared = false;
+    return taskd_allocation_of(begin, &damage->base, &damage->size, &damage->born) == 1 && damage->bytes <= damage->size &&
+           begin - damage->base <= damage->size - damage->bytes;
+}
+
+/* Whether 8 bytes can be read there, asked of the kernel, which raises no signal about what it touches itself: it fetches a
+ * signal set from the address before it refuses to do something impossible with it. */
+static bool readable(uint64_t address)
+{
+    return syscall(SYS_rt_sigprocmask, ~0, (void *)(uintptr_t)address, NULL, sizeof(uint64_t)) == 0 || errno != EFAULT;
+}
+
+static bool replace_private(void *page, size_t bytes)
+{
+    if (madvise(page, bytes, MADV_DONTNEED) == 0 && readable((uint64_t)(uintptr_t)page))
+        return true;
+    /* Memory that is locked refuses the advice. */
+    return mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+}
+
+static bool replace_shared(void *page, size_t bytes)
+{
+    /* First what only this process's mapping says: where another one has already made the hole, what was written into it since
+     * stays. Again after the hole: the kernel keeps the mark of a lost page in mappings of a file. */
+    madvise(page, bytes, MADV_DONTNEED);
+    if (readable((uint64_t)(uintptr_t)page))
+        return true;
+    if (madvise(page, bytes, MADV_REMOVE) != 0)
+        return false;
+    madvise(page, bytes, MADV_DONTNEED);
+    return readable((uint64_t)(uintptr_t)page);
+}
+
+static bool lock_containment(int32_t tid)
+{
+    for (;;) {
+        int32_t holder = 0;
+        if (__atomic_compare_exchange_n(&container, &holder, tid, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return true;
+        if (holder == tid)
+            return false;
+        syscall(SYS_sched_yield);
+    }
+}
+
+/* With the lock held. Thread-local variables would do as well, if the first touch of one could not allocate. */
+static bool hopeless(int32_t tid, uint64_t page, uint64_t now)
+{
+    unsigned at = 0;
+    for (unsigned i = 0; i < REPEATERS; i++) {
+        if (repeaters[i].tid == tid) {
+            at = i;
+            break;
+        }
+        if (repeaters[i].since < repeaters[at].since)
+            at = i;
+    }
+    if (repeaters[at].tid == tid && repeaters[at].page == page && now - repeaters[at].since < REPEATS_NS)
+        return ++repeaters[at].times >= REPEATS;
+    repeaters[at].tid = tid;
+    repeaters[at].page = page;
+    repeaters[at].since = now;
+    repeaters[at].times = 1;
+    return false;
+}
+
+static void write_into(struct taskd_damage *to, const struct taskd_damage *damage)
+{
+    __atomic_store_n(&to->number, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    memcpy(to, damage, offsetof(struct taskd_damage, number));
+    __atomic_store_n(&to->number, damage->number, __ATOMIC_RELEASE);
+}
+
+/* With the lock held. */
+static bool replace_and_note(struct taskd_slot *slot, struct taskd_damage *damage, bool shared)
+{
+    void *page = (void *)(uintptr_t)damage->addr;
+    /* Counted before the page is clean: from then on other threads read zeros without any signal. */
+    damage->number = damaged + 1;
+    write_into(&listed[(damage->number - 1) % TASKD_DAMAGES_LISTED], damage);
+    __atomic_store_n(&damaged, damage->number, __ATOMIC_SEQ_CST);
+    if (!(shared ? replace_shared(page, damage->bytes) : replace_private(page, damage->bytes)))
+        return false;
+    write_into(&slot->damages[(damage->number - 1) % TASKD_DAMAGES], damage);
+    __atomic_store_n(&slot->damaged, damage->number, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&taskd_self.page->bell, 1, __ATOMIC_RELEASE);
+    taskd_wake(&taskd_self.page->bell);
+    return true;
+}
+
+/* true: the instruction that faulted can run again. Changes errno. */
+bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
+{
+    int code = info->si_code;
+    if (code != CODE_ADDRESS && code != CODE_ACTION_REQUIRED && code != CODE_ACTION_OPTIONAL)
+        return false;
+    struct taskd_slot *slot = taskd_own_slot();
+    if (slot == NULL)
+        return false;
+    struct taskd_damage damage = {.bytes = page_bytes()};
+    int shift = code == CODE_ADDRESS ? 0 : info->si_addr_lsb;
+    if (shift <= LARGEST_PAGE_SHIFT && (uint64_t)1 << shift > damage.bytes)
+        damage.bytes = (uint64_t)1 << shift;
+    damage.addr = (uint64_t)(uintptr_t)info->si_addr & ~(damage.bytes - 1);
+    /* Numbers that are executed are not numbers. */
+    if (ip - damage.addr < damage.bytes)
+        return false;
+    damage.tid = taskd_tid();
+    if (!lock_containment(damage.tid))
+        return false;
+    damage.mono_ns = taskd_now();
+    bool shared, contained = false;
+    if (locate(&damage, &shared) && !hopeless(damage.tid, damage.addr, damage.mono_ns))
+        /* Already readable: several threads faulted, and another one was first. What was written since must stay. */
+        contained = readable(damage.addr) || replace_and_note(slot, &damage, shared);
+    __atomic_store_n(&container, 0, __ATOMIC_RELEASE);
+    return contained;
+}
+
+static void touch(const struct iovec *part)
+{
+    uint64_t bytes = page_bytes();
+    uint64_t begin = (uint64_t)(uintptr_t)part->iov_base;
+    uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX); /* the kernel moves no more at a time */
+    for (uint64_t page = begin & ~(bytes - 1); page < end; page += bytes) {
+        struct taskd_damage damage = {.addr = page, .bytes = bytes};
+        bool shared;
+        /* Asked first, because EFAULT for a pointer into nowhere has to stay an error and not become a death. */
+        if (!readable(page) && locate(&damage, &shared))
+            (void)*(const volatile char *)(uintptr_t)page;
+    }
+}
+
+/* After a system call that was refused with EFAULT: touch the pages of its buffers that are lost and could be contained, so that
+ * they are. The kernel raises no signal about a page that only it touches. true: trying again makes sense. */
+bool taskd_damage_touch(const struct iovec *parts, int count)
+{
+    if (taskd_own_slot() == NULL)
+        return false;
+    int saved_errno = errno;
+    uint64_t before = taskd_damaged();
+    for (int i = 0; i < count; i++) {
+        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) || !readable((uint64_t)(uintptr_t)&parts[i].iov_len))
+            break;
+        touch(&parts[i]);
+    }
+    errno = saved_errno;
+    return taskd_damaged() != before;
+}
+
+/* ---- what is told about it --------------------------------------------------------------------------------------- */
+
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max)
+{
+    unsigned wanted = max < capacity ? max : capacity;
+    int n = 0;
+    for (uint64_t number = newest > wanted ? newest - wanted + 1 : 1; wanted > 0 && number <= newest; number++) {
+        const struct taskd_damage *from = &ring[(number - 1) % capacity];
+        if (__atomic_load_n(&from->number, __ATOMIC_ACQUIRE) != number)
+            continue;
+        memcpy(&out[n], from, sizeof *from);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        /* Overwritten under our eyes: its successor will be there at the next call. */
+        if (__atomic_load_n(&from->number, __ATOMIC_RELAXED) == number)
+            n++;
+    }
+    return n;
+}
+
+uint64_t taskd_damaged(void)
+{
+    return __atomic_load_n(&damaged, __ATOMIC_ACQUIRE);
+}
+
+int taskd_damage_list(struct taskd_damage *out, int max)
+{
+    if (out == NULL || max < 0)
+        return -EINVAL;
+    return taskd_damage_copy(listed, TASKD_DAMAGES_LISTED, taskd_damaged(), out, (unsigned)max);
+}
+
+void taskd_damage_accept(uint64_t count)
+{
+    __atomic_store_n(&accepted, count, __ATOMIC_RELEASE);
+}
+
+int taskd_spoiled(void)
+{
+    bool lost = taskd_damaged() > __atomic_load_n(&accepted, __ATOMIC_ACQUIRE);
+    return (taskd_torn() != 0 ? TASKD_SPOILED_TORN : 0) | (lost ? TASKD_SPOILED_DAMAGED : 0);
+}
+
+static void forget(void)
+{
+    __atomic_store_n(&damaged, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&accepted, 0, __ATOMIC_RELEASE);
+    memset(listed, 0, sizeof listed);
+}
+
+void taskd_damage_begin(struct taskd_slot *slot)
+{
+    forget();
+    memset(slot->damages, 0, sizeof slot->damages);
+    __atomic_store_n(&slot->damaged, 0, __ATOMIC_RELEASE);
+}
+
+void taskd_damage_child(void)
+{
+    /* Whoever held these does not exist here. */
+    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    registered.lock = fresh;
+    container = 0;
+    forget();
+}

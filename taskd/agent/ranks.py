@@ -1,0 +1,77 @@
+"""What an agent knows of its ranks: one start of all of them, and each with its present process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskd.core import events
+from taskd.cython_api import core
+
+
+@dataclass
+class Rank:
+    """One local rank and its present process."""
+
+    number: int
+    local: int
+    process: Any  # subprocess.Popen or Forked; None between two
+    pidfd: int | None
+    stacks: int  # reading end of its pipe, see stacks.py
+    incarnation: int = 0
+    channel: socket.socket | None = None  # to its training thread
+    attendant: socket.socket | None = None  # to the thread that answers while it trains
+    joined: bool = False
+    over: str | None = None  # how its process ended
+    left: events.Position | None = None
+    paused: int = 0  # number of the last pause it reported
+    damages: int = 0  # of its process that have been told
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process is not None else 0
+
+    @property
+    def failed(self) -> bool:
+        return self.over not in (None, "ended well")
+
+    def forget_process(self) -> None:
+        """Close what belongs to the present process."""
+        for line in (self.channel, self.attendant):
+            if line is not None:
+                line.close()
+        self.channel = self.attendant = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        self.pidfd = None
+
+
+@dataclass
+class Epoch:
+    """What belongs to one start of all the node's ranks."""
+
+    number: int
+    directory: Path
+    page: core.Page
+    ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
+    generation: int = 0
+    pause: int = 0
+    protected: bool = False
+    dropped: bool = False
+
+    def find(self, number: int) -> Rank | None:
+        """By global rank."""
+        return next((r for r in self.ranks.values() if r.number == number), None)
+
+    def drop(self) -> None:
+        self.dropped = True
+        for rank in self.ranks.values():
+            rank.forget_process()
+            with contextlib.suppress(OSError):
+                os.close(rank.stacks)
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""`taskd inject`: faults on purpose in a running job."""
+
+from __future__ import annotations
+
+import click
+
+from taskd.cli.operate import connected
+
+PLACES = ("parameter", "optimizer", "buffer", "gradient", "activation", "gloo", "update", "stripe", "heap")
+
+
+class _Ranks(click.ParamType):
+    """`1,3`"""
+
+    name = "ranks"
+
+    def convert(self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = value.split(",")
+        if not all(w.isascii() and w.isdigit() for w in words) or len(set(words)) < len(words):
+            self.fail(f"{value!r} is not a list of different ranks such as 1,3", param, ctx)
+        return tuple(map(int, words))
+
+
+@click.group()
+def command() -> None:
+    """Make a fault on purpose in a running job, to see it survive.
+
+    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
+    """
+
+
+@command.command()
+@click.option("--rank", "--ranks", "ranks", type=_Ranks(), required=True, help="Whose memory; several: 1,2.")
+@click.option("--where", type=click.Choice(PLACES), default="parameter", show_default=True, help="What the page belongs to.")
+@click.option("--page", type=click.IntRange(0), help="Which page of that kind; default: at random. Not for gradient, activation and gloo.")
+def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
+    """Poison a page of live memory: its content is lost and the next touch is a real SIGBUS.
+
+    What an uncorrectable memory error is on a CPU, made with userfaultfd and UFFDIO_POISON; needs Linux 6.6 or later. `activation` and
+    `gloo` poison the next block that is allocated for one, `gradient` the next that is computed, `update` a page of the optimizer's
+    state (of a parameter where it has none) when the next update begins. `heap` is memory of the interpreter: the rank does not survive
+    it and is replaced.
+    """
+    with connected() as control:
+        options = {"where": where} if page is None else {"where": where, "page": str(page)}
+        for rank in ranks:
+            click.echo(f"rank {rank}: {control.inject(rank, 'memory', options)}")
+
+
+@command.command()
+@click.option("--ranks", type=_Ranks(), required=True, help="The two ends: 1,3.")
+@click.option(
+    "--how",
+    type=click.Choice(("cut", "drop")),
+    default="cut",
+    show_default=True,
+    help="cut: the connections end. drop: packets vanish silently, in both directions.",
+)
+def link(ranks: tuple[int, ...], how: str) -> None:
+    """Break the connections between two ranks: those of the present communicators, not those that are made afterwards."""
+    if len(ranks) != 2:
+        raise click.UsageError("--ranks names the two ends of a link: --ranks 1,3")
+    with connected() as control:
+        ends = control.inject(ranks[1], "endpoints", {})
+        click.echo(f"rank {ranks[0]}: {control.inject(ranks[0], 'link', {'how': how, 'ends': ends})}")
+        if how == "drop":
+            ends = control.inject(ranks[0], "endpoints", {})
+            click.echo(f"rank {ranks[1]}: {control.inject(ranks[1], 'link', {'how': how, 'ends': ends})}")

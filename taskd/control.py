@@ -1,0 +1,102 @@
+"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose.
+
+What `taskd pause`, `taskd continue` and `taskd inject` use; for programs that have to stand between two steps of a job, such as
+the switching of a network card or a stress test of its accelerators:
+
+    with Control() as control:
+        control.pause()
+        try:
+            ...                     # every rank stands before the same step, alive
+        finally:
+            control.resume()
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from taskd import settings
+from taskd.core import commands, events
+from taskd.protocol import keys, messages
+from taskd.protocol.link import Link
+
+
+class ControlError(RuntimeError):
+    """The request was refused, or nobody answered it; the text says which and what to do."""
+
+
+class NoAnswer(ControlError):
+    """The manager is there and has not answered in time."""
+
+
+class Control:
+    """A connection to the manager of the job that the environment names (TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID, TASKD_SECRET).
+
+    Not for use by several threads at once. Raises settings.BadSetting and keys.BadSecret.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        job = settings.job_id(environ)
+        self._address = settings.manager_address(environ)
+        self._link = Link(self._address, keys.for_job(job, environ), job, messages.OPERATOR)
+
+    def pause(self, timeout: float = 60.0) -> str:
+        """Stop all ranks before the same step; returns in words which. Takes about the rest of the step under way.
+
+        Raises ControlError when not all have stopped within `timeout` seconds; the hold is taken back then.
+        """
+        try:
+            return self._ask(events.HoldRequested(request := _name()), request, timeout)
+        except NoAnswer:
+            self.resume()
+            raise ControlError(f"not every rank had stopped within {timeout:g} s; the ranks go on") from None
+
+    def resume(self, timeout: float = 10.0) -> str:
+        """Let held ranks go on. Harmless when none is held."""
+        return self._ask(events.ContinueRequested(request := _name()), request, timeout)
+
+    def inject(self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0) -> str:
+        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done."""
+        return self._ask(messages.Inject(request := _name(), rank, what, dict(options)), request, timeout)
+
+    def _ask(self, message: Any, request: str, timeout: float) -> str:
+        deadline = time.monotonic() + timeout
+        self._link.send(message)
+        poller = zmq.Poller()
+        poller.register(self._link.socket, zmq.POLLIN)
+        poller.register(self._link.monitor, zmq.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poller.poll(int(left * 1000) + 1))
+            if self._link.monitor in ready:
+                self._link.read_monitor()
+            while (answer := self._link.receive()) is not None:
+                if isinstance(answer, commands.Answer) and answer.request == request:
+                    if not answer.ok:
+                        raise ControlError(answer.text)
+                    return answer.text
+        if not self._link.heard and not self._link.connected:
+            raise ControlError(
+                f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set TASKD_MANAGER_ADDR (or TASKD_PORT), "
+                "MINDX_TASK_ID and TASKD_SECRET as the job has them"
+            )
+        raise NoAnswer(f"no answer within {timeout:g} s")
+
+    def close(self) -> None:
+        self._link.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _name() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,94 @@
+"""What each kind of fault means: whose process is gone, whose cannot be kept, and when the present strategy has failed.
+
+A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its process says that it cannot go on, it
+failed repeatedly at what the others could do. When communication fails and everybody is alive, nobody is known to be the cause:
+the step is repeated, and only when the same comes again, and no death explains it, whoever noticed it first is replaced, since
+it has one of the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taskd.core import events as e
+from taskd.core.incident import Move, Phase
+from taskd.core.recovery import Recovery
+from taskd.core.state import JobState
+
+
+class Faults:
+    """Called for the present incarnation of a rank of a protected job."""
+
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self._job, self._recovery = job, recovery
+        self._bugs: dict[int, tuple[int, str]] = {}  # rank -> the exception its last failed process ended with
+
+    def died(self, number: int, cause: str, now: float) -> None:
+        if self._recovery.ended(number, now):
+            return
+        rank = self._job.ranks[number]
+        text, again = f"rank {number}: {cause}", False
+        if rank.raised is not None:
+            text += f" after {rank.raised[1]} in step {rank.raised[0]}"
+            again = self._bugs.get(number) == rank.raised
+            self._bugs[number] = rank.raised
+        self._recovery.fault(text, now, dead=frozenset({number}))
+        if again and not self._job.over:
+            why = "the same exception at the same step and rank again: a defect of the script, not a fault"
+            self._recovery.climb(Move.SPENT, why, now)
+
+    def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+        if self._recovery.phase in (None, Phase.RESUME):  # in the others all leave their collectives, or say RankFailed
+            text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
+            self._nobody(text, now, {event.rank: "its connections failed again"})
+
+    def stuck(self, why: str, now: float) -> None:
+        """All ranks wait for each other, and nobody is behind."""
+        self._nobody(why, now, {})
+
+    def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
+        """Communication has failed, and nobody is known to be the cause."""
+        incident = self._recovery.incident
+        again = incident is not None and incident.broken
+        if again and not suspects and incident is not None and incident.strategy == "retry":
+            self._recovery.join(text, now)
+            self._recovery.climb(Move.SPENT, f"the step failed again: {text}", now)
+        else:
+            self._recovery.fault(text, now)
+            incident = self._recovery.incident
+            if incident is not None:
+                incident.broken, incident.suspects = True, dict(suspects) if again else {}
+
+    def device_failed(self, event: e.RankFaulted, now: float) -> None:
+        rank, incident = self._job.ranks[event.rank], self._recovery.incident
+        kind = e.FAULTS[event.fault]
+        text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
+        why = ""
+        if event.page in rank.pages:
+            why = f"the memory page at {event.page:#x} has failed again"
+        elif event.fault != e.NETWORK and "retry" not in self._job.settings.ladder:
+            why = f"{kind} fault, and retry is not configured"
+        if event.page:
+            rank.pages.add(event.page)
+        if incident is not None and (event.rank in incident.new or event.rank in incident.killed):
+            self._job.note(text)  # it has no state yet, and says so if a restore has failed; or it will be replaced anyway
+        elif incident is not None and incident.phase is Phase.PAUSE and event.rank not in incident.reports and not why:
+            self._recovery.join(text, now)  # what it will report takes it into account
+        else:
+            self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
+
+    def hung(self, ranks: Mapping[int, str], now: float) -> None:
+        """Ranks that make no progress while all others wait for them."""
+        text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
+        self._recovery.fault(text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks))
+
+    def failed(self, event: e.RankFailed, now: float) -> None:
+        """A rank could not do what it was told in the incident."""
+        incident = self._recovery.incident
+        if incident is None or incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
+            return
+        incident.failures[event.rank] += 1
+        times = incident.failures[event.rank]
+        text = f"rank {event.rank} in {incident.phase.value}: {event.reason}"
+        condemned = {event.rank: f"it has failed {times} times in this incident"} if times >= self._job.settings.failures else None
+        self._recovery.fault(text, now, condemned=condemned)

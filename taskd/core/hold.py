@@ -1,0 +1,97 @@
+"""All ranks stop at the same step boundary, stay alive, and go on when asked: no incident, nothing is rebuilt.
+
+Which boundary is not known beforehand, because ranks begin steps while messages travel. So agents are asked for the first step that
+nobody on their node has begun; all stop before the highest answer. A rank that has begun that step meanwhile says so
+(RankPassed), and the boundary moves behind it; those that have stopped already go on to it.
+"""
+
+from __future__ import annotations
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.state import JobState
+
+
+class Hold:
+    """At most one hold at a time; several requests for it are all answered."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self.wanted = False
+        self.step: int | None = None  # the boundary, once it is known
+        self.held: set[int] = set()
+        self._requests: list[str] = []
+        self._begun: dict[int, int] = {}  # node -> its answer
+
+    def request(self, request: str) -> None:
+        if not self._job.protected:
+            self._job.say(c.Answer(request, False, "not every rank has begun its protected loop: there is nothing to hold yet"))
+            return
+        self._requests.append(request)
+        if self.wanted:
+            return
+        self.wanted, self.step, self.held, self._begun = True, None, set(), {}
+        self._job.say(c.AskSteps())
+
+    def begun(self, event: e.StepsBegun) -> None:
+        """A node's answer."""
+        if not self.wanted or self.step is not None:
+            return
+        self._begun[event.node] = event.step
+        nodes = {i for i, n in self._job.topology.nodes.items() if not n.lost and n.ended is None}
+        if nodes <= set(self._begun):
+            self._set(max(self._begun.values()))
+
+    def passed(self, event: e.RankPassed) -> None:
+        if self.step is not None and event.step >= self.step:
+            self._set(event.step + 1)
+
+    def _set(self, step: int) -> None:
+        self.step = step
+        self.held.clear()
+        self._job.say(c.Hold(step))
+
+    def stopped(self, event: e.RankHeld) -> None:
+        if self.step is None or event.step < self.step:
+            return  # it goes on to the boundary
+        if event.step > self.step:
+            self._set(event.step)
+        self.held.add(event.rank)
+
+    def again(self) -> None:
+        """Ranks have been taken back, or replaced: each will say again that it is held."""
+        self.held.clear()
+
+    @property
+    def standing(self) -> bool:
+        """Everybody has stopped. Ranks that have finished or ended stand still anyway."""
+        return self.step is not None and all(r in self.held or s.finished is not None or s.ended for r, s in self._job.ranks.items())
+
+    def look(self) -> None:
+        """Answer if everybody has stopped."""
+        if self._requests and self.standing:
+            text = f"all ranks are held before step {self.step}"
+            if over := [r for r in self._job.ranks if r not in self.held]:
+                text = f"all ranks stand still; ranks {over} have come to the end of their loop before step {self.step}"
+            self._job.note(text)
+            self._answer(True, text)
+
+    def release(self, request: str) -> None:
+        """Said also when no hold is known: a manager before this one may have ordered it."""
+        self._answer(False, "the hold was ended before every rank had stopped")
+        step, self.wanted, self.step = self.step, False, None
+        self.held.clear()
+        self._job.say(c.Continue())
+        self._job.note("held ranks go on")
+        self._job.say(c.Answer(request, True, "the ranks go on" if step is None else f"the ranks go on with step {step}"))
+
+    def drop(self, why: str) -> None:
+        """The processes that were held are gone, or the job is over."""
+        self._answer(False, why)
+        self.wanted, self.step = False, None
+        self.held.clear()
+
+    def _answer(self, ok: bool, text: str) -> None:
+        for request in self._requests:
+            self._job.say(c.Answer(request, ok, text))
+        self._requests.clear()

@@ -1,0 +1,385 @@
+"""The incident under way, from round to round: which strategy, which phase, who is waited for, and what the next step is.
+
+`incident.py` has the phases and every move between them; `ladder.py` chooses the strategy, `repair.py` the step and the sources of
+the state. Here they are joined. What a fault means, and whom it condemns, is decided in `faults.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core import ladder, repair
+from taskd.core.incident import Incident, Move, Phase, after
+from taskd.core.state import JobState
+
+NOBODY: frozenset[int] = frozenset()
+
+
+class Recovery:
+    """Methods that begin with what a rank said are only called for the present incarnation of a rank of a protected job."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self.incident: Incident | None = None
+        self.incidents = 0
+        self.resumed: int | None = None  # step of the last repair's plan
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.incident.phase if self.incident is not None else None
+
+    def forget(self) -> None:
+        """The processes that were repaired are gone."""
+        self.incident, self.resumed = None, None
+
+    def due(self) -> float | None:
+        incident = self.incident
+        if incident is None:
+            return None
+        if incident.phase is Phase.PAUSE and not incident.asked_again and not set(incident.killed) >= set(self.silent()):
+            return min(incident.deadline, incident.timeline.entered[-1][1] + self._job.settings.pause_again)
+        return incident.deadline
+
+    # -- faults --------------------------------------------------------------------------------------------------------------
+
+    def join(self, text: str, now: float) -> Incident:
+        """One more fault of the present incident, or of a new one, that is told to the log and the report."""
+        if self.incident is None:
+            self.incidents += 1
+            self.incident = Incident(self.incidents, now)
+            self.incident.timeline.enter("DETECT", now)
+        incident = self.incident
+        incident.faults.append(text)
+        incident.broken, incident.suspects = False, {}  # whatever was not explained is now
+        where = f", {incident.phase.value}" if incident.rounds else ""
+        self._job.note(f"incident {incident.number}{where}: {text}")
+        return incident
+
+    def fault(
+        self,
+        text: str,
+        now: float,
+        *,
+        dead: frozenset[int] = NOBODY,
+        condemned: Mapping[int, str] | None = None,
+        hung: frozenset[int] = NOBODY,
+        move: Move = Move.FAULT,
+    ) -> None:
+        """A fault and the round that answers it. `dead`: ranks without a process. `condemned`: living ranks whose process cannot be
+        kept, and why; of these, `hung` shall tell where they are before they are ended."""
+        incident = self.join(text, now)
+        incident.hung |= hung
+        if condemned:
+            self._condemn(condemned, now, move)
+        else:
+            self._next_round(dead, now, move)
+
+    def _condemn(self, ranks: Mapping[int, str], now: float, move: Move = Move.FAULT) -> None:
+        incident = self.incident
+        assert incident is not None
+        incident.condemned.update(ranks)
+        if incident.strategy == "retry":  # it keeps every process
+            self.climb(Move.SPENT, _listed(ranks), now)
+        else:
+            self._next_round(NOBODY, now, move)
+
+    def _next_round(self, dead: frozenset[int], now: float, move: Move = Move.FAULT) -> None:
+        incident, settings = self.incident, self._job.settings
+        assert incident is not None
+        spent = [r for r in sorted(dead | set(incident.condemned)) if incident.replaced[r] >= settings.replacements]
+        rounds = incident.rounds - incident.first
+        if spent:
+            again = "died again" if spent[0] in dead else f"cannot be kept: {incident.condemned[spent[0]]}"
+            self.climb(Move.SPENT, f"rank {spent[0]} was replaced {incident.replaced[spent[0]]} times and {again}", now)
+        elif rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.condemned)):  # each is told by itself
+            self.climb(Move.SPENT, f"{rounds} rounds without a committed step", now)
+        else:
+            self._enter_pause(now, move)
+
+    def ended(self, number: int, now: float) -> bool:
+        """Whether the death of rank `number` is that of a condemned rank, and no further fault."""
+        incident = self.incident
+        if incident is None or number not in incident.killed:
+            return False
+        self._job.note(f"incident {incident.number}, {incident.phase.value}: rank {number} is ended")
+        self._next_round(frozenset({number}), now)
+        return True
+
+    # -- what ranks say in an incident ---------------------------------------------------------------------------------------
+
+    def paused(self, event: e.RankPaused, now: float) -> None:
+        incident = self.incident
+        if incident is None or event.pause != self._job.pause or incident.phase is not Phase.PAUSE or event.rank in incident.killed:
+            return
+        if event.rank not in incident.new:
+            incident.reports[event.rank] = event.position
+            if event.unfit:
+                text = f"rank {event.rank} cannot be kept: {event.unfit}"
+                self.fault(text, now, condemned={event.rank: event.unfit})
+                return
+        self.advance(now)
+
+    def busy(self, event: e.RankBusy, now: float) -> None:
+        incident = self.incident
+        if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
+            return
+        if event.rank in self.silent() and event.rank not in incident.killed:
+            incident.deadline = max(incident.deadline, now + event.allowance)
+
+    def ready(self, rank: int, now: float) -> None:
+        if self.incident is not None and rank in self.incident.new:
+            self.incident.ready.add(rank)
+            self.advance(now)
+
+    def rebuilt(self, event: e.RankRebuilt, now: float) -> None:
+        if self.phase is Phase.REBUILD and event.generation == self._job.generation:
+            assert self.incident is not None
+            self.incident.rebuilt.add(event.rank)
+            self.advance(now)
+
+    def restored(self, event: e.RankRestored, now: float) -> None:
+        if self.phase is Phase.RESTORE and event.generation == self._job.generation:
+            assert self.incident is not None
+            self.incident.restored[event.rank] = event.digest
+            self.advance(now)
+
+    def committed(self, rank: int, now: float) -> None:
+        """The rank has committed the step, or is beyond the need to: finished, held, ended well."""
+        if self.phase is Phase.RESUME:
+            assert self.incident is not None
+            self.incident.committed.add(rank)
+            self.advance(now)
+
+    # -- rounds --------------------------------------------------------------------------------------------------------------
+
+    def damage(self) -> ladder.Damage:
+        job, incident = self._job, self.incident
+        dead = {r for r, s in job.ranks.items() if not s.alive}
+        if incident is not None:
+            dead |= incident.new
+        lost = {i for i, n in job.topology.nodes.items() if n.lost}
+        ended = {r for r, s in job.ranks.items() if s.ended}
+        condemned = dict(incident.condemned) if incident is not None else {}
+        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned)
+
+    def _enter_pause(self, now: float, move: Move) -> None:
+        """The next round: everybody pauses, who is condemned is killed, who has no process gets one. Or the end."""
+        job, incident = self._job, self.incident
+        assert incident is not None
+        rung = ladder.choose(job.settings.ladder, self.damage(), incident.failed, incident.strategy)
+        if rung.strategy == "exit":
+            if incident.phase is not Phase.FAILED:  # no rung fits the damage any more
+                if incident.rounds:
+                    incident.tried.append(f"{incident.strategy}: broken off in {incident.phase.value} by the last fault")
+                self._move(Move.SPENT, now)
+            self._stop(rung, now)
+            return
+        self._move(move, now)
+        if rung.strategy != incident.strategy:
+            passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
+            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}")
+            incident.strategy, incident.first = rung.strategy, incident.rounds
+        incident.rounds += 1
+        incident.asked_again = False
+        incident.reports, incident.rebuilt, incident.restored, incident.committed = {}, set(), {}, set()
+        incident.plan = None
+        job.pause += 1
+        job.say(c.Pause(job.pause, incident.faults[-1]))
+        for number, rank in job.ranks.items():
+            if not rank.alive:
+                self._replace(number)
+        for number, why in sorted(incident.condemned.items()):
+            if number not in incident.killed:
+                incident.killed[number] = now
+                job.say(c.Kill(number, job.ranks[number].incarnation, why, number in incident.hung))
+        incident.deadline = max([incident.deadline, *(told + job.settings.kill for told in incident.killed.values())])
+        self.advance(now)
+
+    def _replace(self, number: int) -> None:
+        job, incident = self._job, self.incident
+        assert incident is not None
+        rank = job.ranks[number]
+        rank.incarnation += 1
+        rank.alive, rank.finished, rank.raised = True, None, None
+        rank.pages.clear()
+        incident.replaced[number] += 1
+        incident.new.add(number)
+        incident.ready.discard(number)
+        incident.hung.discard(number)
+        incident.killed.pop(number, None)
+        incident.failures.pop(number, None)
+        job.say(c.Replace(number, rank.incarnation, incident.condemned.pop(number, incident.faults[-1])))
+
+    def advance(self, now: float) -> None:
+        """Leave every phase whose condition holds."""
+        job, incident = self._job, self.incident
+        while incident is not None and incident.phase not in (Phase.CLOSED, Phase.ENDED, Phase.FAILED):
+            before = incident.phase
+            if before is Phase.PAUSE and not self.silent():
+                if incident.suspects:
+                    suspects, incident.suspects = incident.suspects, {}
+                    self._condemn(suspects, now)
+                    return
+                self._move(Move.PAUSED, now)
+                self._decide(now)
+            elif before is Phase.REPLACE and incident.new <= incident.ready:
+                self._move(Move.READY, now)
+                job.generation += 1
+                job.rebuild()
+            elif before is Phase.REBUILD and len(incident.rebuilt) == len(job.ranks):
+                self._move(Move.REBUILT, now)
+                assert incident.plan is not None
+                job.say(c.Restore(job.pause, job.generation, incident.plan))
+            elif before is Phase.RESTORE and len(incident.restored) == len(job.ranks):
+                self._compare(now)
+            elif before is Phase.RESUME and len(incident.committed) == len(job.ranks):
+                self._close(now)
+            if self.incident is None or incident.phase is before:
+                return
+
+    def silent(self) -> list[int]:
+        """Ranks that the present phase is waiting for."""
+        incident = self.incident
+        if incident is None:
+            return []
+        everybody = set(self._job.ranks)
+        done: dict[Phase, set[int]] = {
+            Phase.PAUSE: (set(incident.reports) | incident.new) - set(incident.killed),
+            Phase.REPLACE: everybody - (incident.new - incident.ready),
+            Phase.REBUILD: incident.rebuilt,
+            Phase.RESTORE: set(incident.restored),
+            Phase.RESUME: incident.committed,
+        }
+        return sorted(everybody - done.get(incident.phase, everybody))
+
+    def _decide(self, now: float) -> None:
+        job, incident = self._job, self.incident
+        assert incident is not None
+        members = []
+        for number, rank in job.ranks.items():
+            new = number in incident.new
+            node = job.topology.node_of(number)
+            position = rank.left if new else incident.reports.get(number)
+            members.append(repair.Member(number, -1 if node is None else node, not new, position))
+        plan = repair.plan(members, self.resumed)
+        if isinstance(plan, repair.Refusal):
+            self.climb(Move.REFUSED, plan.reason, now)
+            return
+        incident.plan, self.resumed = plan, plan.step
+        job.note(f"repair: {plan.reason}")
+        self._move(Move.PLANNED, now)
+
+    def _compare(self, now: float) -> None:
+        job, incident = self._job, self.incident
+        assert incident is not None and incident.plan is not None
+        digests = Counter(incident.restored.values())
+        if len(digests) > 1:
+            detail = ", ".join(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
+            digest, votes = digests.most_common(1)[0]
+            if 2 * votes > len(job.ranks):
+                odd = [r for r, d in incident.restored.items() if d != digest]
+                incident.condemned.update(dict.fromkeys(odd, "its restored state differs from most others'"))
+            self.climb(Move.DIFFERENT, f"replicas differ at step {incident.plan.step} ({detail})", now)
+            return
+        self._move(Move.RESTORED, now)
+        # from here on the replacements hold state like everybody else
+        incident.new.clear()
+        incident.ready.clear()
+        for rank in job.ranks.values():
+            rank.left, rank.finished = None, None
+        job.say(c.Resume(job.pause, job.generation, incident.plan.step))
+
+    def _close(self, now: float) -> None:
+        job, incident = self._job, self.incident
+        assert incident is not None and incident.plan is not None
+        self._move(Move.COMMITTED, now)
+        phases = incident.timeline.durations(now)
+        phases.pop(Phase.CLOSED.value, None)
+        seconds = now - incident.began
+        job.note(
+            f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f} ms; "
+            f"step {incident.plan.step} is committed on all ranks"
+        )
+        job.say(
+            c.Closed(
+                incident.number,
+                incident.strategy,
+                tuple(incident.faults),
+                tuple(sorted(incident.replaced)),
+                incident.plan.step,
+                seconds,
+                phases,
+                (*incident.tried, f"{incident.strategy}: done"),
+                incident.began,
+            )
+        )
+        self.incident = None
+
+    # -- the ladder ----------------------------------------------------------------------------------------------------------
+
+    def climb(self, move: Move, why: str, now: float) -> None:
+        """The present strategy has failed: the next rung, or the end."""
+        incident = self.incident
+        assert incident is not None
+        self._move(move, now)
+        incident.failed.append(incident.strategy)
+        incident.tried.append(f"{incident.strategy}: {why}")
+        self._job.note(f"incident {incident.number}: {incident.strategy} failed: {why}")
+        self._enter_pause(now, Move.CLIMBED)
+
+    def _stop(self, rung: ladder.Rung, now: float) -> None:
+        job, incident = self._job, self.incident
+        assert incident is not None
+        self._move(Move.STOPPED, now)
+        tried = "; ".join(incident.tried) or "nothing"
+        passed = [s for s in rung.skipped if "has failed" not in s]
+        skipped = f" Passed over: {'; '.join(passed)}." if passed else ""
+        reason = (
+            f"The job ends: incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
+            f"{' and more' if len(incident.faults) > 6 else ''}. When: {now - incident.began:.1f} s ago, "
+            f"pause {job.pause}, generation {job.generation}. What was tried: {tried}.{skipped}"
+        )
+        job.say(c.GiveUp(reason))
+        job.end(False, reason)
+
+    def _move(self, move: Move, now: float) -> None:
+        incident, settings = self.incident, self._job.settings
+        assert incident is not None
+        incident.phase = after(incident.phase, move)
+        incident.timeline.enter(incident.phase.value, now)
+        limits = {
+            Phase.PAUSE: settings.pause,
+            Phase.REPLACE: settings.replace,
+            Phase.REBUILD: settings.rebuild,
+            Phase.RESTORE: settings.restore,
+            Phase.RESUME: settings.resume,
+        }
+        incident.deadline = now + limits.get(incident.phase, 0.0)
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        incident, settings = self.incident, self._job.settings
+        if incident is None or (due := self.due()) is None or now < due:
+            return
+        silent, phase = self.silent(), incident.phase
+        undead = [r for r in silent if r in incident.killed]
+        if phase is Phase.PAUSE and now < incident.deadline:
+            incident.asked_again = True
+            self._job.note(f"ranks {[r for r in silent if r not in incident.killed]} have not paused; asked again")
+            self._job.say(c.Pause(self._job.pause, "asked again"))
+        elif phase is Phase.REPLACE:
+            self.climb(Move.DEADLINE, f"the replacement of ranks {silent} was not ready within {settings.replace:.0f} s", now)
+        elif undead:
+            self.climb(Move.SPENT, f"ranks {undead} did not end within {settings.kill:.0f} s of being killed", now)
+        else:
+            why = f"silent in {phase.value} for {now - incident.timeline.entered[-1][1]:.0f} s"
+            condemned = dict.fromkeys(silent, why)
+            self.fault(_listed(condemned), now, condemned=condemned, hung=frozenset(silent), move=Move.DEADLINE)
+
+
+def _listed(why: Mapping[int, str]) -> str:
+    return "; ".join(f"rank {r}: {text}" for r, text in sorted(why.items()))

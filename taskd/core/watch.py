@@ -1,0 +1,81 @@
+"""Ranks that make no progress: the roll call, from the first complaint to the verdict. `roll_call.py` judges."""
+
+from __future__ import annotations
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core import roll_call
+from taskd.core.faults import Faults
+from taskd.core.incident import Phase
+from taskd.core.recovery import Recovery
+from taskd.core.state import JobState
+
+
+class Watch:
+    """At most one roll call at a time. Agents complain again as long as a rank makes no progress, so nothing is kept up here."""
+
+    def __init__(self, job: JobState, recovery: Recovery, faults: Faults) -> None:
+        self._job, self._recovery, self._faults = job, recovery, faults
+        self.due: float | None = None
+        self._call = 0
+        self._answers: dict[int, e.RankPresent] = {}
+        self._first: dict[int, e.RankPresent] | None = None  # answers to the first call of the two
+        self._pausing = False  # between the two calls
+        self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)  # what the judgement before this one knew, and when
+        self._said = ""
+
+    def stop(self) -> None:
+        """Whatever was being found out has been overtaken."""
+        self.due, self._first, self._pausing, self._last, self._said = None, None, False, ({}, 0.0), ""
+
+    def stalled(self, event: e.RankStalled, now: float) -> None:
+        if self._job.protected and self.due is None and self._recovery.phase in (None, Phase.RESUME):
+            self._first = None
+            self._ask(now)
+
+    def present(self, event: e.RankPresent, now: float) -> None:
+        if self.due is None or self._pausing or event.call != self._call:
+            return
+        self._answers[event.rank] = event
+        if self._missing():
+            return
+        if self._first is None:
+            self._first, self._pausing = dict(self._answers), True
+            self.due = now + self._job.settings.between_calls
+        else:
+            self._judge(now)
+
+    def tick(self, now: float) -> None:
+        if self.due is None or now < self.due:
+            return
+        if self._pausing:
+            self._ask(now)
+        else:
+            self._say(f"roll call: nothing was said about ranks {self._missing()}; their agents are waited for")
+            self.due = None
+
+    def _missing(self) -> list[int]:
+        return [r for r, s in self._job.ranks.items() if not s.ended and r not in self._answers]
+
+    def _ask(self, now: float) -> None:
+        self._call += 1
+        self._answers, self._pausing = {}, False
+        self.due = now + self._job.settings.roll_call
+        self._job.say(c.RollCall(self._call))
+
+    def _judge(self, now: float) -> None:
+        assert self._first is not None
+        before, when = self._last
+        self.due, self._last = None, (dict(self._answers), now)
+        verdict = roll_call.judge(self._first, self._answers, before, now - when)
+        if isinstance(verdict, roll_call.Hung):
+            self._faults.hung(verdict.ranks, now)
+        elif isinstance(verdict, roll_call.Stuck):
+            self._faults.stuck(verdict.why, now)
+        else:
+            self._say(f"roll call: {verdict.why}")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:  # the same is found again and again while a step is long
+            self._said = text
+            self._job.note(text)

@@ -1,0 +1,115 @@
+"""Ascend NPUs, HCCL and torch_npu, which is imported when a call needs it.
+
+The functions of torch_npu are written out in full, so that tests/devices/test_torch_npu_signatures.py can compare each call with
+torch_npu's own sources. The order of the calls is that of the vendor's callers: stop the device, look at the
+memory, resume the communicators, restart the device. An NPU survives a memory error: what is damaged can be told, the rest stays.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from taskd.devices import tables
+from taskd.devices.device import Device, DeviceLost, Lost
+from taskd.devices.faults import Fault, FaultType
+
+log = logging.getLogger("taskd.devices")
+
+# What check_uce_in_memory answers. 0: no address is known; 1: it is not in torch_npu's pool, so it cannot be given up.
+DAMAGED: dict[int, Lost] = {2: "temporary", 3: "state"}
+
+
+class Npu(Device):
+    needs_abort = True
+    table = (*tables.NPU, *tables.GLOO, *tables.TORCH)
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        if device.index is None:
+            import torch_npu
+
+            self.index: int = torch_npu.npu.current_device()
+        else:
+            self.index = device.index
+        self._stopping = threading.Lock()  # a stop that is under way ends before the training thread goes on
+        self._stopped = False
+
+    def abort(self) -> None:
+        with self._stopping:
+            try:
+                self._stop()
+            except Exception:
+                log.exception("npu:%d could not be stopped; this rank will be replaced if it stays blocked", self.index)
+
+    def _stop(self) -> None:
+        """From now on, until restart(), all work on the device raises FORCE STOP."""
+        import torch_npu
+
+        torch_npu.npu.set_device(self.index)  # a thread begins on device 0
+        result = torch_npu.npu.stop_device(self.index)
+        if result not in (None, 0):  # older versions return nothing
+            raise RuntimeError(f"stop_device({self.index}) returned {result}")
+        self._stopped = True
+
+    def clean(self, fault: Fault | None) -> Lost:
+        import torch_npu
+
+        with self._stopping:
+            try:
+                if not self._stopped:
+                    self._stop()
+            except RuntimeError as error:
+                raise DeviceLost(f"npu:{self.index} could not be stopped: {error}") from error
+        if fault is None or fault.type is not FaultType.MEMORY or fault.stopped:
+            return "nothing"
+        gc.collect()  # what only a cycle holds would count as in use, and the damage as damage to the state
+        found = torch_npu.npu.check_uce_in_memory(self.index)
+        if found not in DAMAGED:
+            raise DeviceLost(f"{fault.name} on npu:{self.index}: the damaged memory cannot be given up (check_uce_in_memory: {found})")
+        return DAMAGED[found]
+
+    def resume_communicators(self) -> bool:
+        import torch_npu
+
+        try:
+            torch_npu.distributed.reinit_process_group(group=None, rebuild_link=False)  # HcclCommResume, on every group
+        except RuntimeError as error:
+            log.warning("HCCL communicators cannot be resumed and are built anew: %s", error)
+            return False
+        return True
+
+    def restart(self) -> None:
+        import torch_npu
+
+        try:
+            torch_npu.npu.restart_device(self.index)
+        except RuntimeError as error:
+            raise DeviceLost(f"npu:{self.index} could not be restarted: {error}") from error
+        self._stopped = False
+
+    def will_overwrite(self, tensors: Iterable[torch.Tensor]) -> None:
+        import torch_npu
+
+        for tensor in tensors:
+            torch_npu.npu._recovery.update_npu_tensor_to_safe(tensor)
+
+    def leave_collectives(self) -> None:
+        for group in list(c10d._world.pg_map):
+            if any(d.type == "npu" for d in group._device_types):
+                backend: Any = group._get_backend(self.device)
+                try:
+                    backend.abort_hccl_comm("taskd builds the communicators anew")
+                except RuntimeError:
+                    log.warning("an HCCL communicator could not be aborted before it is replaced", exc_info=True)
+
+    def synchronize(self) -> None:
+        import torch_npu
+
+        torch_npu.npu.synchronize(self.index)

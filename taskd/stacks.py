@@ -1,0 +1,57 @@
+"""Where the threads of a rank are, in Python, also when it is stuck in C with the interpreter's lock: faulthandler writes it from a
+signal handler into a pipe that the agent reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from pathlib import Path
+
+SIGNAL = signal.SIGRTMAX - 3  # nobody's: the real-time signals at the ends are used by C libraries and profilers
+FIRST = 0.2  # seconds that the first line may take; a process that is stopped, or waits in the kernel, writes none
+QUIET = 0.03  # seconds after which no more is expected: the handler writes without waiting for anything
+
+
+def pipe(directory: Path, local_rank: int) -> int:
+    """Make the rank's pipe and open the reading end."""
+    path = directory / f"stacks-{local_rank}"
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def offer(directory: Path, local_rank: int) -> None:
+    """In the rank: have the signal write into the pipe from now on."""
+    import faulthandler
+
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        fd = os.open(directory / f"stacks-{local_rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
+
+
+def take(pid: int, fd: int) -> str:
+    """Ask process `pid` and read what it writes; "" when it does not."""
+    with contextlib.suppress(OSError):
+        while os.read(fd, 65536):  # left by somebody before
+            pass
+    text = b""
+    try:
+        os.kill(pid, SIGNAL)
+        while select.select([fd], [], [], QUIET if text else FIRST)[0]:
+            part = os.read(fd, 65536)
+            if not part:  # no writer: it has died, or never offered
+                break
+            text += part
+    except OSError:
+        pass
+    return text.decode(errors="replace")
+
+
+def state(pid: int) -> str:
+    """What the kernel says of a process that may be stuck, in words; "" when it is an ordinary one."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return "gone"
+    return {b"T": "stopped by a signal", b"t": "stopped by a debugger", b"D": "in an uninterruptible wait"}.get(letter, "")

@@ -1,0 +1,42 @@
+"""A thread that answers the agent while the rank trains: where are you, and make this fault.
+
+It has a line of its own to the agent, and waits on it without cost. When the interpreter cannot run it (a loop in C that
+keeps the interpreter's lock, a stopped process) it does not answer, which is an answer too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from taskd.core import commands
+from taskd.protocol import messages
+from taskd.worker import injection
+from taskd.worker.channel import AgentGone, Channel
+from taskd.worker.job import Job
+
+log = logging.getLogger("taskd.worker")
+
+
+def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
+    """Connect to the agent named `agent` and attend to it for as long as the process lives."""
+    channel = Channel(agent)
+    channel.send(messages.AttendantHello(rank, incarnation))
+    threading.Thread(target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True).start()
+
+
+def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
+    while True:
+        try:
+            order = channel.receive()
+            if isinstance(order, commands.RollCall):
+                channel.send(messages.Here(rank, incarnation, order.call, job.step, job.collectives(), time.process_time()))
+            elif isinstance(order, messages.Inject):
+                ok, text = injection.carry_out(job, order.what, order.options)
+                log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
+                channel.send(messages.Injected(order.request, rank, ok, text))
+        except AgentGone:
+            return  # the training thread notices too, and leaves
+        except Exception:
+            log.exception("the attendant goes on after an error")

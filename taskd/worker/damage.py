@@ -1,0 +1,52 @@
+"""What a lost memory page means for this rank.
+
+libtaskd gives a page that failed back clean, if it lay in tensor memory as a whole, and notes it: execution goes on with zeros, and the
+attempt will not be committed. Here it is decided what those zeros may have reached. Training state is restored from a replica.
+Gradients, activations and the collective library's buffers are made again when the step is. Any other tensor that was there
+before the attempt (a data set, a table of the script's own) cannot be had again: then the process cannot go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from taskd.worker.state import TrainingState
+from taskd.worker.stripes import Stripes
+
+SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes anew: the reducers' buckets
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`state`: replicated tensors were hit; `stripes`: this rank's stripes were; `unfit`: why the process cannot go on."""
+
+    state: bool = False
+    stripes: bool = False
+    unfit: str = ""
+
+
+def survey(damages: Iterable[dict[str, Any]], state: TrainingState, stripes: Stripes | None, attempt: int | None) -> Survey:
+    """`attempt`: the stamp of the attempt under way, None between two."""
+    hit_state = hit_stripes = False
+    unfit = ""
+    for damage in damages:
+        begin, end = damage["addr"], damage["addr"] + damage["bytes"]
+        in_state = _overlap(state.replicated, begin, end)
+        in_own = _overlap(state.private, begin, end)
+        in_stripes = stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
+        hit_state |= in_state
+        hit_stripes |= in_stripes
+        if in_state or in_own or in_stripes or damage["born"] == SCRATCH or (attempt is not None and damage["born"] == attempt):
+            continue
+        gradients = [p.grad for p in state.parameters() if p.grad is not None]
+        if not any(g.data_ptr() < end and begin < g.data_ptr() + g.untyped_storage().nbytes() for g in gradients):
+            unfit = f"the memory page at {begin:#x} belonged to a tensor that outlives the step and is not protected"
+    return Survey(hit_state, hit_stripes, unfit)
+
+
+def _overlap(rows: list[torch.Tensor], begin: int, end: int) -> bool:
+    return any(row.data_ptr() < end and begin < row.data_ptr() + row.numel() for row in rows)

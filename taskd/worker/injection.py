@@ -1,0 +1,155 @@
+"""Faults on purpose in this process: what `taskd inject` asks for.
+
+`memory` poisons a page for real (see libtaskd.h, taskd_poison); `link` breaks connections of the present communicators for real. What
+it asks for may not be there at the moment (a gradient between two steps): then it happens at the next occasion.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import socket
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from taskd.cython_api import core
+
+if TYPE_CHECKING:
+    from taskd.worker.job import Job
+
+PAGE = 4096
+SO_ATTACH_FILTER = 26
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction of the kernel's packet filter: return 0, take no byte
+
+
+class NotPossible(RuntimeError):
+    """What was asked for cannot be done here and now; the text says why."""
+
+
+def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
+    """Do it; (whether it was done, in words). Runs in the attendant's thread."""
+    known: dict[str, Callable[[Job, dict[str, str]], str]] = {"memory": _memory, "endpoints": _endpoints, "link": _link}
+    try:
+        if what not in known:
+            raise NotPossible(f"unknown fault {what!r}; known: {', '.join(known)}")
+        return True, known[what](job, options)
+    except (NotPossible, OSError) as error:
+        return False, str(error)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------------
+
+
+def _memory(job: Job, options: dict[str, str]) -> str:
+    where, number = options.get("where", "parameter"), options.get("page")
+    line = job._line
+    if line is None:
+        raise NotPossible("this job is not protected")
+    state = line.state
+    rows: dict[str, list[torch.Tensor]] = {
+        "parameter": state.of_modules(),
+        "optimizer": state.of_optimizers(),
+        "buffer": state.private,
+        "stripe": line.stripes.rows() if line.stripes is not None else [],
+    }
+    if where in rows:
+        return _poison(_choose(rows[where], where, number))
+    if where == "heap":
+        return _poison(id(job.__dict__) // PAGE * PAGE)
+    if where in ("activation", "gloo"):
+        kind = core.ALLOCATION_TENSOR if where == "activation" else core.ALLOCATION_GLOO
+        if not core.preloaded():
+            raise NotPossible("libtaskd is not preloaded in this rank, so that it does not see memory being allocated: set LD_PRELOAD")
+        job.when_begun(lambda: core.poison_next(kind))
+        return f"the next block of memory for {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
+    if where == "update":
+        job.when_updating(lambda: _poison(_choose(state.of_optimizers() or state.of_modules(), where, number)))
+        return "a page will be poisoned when the next update begins"
+    if where == "gradient":
+        parameters = [p for p in state.parameters() if p.requires_grad and p.numel() * p.element_size() >= 2 * PAGE]
+        if not parameters:
+            raise NotPossible("no gradient of this model fills a memory page")
+        _at_gradient(random.choice(parameters))
+        return "a page of a gradient will be poisoned when it is computed next"
+    raise NotPossible(f"unknown place {where!r}")
+
+
+def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
+    """The address of a page that lies in one of the rows as a whole: the `number`-th (modulo how many there are), or any."""
+    pages = []
+    for row in rows:
+        first = -(-row.data_ptr() // PAGE)
+        pages += [(first + i) * PAGE for i in range((row.data_ptr() + row.numel()) // PAGE - first)]
+    if not pages:
+        raise NotPossible(f"no tensor of this kind ({where}) fills a memory page")
+    return pages[int(number) % len(pages)] if number is not None else random.choice(pages)
+
+
+def _poison(address: int) -> str:
+    core.poison(address)
+    return f"the page at {address:#x} is poisoned"
+
+
+def _at_gradient(parameter: torch.nn.Parameter) -> None:
+    def poison(computed: torch.Tensor) -> None:
+        handle.remove()
+        if computed.grad is not None:
+            _poison(_choose([computed.grad.detach().view(-1).view(torch.uint8)], "gradient", None))
+
+    handle = parameter.register_post_accumulate_grad_hook(poison)
+
+
+# -- links -------------------------------------------------------------------------------------------------------------------
+
+
+def _connections() -> list[socket.socket]:
+    """The communicators' connections, as duplicates that share everything but the descriptor."""
+    found = []
+    for fd in core.sockets_list():
+        try:
+            found.append(socket.socket(fileno=socket.dup(fd)))
+        except OSError:  # closed a moment ago
+            continue
+    return found
+
+
+def _name(address: tuple[object, ...]) -> str:
+    return f"{address[0]}|{address[1]}"
+
+
+def _endpoints(job: Job, options: dict[str, str]) -> str:
+    """This rank's ends of its connections, separated by spaces."""
+    names = []
+    for connection in _connections():
+        with connection:
+            names.append(_name(connection.getsockname()))
+    return " ".join(names)
+
+
+def _link(job: Job, options: dict[str, str]) -> str:
+    """Break the connections whose other end is in `ends`; `how`: cut or drop."""
+    ends, how, broken = set(options["ends"].split()), options["how"], 0
+    for connection in _connections():
+        with connection:
+            try:
+                if _name(connection.getpeername()) not in ends:
+                    continue
+                if how == "cut":
+                    connection.shutdown(socket.SHUT_RDWR)
+                else:
+                    _drop(connection)
+            except OSError:  # it has ended meanwhile
+                continue
+            broken += 1
+    if not broken:
+        raise NotPossible("there is no connection between the two")
+    return f"{broken} connection{'s' if broken > 1 else ''} {'cut' if how == 'cut' else 'hear nothing any more'}"
+
+
+def _drop(connection: socket.socket) -> None:
+    """Have the kernel throw away every packet that arrives, before it is acknowledged."""
+    program = ctypes.create_string_buffer(_DROP_ALL)
+    connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))

@@ -1,0 +1,53 @@
+"""Times in which this rank is not to be taken for hung: long operations that the script announces, and compilation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from taskd.cython_api import core
+
+COMPILATION = 3600.0  # seconds; a large model's first graph takes minutes
+
+
+class Patience:
+    """The longest of those that are under way counts. Used by the training thread."""
+
+    def __init__(self) -> None:
+        self._asked: list[float] = []
+        self._compiling = False
+
+    @contextmanager
+    def extended(self, seconds: float) -> Iterator[None]:
+        """`seconds` 0: nothing is at work here."""
+        if seconds <= 0:
+            yield
+            return
+        self._asked.append(seconds)
+        self._publish()
+        try:
+            yield
+        finally:
+            self._asked.remove(seconds)
+            self._publish()
+
+    def while_compiling(self) -> None:
+        """Notice compilations by torch._dynamo, which optimizers have imported by now."""
+        module = sys.modules.get("torch._dynamo.callback")
+        handler = getattr(module, "callback_handler", None)
+        if handler is not None:
+            handler.register_start_callback(self._compilation_begins)
+            handler.register_end_callback(self._compilation_ends)
+
+    def _compilation_begins(self, *_: object) -> None:
+        self._compiling = True
+        self._publish()
+
+    def _compilation_ends(self, *_: object) -> None:
+        self._compiling = False
+        self._publish()
+
+    def _publish(self) -> None:
+        if core.slot_number() is not None:  # a forked child holds no slot
+            core.patience(int(max([*self._asked, COMPILATION if self._compiling else 0.0], default=0.0)))

@@ -1,0 +1,156 @@
+"""Stand-ins for what is not on this machine. They record each call and the thread that made it; nothing here is part of taskd."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from taskd.devices import faults
+
+
+class Calls(list):
+    """(name, arguments, name of the thread), in order."""
+
+    def note(self, name, *arguments):
+        self.append((name, arguments, threading.current_thread().name))
+
+    def names(self):
+        return [name for name, _, _ in self]
+
+
+@pytest.fixture
+def calls():
+    return Calls()
+
+
+@pytest.fixture(autouse=True)
+def no_patterns_of_other_tests(monkeypatch):
+    monkeypatch.setattr(faults, "_registered", ())
+
+
+NPU3 = SimpleNamespace(type="npu", index=3)  # torch.device("npu", 3) needs torch_npu
+
+
+@pytest.fixture
+def torch_npu(monkeypatch, calls):
+    """The part of torch_npu that taskd uses, with the signatures of 2.13.0 (test_torch_npu_signatures.py compares them)."""
+    module = ModuleType("torch_npu")
+    module.answers = SimpleNamespace(stop=0, uce=0, resume=None, restart=None)
+
+    def current_device():
+        calls.note("current_device")
+        return 3
+
+    def set_device(device):
+        calls.note("set_device", device)
+
+    def stop_device(device_id):
+        calls.note("stop_device", device_id)
+        return module.answers.stop
+
+    def check_uce_in_memory(device_id):
+        calls.note("check_uce_in_memory", device_id)
+        return module.answers.uce
+
+    def restart_device(device_id, rebuild_all_resources=False, disable_tensor_unsafe_check=False):
+        calls.note("restart_device", device_id, rebuild_all_resources, disable_tensor_unsafe_check)
+        if module.answers.restart:
+            raise module.answers.restart
+
+    def synchronize(device=None):
+        calls.note("synchronize", device)
+
+    def update_npu_tensor_to_safe(tensor_obj):
+        calls.note("update_npu_tensor_to_safe", tensor_obj)
+
+    def reinit_process_group(group=None, rebuild_link=True):
+        calls.note("reinit_process_group", group, rebuild_link)
+        if module.answers.resume:
+            raise module.answers.resume
+
+    module.npu = SimpleNamespace(
+        current_device=current_device,
+        set_device=set_device,
+        stop_device=stop_device,
+        check_uce_in_memory=check_uce_in_memory,
+        restart_device=restart_device,
+        synchronize=synchronize,
+        _recovery=SimpleNamespace(update_npu_tensor_to_safe=update_npu_tensor_to_safe),
+    )
+    module.distributed = SimpleNamespace(reinit_process_group=reinit_process_group)
+    monkeypatch.setitem(sys.modules, "torch_npu", module)
+    return module
+
+
+class Backend:
+    """An NCCL backend as torch shows it to Python."""
+
+    def __init__(self, calls, name, error=None):
+        self.calls, self.name, self.error, self.aborted = calls, name, error, threading.Event()
+
+    def _group_start(self):
+        self.calls.note("group_start", self.name)
+
+    def _group_end(self):
+        self.calls.note("group_end", self.name)
+
+    def abort(self):
+        self.calls.note("abort", self.name)
+        if self.error:
+            raise self.error
+        self.aborted.set()
+
+
+class Group:
+    """A process group that serves one type of device."""
+
+    def __init__(self, kind, backend):
+        self._device_types, self.backend = [SimpleNamespace(type=kind)], backend
+
+    def _get_backend(self, device):
+        if device.type != self._device_types[0].type:
+            raise RuntimeError(f"No backend type associated with device type {device.type}")
+        return self.backend
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """Makes torch.distributed know the given groups, by name, and no others."""
+
+    def know(**known):
+        monkeypatch.setattr(c10d, "_pg_names", {group: name for name, group in known.items()})
+        monkeypatch.setattr(c10d, "_pg_map", {group: (name, None) for name, group in known.items()})
+
+    return know
+
+
+@pytest.fixture
+def cuda_synchronize(monkeypatch, calls):
+    """torch.cuda.synchronize, recorded; `.error` is what it raises."""
+    state = SimpleNamespace(error=None)
+
+    def synchronize(device=None):
+        calls.note("synchronize", device)
+        if state.error:
+            raise state.error
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    return state
+
+
+@pytest.fixture
+def elsewhere():
+    """Run a function in a thread named "elsewhere" and wait for it."""
+
+    def run(function):
+        thread = threading.Thread(target=function, name="elsewhere")
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    return run
