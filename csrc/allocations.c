@@ -1,5 +1,5 @@
-/* Which pieces of memory hold tensors: what posix_memalign makes, as torch's allocator asks it to, and what malloc makes for
- * gloo's workers. Everything else passes through at the price of a comparison, and free at that of one load.
+/* Which pieces of memory hold tensors: what posix_memalign makes for torch's allocator, and what malloc makes for gloo's
+ * workers. Everything else passes through at the price of a comparison, and free at that of one load.
  *
  * The functions run in every thread, inside fork and before main, so there is no lock anywhere. An entry lies in one of
  * the cells of a bucket that its first page chooses; two blocks of two pages and more cannot begin in the same page. `starts`
@@ -73,37 +73,58 @@ static int own_posix_memalign(void **out, size_t alignment, size_t size)
     return 0;
 }
 
-static struct {
+struct functions {
     void *(*malloc)(size_t);
     void (*free)(void *);
     void *(*realloc)(void *, size_t);
     int (*posix_memalign)(void **, size_t, size_t);
-} real = {own_malloc, own_free, own_realloc, own_posix_memalign};
-static bool resolved;
+};
 
-/* At the first call, which other constructors and the dynamic linker itself make before ours, and from the next library in
- * line: a block is freed by the allocator that made it, and another one may be preloaded behind us. */
+static void *first_malloc(size_t size);
+static void first_free(void *block);
+static void *first_realloc(void *block, size_t size);
+static int first_posix_memalign(void **out, size_t alignment, size_t size);
+
+static const struct functions own = {own_malloc, own_free, own_realloc, own_posix_memalign};
+static struct functions real = {first_malloc, first_free, first_realloc, first_posix_memalign};
+
+/* At the first call, which comes from other constructors or the dynamic linker itself, before there is a second thread. Taken
+ * from the next library in line: a block is freed by the allocator that made it, and another one may be preloaded behind us. */
 static void resolve(void)
 {
-    static bool resolving;
-    if (__atomic_exchange_n(&resolving, true, __ATOMIC_ACQ_REL))
-        return; /* dlsym allocates; glibc's has not done so through malloc for many years */
-    void *next[] = {dlsym(RTLD_NEXT, "malloc"), dlsym(RTLD_NEXT, "free"), dlsym(RTLD_NEXT, "realloc"),
-                    dlsym(RTLD_NEXT, "posix_memalign")};
+    real = own; /* should dlsym allocate: glibc's asks calloc, if anything, in front of which we do not stand */
+    struct functions next;
+    *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
+    *(void **)&next.free = dlsym(RTLD_NEXT, "free");
+    *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
+    *(void **)&next.posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
     /* All of one allocator or none. */
-    if (next[0] != NULL && next[1] != NULL && next[2] != NULL && next[3] != NULL) {
-        *(void **)&real.malloc = next[0];
-        *(void **)&real.free = next[1];
-        *(void **)&real.realloc = next[2];
-        *(void **)&real.posix_memalign = next[3];
-    }
-    __atomic_store_n(&resolved, true, __ATOMIC_RELEASE);
+    if (next.malloc != NULL && next.free != NULL && next.realloc != NULL && next.posix_memalign != NULL)
+        real = next;
 }
 
-static inline void be_resolved(void)
+static void *first_malloc(size_t size)
 {
-    if (__builtin_expect(!__atomic_load_n(&resolved, __ATOMIC_ACQUIRE), 0))
-        resolve();
+    resolve();
+    return real.malloc(size);
+}
+
+static void first_free(void *block)
+{
+    resolve();
+    real.free(block);
+}
+
+static void *first_realloc(void *block, size_t size)
+{
+    resolve();
+    return real.realloc(block, size);
+}
+
+static int first_posix_memalign(void **out, size_t alignment, size_t size)
+{
+    resolve();
+    return real.posix_memalign(out, alignment, size);
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -119,6 +140,7 @@ static inline unsigned bucket_of(uint64_t pointer)
 }
 _Static_assert(BUCKETS == 1u << (64 - 52), "bucket_of keeps as many bits as there are buckets");
 
+/* A full bucket is a full table: what has no room is not followed. */
 static void enter(enum taskd_allocation kind, void *block, size_t size, uint64_t born)
 {
     uint64_t pointer = (uint64_t)(uintptr_t)block;
@@ -227,7 +249,6 @@ static void follow(enum taskd_allocation kind, void *block, size_t size)
 
 TASKD_EXPORT void *malloc(size_t size)
 {
-    be_resolved();
     if (!followed(size))
         return real.malloc(size);
     void *block = real.malloc(size);
@@ -238,16 +259,14 @@ TASKD_EXPORT void *malloc(size_t size)
 
 TASKD_EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
 {
-    be_resolved();
     int rc = real.posix_memalign(out, alignment, size);
-    if (rc == 0 && followed(size))
+    if (rc == 0 && followed(size) && taskd_called_for_tensors(__builtin_return_address(0)))
         follow(TASKD_ALLOCATION_TENSOR, *out, size);
     return rc;
 }
 
 TASKD_EXPORT void free(void *block)
 {
-    be_resolved();
     if (may_be_followed(block))
         leave(block);
     real.free(block);
@@ -255,7 +274,6 @@ TASKD_EXPORT void free(void *block)
 
 TASKD_EXPORT void *realloc(void *block, size_t size)
 {
-    be_resolved();
     if (!may_be_followed(block))
         return real.realloc(block, size);
     struct entry before = leave(block);

@@ -186,15 +186,12 @@ static bool replace_private(void *page, size_t bytes)
 
 static bool replace_shared(void *page, size_t bytes)
 {
-    /* First what only this process's mapping says: where another one has already made the hole, what was written into it since
-     * stays. Again after the hole: the kernel keeps the mark of a lost page in mappings of a file. */
+    /* The mark of a lost page in this process's mapping goes first. That may be all: where another process has made the hole
+     * already, what was written into it since must stay. */
     madvise(page, bytes, MADV_DONTNEED);
     if (readable((uint64_t)(uintptr_t)page))
         return true;
-    if (madvise(page, bytes, MADV_REMOVE) != 0)
-        return false;
-    madvise(page, bytes, MADV_DONTNEED);
-    return readable((uint64_t)(uintptr_t)page);
+    return madvise(page, bytes, MADV_REMOVE) == 0 && readable((uint64_t)(uintptr_t)page);
 }
 
 static bool lock_containment(int32_t tid)
@@ -266,7 +263,7 @@ bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
         return false;
     struct taskd_damage damage = {.bytes = page_bytes()};
     int shift = code == CODE_ADDRESS ? 0 : info->si_addr_lsb;
-    if (shift <= LARGEST_PAGE_SHIFT && (uint64_t)1 << shift > damage.bytes)
+    if (shift > 0 && shift <= LARGEST_PAGE_SHIFT && (uint64_t)1 << shift > damage.bytes)
         damage.bytes = (uint64_t)1 << shift;
     damage.addr = (uint64_t)(uintptr_t)info->si_addr & ~(damage.bytes - 1);
     /* Numbers that are executed are not numbers. */
@@ -284,18 +281,23 @@ bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
     return contained;
 }
 
-static void touch(const struct iovec *part)
+/* false: there is something else in there that cannot be read, and the call would be refused again. */
+static bool touch(const struct iovec *part)
 {
     uint64_t bytes = page_bytes();
     uint64_t begin = (uint64_t)(uintptr_t)part->iov_base;
     uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX); /* the kernel moves no more at a time */
     for (uint64_t page = begin & ~(bytes - 1); page < end; page += bytes) {
+        if (readable(page))
+            continue;
+        /* Only what could be contained: a pointer into nowhere has to stay an error and not become a death. */
         struct taskd_damage damage = {.addr = page, .bytes = bytes};
         bool shared;
-        /* Asked first, because EFAULT for a pointer into nowhere has to stay an error and not become a death. */
-        if (!readable(page) && locate(&damage, &shared))
-            (void)*(const volatile char *)(uintptr_t)page;
+        if (!locate(&damage, &shared))
+            return false;
+        (void)*(const volatile char *)(uintptr_t)page;
     }
+    return true;
 }
 
 /* After a system call that was refused with EFAULT: touch the pages of its buffers that are lost and could be contained, so that
@@ -306,11 +308,10 @@ bool taskd_damage_touch(const struct iovec *parts, int count)
         return false;
     int saved_errno = errno;
     uint64_t before = taskd_damaged();
-    for (int i = 0; i < count; i++) {
-        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) || !readable((uint64_t)(uintptr_t)&parts[i].iov_len))
+    for (int i = 0; i < count; i++)
+        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) || !readable((uint64_t)(uintptr_t)&parts[i].iov_len) ||
+            !touch(&parts[i]))
             break;
-        touch(&parts[i]);
-    }
     errno = saved_errno;
     return taskd_damaged() != before;
 }
@@ -348,7 +349,12 @@ int taskd_damage_list(struct taskd_damage *out, int max)
 
 void taskd_damage_accept(uint64_t count)
 {
-    __atomic_store_n(&accepted, count, __ATOMIC_RELEASE);
+    uint64_t all = taskd_damaged(), now = __atomic_load_n(&accepted, __ATOMIC_RELAXED);
+    if (count > all)
+        count = all; /* nothing that is still to come */
+    while (now < count)
+        if (__atomic_compare_exchange_n(&accepted, &now, count, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            break;
 }
 
 int taskd_spoiled(void)

@@ -125,6 +125,9 @@ int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64
 /* allocations.c */
 void taskd_allocations_follow(bool on);
 
+/* callers.c */
+bool taskd_called_for_tensors(const void *return_address);
+
 /* poison.c */
 void taskd_poison_allocation(enum taskd_allocation kind, void *block, size_t size);
 extern int taskd_poison_armed; /* the kind that taskd_poison_allocation waits for, 0 for none */

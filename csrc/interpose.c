@@ -1,5 +1,6 @@
-/* The libc functions that libtaskd stands in front of when it is preloaded. Each is a note in the page, or the virtual table
- * of signals.c, and then the function itself; in a process that has claimed no slot, the function itself and nothing else.
+/* The libc functions that libtaskd stands in front of when it is preloaded, but for those of allocations.c. Each is a note in
+ * the page, or the virtual table of signals.c, or the loss of memory that damage.c mends, and then the function itself; in a
+ * process that has claimed no slot, the function itself and nothing else.
  *
  * fork, vfork, exec and posix_spawn are left alone: a C wrapper of vfork crashes the parent, and libc's own callers would not
  * come through a wrapper of execve. Children are kept out of the slot by pthread_atfork and by the environment. */

@@ -1,8 +1,9 @@
 /* libtaskd: what a training process and its agent share without a system call.
  *
  * One *state page* per node, a file in /dev/shm made by the agent, holds one slot per local rank. A rank publishes where it
- * is; the agent asks it to pause; a rank that dies leaves a record of why. Nothing here allocates after attach, but for the
- * thread that the first taskd_sockets_begin starts, and what runs in a signal handler is async-signal-safe.
+ * is; the agent asks it to pause; a rank that dies leaves a record of why, one that loses memory and lives says so. Nothing here
+ * allocates after attach, but for the thread that the first taskd_sockets_begin starts and the lists of
+ * taskd_memory_register, and what runs in a signal handler is async-signal-safe.
  *
  * Every function returns 0 or a positive value on success and -errno on failure, unless its comment says otherwise.
  * "Attached" means: this process has claimed a slot. Calls that need that return -ENOTCONN without it.
@@ -158,10 +159,11 @@ int taskd_wait_death(struct taskd_page *page, uint32_t slot, int timeout_ms);
 /* ---- the rank's side --------------------------------------------------------------------------------------------- */
 
 /* Claim `slot` of the page file `path` for this process and its calling (main) thread: map, lock `alive`, write pid, rank and
- * incarnation, install fatal-signal handlers on an alternate stack (chaining to whatever is installed now and later). Called by the constructor where TASKD_SLOT and TASKD_PAGE are set, libtaskd is preloaded and the
- * process is a Python interpreter; else by the Cython binding. Idempotent: 0 when already attached to that slot, -EALREADY for
- * another slot, -EBUSY when another live process holds it, -EPROTO for a file that is no page or one of another ABI,
- * -EINVAL for a slot that the page does not have, -EPERM when not called by the main thread, and what open/mmap say. */
+ * incarnation, install fatal-signal handlers on an alternate stack (chaining to whatever is installed now and later). Called by
+ * the constructor where TASKD_SLOT and TASKD_PAGE are set, libtaskd is preloaded and the process is a Python interpreter; else
+ * by the Cython binding. Idempotent: 0 when already attached to that slot, -EALREADY for another slot, -EBUSY when another live
+ * process holds it, -EPROTO for a file that is no page or one of another ABI, -EINVAL for a slot that the page does not have,
+ * -EPERM when not called by the main thread, and what open/mmap say. */
 int taskd_attach(const char *path, uint32_t slot);
 /* Let go of the slot without a death record; for tests. Forked children are detached by pthread_atfork. Only the main thread
  * may (-EPERM). The mapping stays: another thread may be inside a call. */
@@ -229,7 +231,7 @@ int taskd_torn(void);
 
 enum taskd_memory {
     TASKD_MEMORY_TENSORS = 1, /* private anonymous memory */
-    TASKD_MEMORY_SHARED = 2,  /* a MAP_SHARED mapping of a file that can have holes, as in /dev/shm; the file loses the page too */
+    TASKD_MEMORY_SHARED = 2,  /* a MAP_SHARED mapping of a file that can have holes, as in /dev/shm; the file gets one there */
 };
 /* Replace the list of ranges of that kind: n pairs (begin, bytes), in any order; those that touch or overlap count as one.
  * Register anew before a range is unmapped or given back: a page of its next owner would be zeroed too. No memory that a
@@ -240,19 +242,19 @@ int taskd_memory_register(int kind, const uint64_t *ranges, size_t n);
 uint64_t taskd_damaged(void);
 /* Copy the newest `max` damages of this process (TASKD_DAMAGES_LISTED are kept), oldest first; returns how many. */
 int taskd_damage_list(struct taskd_damage *out, int max);
-/* What was lost by damages up to number `count` has been put back. */
+/* What was lost by damages up to number `count` has been put back. Never decreasing. */
 void taskd_damage_accept(uint64_t count);
 /* Why what was computed must not be used, as a sum; 0: it may be. Cheap enough to ask several times a step. */
 #define TASKD_SPOILED_TORN 1    /* taskd_torn */
 #define TASKD_SPOILED_DAMAGED 2 /* there are damages that were not accepted */
 int taskd_spoiled(void);
 
-/* Allocations are followed where libtaskd is preloaded and the process is attached: those of two pages and more that
- * posix_memalign makes, as torch's allocator does, and those that malloc makes for gloo's workers. The table has room for 65536
- * at a time and forgets what it has no room for; free and realloc take entries out before the memory can have another owner. */
+/* Allocations are followed where libtaskd is preloaded and the process is attached, from two pages on: a table has room for
+ * up to 65536 at a time and leaves out what it has no room for; free and realloc take entries out before the memory can have
+ * another owner. Other users of the same functions keep objects and machine code in what they get, so only two are followed. */
 enum taskd_allocation {
-    TASKD_ALLOCATION_TENSOR = 1,
-    TASKD_ALLOCATION_GLOO = 2,
+    TASKD_ALLOCATION_TENSOR = 1, /* by posix_memalign, called from torch's libc10.so */
+    TASKD_ALLOCATION_GLOO = 2,   /* by malloc, in a thread with the name pt_gloo_runloop: gloo's own buffers */
 };
 /* Allocations from here on are born in attempt `number`. */
 void taskd_attempt(uint64_t number);

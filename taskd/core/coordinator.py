@@ -144,6 +144,7 @@ class Coordinator:
         if not all(r.joined for r in job.ranks.values()):
             return
         job.protected, self.gathering = True, None
+        self.hold.complete()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
         if dead:
             self.recovery.fault("; ".join(f"rank {r}: died while there was no manager" for r in dead), now, dead=frozenset(dead))

@@ -1,9 +1,8 @@
 """What each kind of fault means: whose process is gone, whose cannot be kept, and when the present strategy has failed.
 
-A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its process says that it cannot go on, it
-failed repeatedly at what the others could do. When communication fails and everybody is alive, nobody is known to be the cause:
-the step is repeated, and only when the same comes again, and no death explains it, whoever noticed it first is replaced, since
-it has one of the ends.
+A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its process says that it cannot go on.
+When ranks fail at what they do together, whoever says so first need not be the cause: so all pause, and only if the pause finds nobody
+dead, silent or at fault, and the same has happened before, that one is replaced. It has one of the ends.
 """
 
 from __future__ import annotations
@@ -47,17 +46,16 @@ class Faults:
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
-        """Communication has failed, and nobody is known to be the cause."""
-        incident = self._recovery.incident
-        again = incident is not None and incident.broken
-        if again and not suspects and incident is not None and incident.strategy == "retry":
-            self._recovery.join(text, now)
+        """Communication has failed, and no rank is known to be the cause."""
+        before = self._recovery.incident
+        again = before is not None and before.broken
+        incident = self._recovery.join(text, now)
+        incident.broken = True
+        if again and not suspects and incident.strategy == "retry":
             self._recovery.climb(Move.SPENT, f"the step failed again: {text}", now)
         else:
-            self._recovery.fault(text, now)
-            incident = self._recovery.incident
-            if incident is not None:
-                incident.broken, incident.suspects = True, dict(suspects) if again else {}
+            incident.suspects = dict(suspects) if again else {}
+            self._recovery.next_round(now)
 
     def device_failed(self, event: e.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
@@ -70,10 +68,13 @@ class Faults:
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
-        if incident is not None and (event.rank in incident.new or event.rank in incident.killed):
+        stateless = incident is not None and event.rank in incident.new and event.rank not in incident.restored
+        if incident is not None and (stateless or event.rank in incident.killed):
             self._job.note(text)  # it has no state yet, and says so if a restore has failed; or it will be replaced anyway
         elif incident is not None and incident.phase is Phase.PAUSE and event.rank not in incident.reports and not why:
-            self._recovery.join(text, now)  # what it will report takes it into account
+            self._recovery.join(text, now, explains=event.fault != e.NETWORK)  # what it will report takes it into account
+        elif event.fault == e.NETWORK and not why and self._recovery.phase in (None, Phase.RESUME):
+            self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
             self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
 
@@ -85,10 +86,14 @@ class Faults:
     def failed(self, event: e.RankFailed, now: float) -> None:
         """A rank could not do what it was told in the incident."""
         incident = self._recovery.incident
-        if incident is None or incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
+        if incident is None:
             return
+        incident.heard.add(event.rank)
+        if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
+            return
+        self._recovery.join(f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False)
         incident.failures[event.rank] += 1
-        times = incident.failures[event.rank]
-        text = f"rank {event.rank} in {incident.phase.value}: {event.reason}"
-        condemned = {event.rank: f"it has failed {times} times in this incident"} if times >= self._job.settings.failures else None
-        self._recovery.fault(text, now, condemned=condemned)
+        incident.blamed = event.rank
+        if (times := incident.failures[event.rank]) >= self._job.settings.failures:
+            incident.suspects = {event.rank: f"it has failed {times} times in this incident"}
+        self._recovery.next_round(now)

@@ -21,6 +21,7 @@ class Hold:
         self.step: int | None = None  # the boundary, once it is known
         self.held: set[int] = set()
         self._requests: list[str] = []
+        self._owed = False  # ranks of nodes that had not joined yet have not been told to go on
         self._begun: dict[int, int] = {}  # node -> its answer
 
     def request(self, request: str) -> None:
@@ -81,9 +82,16 @@ class Hold:
         self._answer(False, "the hold was ended before every rank had stopped")
         step, self.wanted, self.step = self.step, False, None
         self.held.clear()
+        self._owed = not self._job.protected
         self._job.say(c.Continue())
         self._job.note("held ranks go on")
         self._job.say(c.Answer(request, True, "the ranks go on" if step is None else f"the ranks go on with step {step}"))
+
+    def complete(self) -> None:
+        """All agents are here: whoever was not, when the hold was ended, hears of it."""
+        if self._owed:
+            self._owed = False
+            self._job.say(c.Continue())
 
     def drop(self, why: str) -> None:
         """The processes that were held are gone, or the job is over."""

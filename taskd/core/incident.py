@@ -104,14 +104,18 @@ class Incident:
     condemned: dict[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
     killed: dict[int, float] = field(default_factory=dict)  # of these, who has been told to be ended, and when
     hung: set[int] = field(default_factory=set)  # of these, whose stacks are wanted
-    failures: Counter[int] = field(default_factory=Counter)  # rank -> rebuilds or restores that failed on its present process
+    odd: set[int] = field(default_factory=set)  # ranks whose state differed from most others': what they have left is not used
+    failures: Counter[int] = field(default_factory=Counter)  # rank -> rebuilds or restores that failed first on its present process
     ready: set[int] = field(default_factory=set)  # replacements that wait for orders
+    heard: set[int] = field(default_factory=set)  # ranks whose present process has said how a rebuild went
     # rounds
     rounds: int = 0
     first: int = 0  # rounds before the present strategy's first
     asked_again: bool = False
-    broken: bool = False  # the last fault was that communication failed, and nobody is known to be the cause
-    suspects: dict[int, str] = field(default_factory=dict)  # condemned when all have paused and nothing else has been found
+    broken: bool = False  # communication has failed, and nobody is known to be the cause
+    # of the present pause, until it has found somebody at fault, or nobody
+    suspects: dict[int, str] = field(default_factory=dict)  # condemned if it finds nobody
+    blamed: int | None = None  # rank whose failure began it
     # this round
     reports: dict[int, Position] = field(default_factory=dict)
     plan: repair.Plan | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core import events as e
@@ -45,15 +46,20 @@ class Recovery:
 
     # -- faults --------------------------------------------------------------------------------------------------------------
 
-    def join(self, text: str, now: float) -> Incident:
-        """One more fault of the present incident, or of a new one, that is told to the log and the report."""
+    def join(self, text: str, now: float, explains: bool = True) -> Incident:
+        """One more fault of the present incident, or of a new one, for the log and the report. `explains`: it may be why others failed
+        at what they do together."""
         if self.incident is None:
             self.incidents += 1
             self.incident = Incident(self.incidents, now)
             self.incident.timeline.enter("DETECT", now)
         incident = self.incident
         incident.faults.append(text)
-        incident.broken, incident.suspects = False, {}  # whatever was not explained is now
+        if explains:
+            incident.broken, incident.suspects = False, {}
+            if incident.blamed is not None:
+                incident.failures[incident.blamed] -= 1
+                incident.blamed = None
         where = f", {incident.phase.value}" if incident.rounds else ""
         self._job.note(f"incident {incident.number}{where}: {text}")
         return incident
@@ -75,7 +81,7 @@ class Recovery:
         if condemned:
             self._condemn(condemned, now, move)
         else:
-            self._next_round(dead, now, move)
+            self.next_round(now, dead, move)
 
     def _condemn(self, ranks: Mapping[int, str], now: float, move: Move = Move.FAULT) -> None:
         incident = self.incident
@@ -84,9 +90,9 @@ class Recovery:
         if incident.strategy == "retry":  # it keeps every process
             self.climb(Move.SPENT, _listed(ranks), now)
         else:
-            self._next_round(NOBODY, now, move)
+            self.next_round(now, move=move)
 
-    def _next_round(self, dead: frozenset[int], now: float, move: Move = Move.FAULT) -> None:
+    def next_round(self, now: float, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT) -> None:
         incident, settings = self.incident, self._job.settings
         assert incident is not None
         spent = [r for r in sorted(dead | set(incident.condemned)) if incident.replaced[r] >= settings.replacements]
@@ -105,7 +111,7 @@ class Recovery:
         if incident is None or number not in incident.killed:
             return False
         self._job.note(f"incident {incident.number}, {incident.phase.value}: rank {number} is ended")
-        self._next_round(frozenset({number}), now)
+        self.next_round(now, frozenset({number}))
         return True
 
     # -- what ranks say in an incident ---------------------------------------------------------------------------------------
@@ -114,13 +120,11 @@ class Recovery:
         incident = self.incident
         if incident is None or event.pause != self._job.pause or incident.phase is not Phase.PAUSE or event.rank in incident.killed:
             return
-        if event.rank not in incident.new:
+        if event.unfit:
+            self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, condemned={event.rank: event.unfit})
+        elif event.rank not in incident.new:
             incident.reports[event.rank] = event.position
-            if event.unfit:
-                text = f"rank {event.rank} cannot be kept: {event.unfit}"
-                self.fault(text, now, condemned={event.rank: event.unfit})
-                return
-        self.advance(now)
+            self.advance(now)
 
     def busy(self, event: e.RankBusy, now: float) -> None:
         incident = self.incident
@@ -138,6 +142,7 @@ class Recovery:
         if self.phase is Phase.REBUILD and event.generation == self._job.generation:
             assert self.incident is not None
             self.incident.rebuilt.add(event.rank)
+            self.incident.heard.add(event.rank)
             self.advance(now)
 
     def restored(self, event: e.RankRestored, now: float) -> None:
@@ -208,6 +213,7 @@ class Recovery:
         incident.replaced[number] += 1
         incident.new.add(number)
         incident.ready.discard(number)
+        incident.heard.discard(number)
         incident.hung.discard(number)
         incident.killed.pop(number, None)
         incident.failures.pop(number, None)
@@ -219,9 +225,10 @@ class Recovery:
         while incident is not None and incident.phase not in (Phase.CLOSED, Phase.ENDED, Phase.FAILED):
             before = incident.phase
             if before is Phase.PAUSE and not self.silent():
-                if incident.suspects:
-                    suspects, incident.suspects = incident.suspects, {}
-                    self._condemn(suspects, now)
+                suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
+                if suspects:  # and replacements that may hang, which no pause finds: they have nothing to report to it
+                    mute = dict.fromkeys(incident.new - incident.heard, "it has given no sign since it was ready")
+                    self._condemn({**mute, **suspects}, now)
                     return
                 self._move(Move.PAUSED, now)
                 self._decide(now)
@@ -263,6 +270,8 @@ class Recovery:
             new = number in incident.new
             node = job.topology.node_of(number)
             position = rank.left if new else incident.reports.get(number)
+            if position is not None and number in incident.odd:
+                position = replace(position, clean=None, stripes=frozenset())
             members.append(repair.Member(number, -1 if node is None else node, not new, position))
         plan = repair.plan(members, self.resumed)
         if isinstance(plan, repair.Refusal):
@@ -280,8 +289,8 @@ class Recovery:
             detail = ", ".join(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
             digest, votes = digests.most_common(1)[0]
             if 2 * votes > len(job.ranks):
-                odd = [r for r, d in incident.restored.items() if d != digest]
-                incident.condemned.update(dict.fromkeys(odd, "its restored state differs from most others'"))
+                incident.odd = {r for r, d in incident.restored.items() if d != digest}
+                incident.condemned.update(dict.fromkeys(incident.odd, "its restored state differs from most others'"))
             self.climb(Move.DIFFERENT, f"replicas differ at step {incident.plan.step} ({detail})", now)
             return
         self._move(Move.RESTORED, now)

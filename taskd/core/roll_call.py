@@ -2,7 +2,7 @@
 
 In a job that trains in lockstep one rank that stops makes all others stop too: they wait for it in a collective. The state pages say
 *that* a rank makes no progress, not why. So each is asked for its step and for the number of collectives that it has begun in
-it. The one that is behind, or does not answer, is the one that did not arrive. It is only called hung when it is past its own
+it. Who does not answer, or is furthest behind, is the one that did not arrive. It is only called hung when it is past its own
 limit (a first step, a compilation and an announced long operation have none) and when a second call finds it where it was.
 
 When nobody is behind, all wait or all work. If nobody has used the processor since the last call about the same place, the collective
@@ -41,13 +41,13 @@ Answers = Mapping[int, RankPresent]
 def judge(first: Answers, second: Answers, before: Answers, since: float) -> Verdict:
     """`first` and `second`: two calls a moment apart, each with every rank. `before`: the answers of an earlier judgement, `since`
     seconds ago; empty: none."""
-    behind = {r: a for r, a in second.items() if _behind(a, second) and _same_place(first.get(r), a)}
-    hung = {r: a for r, a in behind.items() if a.overdue}
+    late = _late(second)
+    # late at both calls: when the one that all waited for goes on between them, those that have not gone on yet look like it
+    hung = {r: a for r, a in _late(first).items() if r in late and late[r].overdue and _same_place(a, late[r])}
     if hung:
-        return Hung({r: _why(a, second) for r, a in sorted(hung.items())})
-    late = sorted(r for r, a in second.items() if _behind(a, second))
+        return Hung({r: _why(late[r], len(second) - len(late)) for r in sorted(hung)})
     if late:
-        a = second[late[0]]
+        a = late[min(late)]
         return Waiting(f"rank {a.rank} is behind the others ({_place(a)}), within its limit")
     if not all(a.overdue or a.waiting for a in second.values()):
         return Waiting("no rank is behind, and some are within their limit")
@@ -60,12 +60,16 @@ def judge(first: Answers, second: Answers, before: Answers, since: float) -> Ver
     return Waiting("no rank is behind: all are in the same place")
 
 
-def _behind(a: RankPresent, answers: Answers) -> bool:
-    if a.waiting:
-        return False
-    if not a.answered:
-        return True
-    return any(o.waiting and o.step > a.step or (o.answered and not o.waiting and _progress(o) > _progress(a)) for o in answers.values())
+def _late(answers: Answers) -> dict[int, RankPresent]:
+    """Whom all wait for: who does not answer, else who is furthest behind. Between these and the first of all there may be ranks that wait
+    for them in an earlier collective, one that not everybody has to wait in (the root of a broadcast, whose receivers go on)."""
+    silent = {r: a for r, a in answers.items() if not a.answered and not a.waiting}
+    inside = {r: a for r, a in answers.items() if not a.waiting}
+    if silent or not inside:
+        return silent
+    last = min(_progress(a) for a in inside.values())
+    ahead = any(_progress(a) > last for a in inside.values()) or any(a.waiting and a.step > last[0] for a in answers.values())
+    return {r: a for r, a in inside.items() if _progress(a) == last} if ahead else {}
 
 
 def _progress(a: RankPresent) -> tuple[int, int]:
@@ -85,7 +89,6 @@ def _place(a: RankPresent) -> str:
     return f"step {a.step}, {a.where}" + (f", collective {a.collectives}" if a.answered else ", no answer")
 
 
-def _why(a: RankPresent, answers: Answers) -> str:
-    others = sum(1 for o in answers.values() if o.rank != a.rank and not _behind(o, answers))
+def _why(a: RankPresent, others: int) -> str:
     text = f"no progress for {a.seconds:.1f} s in step {a.step} ({a.where}{'' if a.answered else ', it does not answer'})"
     return f"{text} while {others} other{'s wait' if others != 1 else ' waits'} for it" if others else text

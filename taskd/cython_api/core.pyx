@@ -601,7 +601,7 @@ def allocation_of(uint64_t address):
 _NO_POISON = {
     ENOSYS: "this kernel is built without userfaultfd",
     EOPNOTSUPP: "this kernel cannot poison a page (userfaultfd's UFFDIO_POISON); Linux 6.6 and newer can",
-    EPERM: "userfaultfd is forbidden here, by a container's seccomp profile for example; from Linux 6.6 on a process may do this",
+    EPERM: "userfaultfd is forbidden here, most likely by a container's seccomp profile; Linux 6.6 and newer allow it otherwise",
 }
 
 

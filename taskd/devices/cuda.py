@@ -1,8 +1,8 @@
 """CUDA tensors and NCCL.
 
 A rank that is blocked, in a collective or waiting for the device, is freed by aborting its NCCL communicators from another
-thread: their kernels end, and later calls raise. After an error of the CUDA context itself every call repeats it ("must be
-terminated and relaunched", driver_types.h), so `clean` gives such a process up.
+thread: their kernels end, and later calls raise. After an error of the CUDA context every further call repeats it until the
+process is started anew (CUDA's driver_types.h), so `clean` gives such a process up.
 """
 
 from __future__ import annotations

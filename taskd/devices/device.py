@@ -43,7 +43,8 @@ class Device(ABC):
         """Get the training thread out of whatever it waits for on the device. Called from another thread; raises nothing."""
 
     def clean(self, fault: Fault | None) -> Lost:
-        """Called in the training thread when it has left its work. `fault`: what this rank's error was, None if it had none.
+        """Called in the training thread when it has left its work. `fault`: what this rank's error was, None if it had none. A second
+        call before `restart` answers as the first.
 
         Returns what the device's memory has lost: "nothing", "temporary" (the step's own tensors: repeating it is enough), or
         "state" (parameters or optimizer state: they must come from a replica). Raises DeviceLost.

@@ -40,6 +40,7 @@ class Npu(Device):
             self.index = device.index
         self._stopping = threading.Lock()  # a stop that is under way ends before the training thread goes on
         self._stopped = False
+        self._lost: Lost | None = None  # of the memory fault that was looked at since the device was stopped
 
     def abort(self) -> None:
         with self._stopping:
@@ -68,12 +69,15 @@ class Npu(Device):
             except RuntimeError as error:
                 raise DeviceLost(f"npu:{self.index} could not be stopped: {error}") from error
         if fault is None or fault.type is not FaultType.MEMORY or fault.stopped:
-            return "nothing"
+            return self._lost or "nothing"
+        if self._lost is not None:  # the check gives memory back, so a second one would answer that the damage is outside the pool
+            return self._lost
         gc.collect()  # what only a cycle holds would count as in use, and the damage as damage to the state
         found = torch_npu.npu.check_uce_in_memory(self.index)
         if found not in DAMAGED:
             raise DeviceLost(f"{fault.name} on npu:{self.index}: the damaged memory cannot be given up (check_uce_in_memory: {found})")
-        return DAMAGED[found]
+        self._lost = DAMAGED[found]
+        return self._lost
 
     def resume_communicators(self) -> bool:
         import torch_npu
@@ -86,13 +90,15 @@ class Npu(Device):
         return True
 
     def restart(self) -> None:
+        if not self._stopped:
+            return
         import torch_npu
 
         try:
             torch_npu.npu.restart_device(self.index)
         except RuntimeError as error:
             raise DeviceLost(f"npu:{self.index} could not be restarted: {error}") from error
-        self._stopped = False
+        self._stopped, self._lost = False, None
 
     def will_overwrite(self, tensors: Iterable[torch.Tensor]) -> None:
         import torch_npu

@@ -121,8 +121,9 @@ def check_event(message: Any, peer: Peer) -> None:
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")
     elif isinstance(message, (*RANK_EVENTS, m.Injected)):
-        if message.rank not in peer.ranks:
-            detail = f"node {peer.node} sent {name} of rank {message.rank}; its ranks are {list(peer.ranks)}"
+        rank = getattr(message, "rank", -1)
+        if rank not in peer.ranks:
+            detail = f"node {peer.node} sent {name} of rank {rank}; its ranks are {list(peer.ranks)}"
             raise Dropped("foreign rank", detail)
     else:
         raise Dropped("direction", f"node {peer.node} sent {name}, which is not for the manager")

@@ -7,26 +7,41 @@ its communicators have to be aborted, or the device stopped, from another thread
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 from taskd.cython_api import core
-from taskd.worker.conversation import Conversation
+from taskd.devices import Device
 
 log = logging.getLogger("taskd.worker")
 
+# Set to 0 before our communicators are made: the libraries' own watchdogs would end the process at the first failed collective.
+WATCHDOGS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "HCCL_ASYNC_ERROR_HANDLING")
 
-def start(line: Conversation) -> None:
-    threading.Thread(target=_watch, args=(line,), name="taskd-abort", daemon=True).start()
 
+class Aborter:
+    """Starts with its construction and lives as long as the process."""
 
-def _watch(line: Conversation) -> None:
-    while True:
-        line.rebuilt.clear()
-        era = line.era
-        core.wait_pause(era)
-        if line.era == era:  # else communicators of a newer era stand already
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._done = 0  # number of the last pause for which the device was stopped
+        self._changed = threading.Condition()
+        os.environ.update(dict.fromkeys(WATCHDOGS, "0"))
+        threading.Thread(target=self._watch, name="taskd-abort", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            core.wait_pause(self._done)
+            pause = core.pause_number()
             try:
-                line.device.abort()
+                self._device.abort()
             except Exception:
                 log.exception("the device could not be stopped; its work has to end by itself")
-            line.rebuilt.wait()
+            with self._changed:
+                self._done = pause
+                self._changed.notify_all()
+
+    def wait(self, pause: int) -> None:
+        """Until the device was stopped for pause number `pause`. The coordinator's deadline for the pause bounds it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._done >= pause)

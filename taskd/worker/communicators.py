@@ -29,7 +29,8 @@ class Communicators:
         if group is None:
             raise ValueError("torch.distributed is not initialized: call init_process_group() before protect()")
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.backend: str = c10d._world.pg_backend_config[group]
+        name = c10d._world.pg_map[group][0]  # as the script gave it; get_backend() must go on saying so
+        self.backend: str | None = None if name == "undefined" else name
         self.timeout = _timeout(group)
         self.generation = 0
 
@@ -38,7 +39,7 @@ class Communicators:
         """For a replacement, whose script asked for a group that was not made."""
         self = cls.__new__(cls)
         self.rank, self.world_size, self.generation = rank, world_size, 0
-        self.backend = backend or "gloo"
+        self.backend = backend
         self.timeout = timeout or c10d.default_pg_timeout
         return self
 
@@ -52,11 +53,11 @@ class Communicators:
         """How many collectives this process has begun on the present group; 0 where its backend does not count."""
         group: Any = dist.group.WORLD
         try:
-            return int(group._get_sequence_number_for_group()) if group is not None else 0
+            return int(group._get_backend(group._device_types[0])._get_sequence_number_for_group()) if group is not None else 0
         except RuntimeError:
             return 0
 
-    def rebuild(self, generation: int, host: str, port: int, era: int, limit: float) -> None:
+    def rebuild(self, generation: int, host: str, port: int, era: int, limit: float, device: torch.device) -> None:
         """Leave the present group and make that of `generation`; all ranks call this. Raises what the collective library raises,
         within about `limit` seconds, and at once when a pause newer than `era` is asked for."""
         drop_group()
@@ -74,7 +75,7 @@ class Communicators:
                 timeout=self.timeout,
             )
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every connection before the list is fixed
-            dist.all_reduce(torch.zeros(1))
+            dist.all_reduce(torch.zeros(1, device=device))
         finally:
             core.sockets_end()
         self.generation = generation

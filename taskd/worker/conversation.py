@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from taskd.core.repair import Plan
 from taskd.cython_api import core
 from taskd.devices import Device
 from taskd.protocol import messages
-from taskd.vault import Entries
+from taskd.vault import FINAL, Entries
 from taskd.worker import buckets
+from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.random_state import RandomState
@@ -77,7 +77,7 @@ class Conversation:
     answered: int = 0  # number of the last pause that was reported
     clean: int | None = None  # a step that this rank's memory was brought to in the present incident
     damaged: int = 0  # memory pages lost up to the last report
-    rebuilt: threading.Event = field(default_factory=threading.Event)  # set when communicators of a new era are begun
+    aborter: Aborter | None = None  # for devices whose work does not end by itself
 
     def hold(
         self,
@@ -100,12 +100,11 @@ class Conversation:
                 elif isinstance(order, (commands.Rebuild, commands.Restore)) and order.pause < core.pause_number():
                     self._answer(core.pause_number())  # overtaken before it was begun
                 elif isinstance(order, commands.Rebuild):
-                    self.device.leave_collectives()
                     self.device.restart()
+                    self.device.leave_collectives()
                     self.era = order.pause
-                    self.rebuilt.set()
                     with scratch():
-                        self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT)
+                        self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device)
                     if on_formed is not None:
                         on_formed()
                     self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
@@ -144,15 +143,20 @@ class Conversation:
         if pause <= self.answered or pause <= self.era:
             return
         self.answered = pause
+        if self.aborter is not None:
+            self.aborter.wait(pause)  # a late one would hit the communicators that are built next
         if self._position is None:
             return
         lost, self.damaged = core.damaged() != self.damaged, core.damaged()
         at, unfit = self._position()
+        self._stands = at.step
         if self._touched:
             clean = None if lost else self.clean
             at = events.Position(at.step, clean, at.final, at.provisional, at.stripes, at.drifted)
         self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
+    _stands: int = -1  # the step that was reported last
+    _rewound: bool = False  # settings and random numbers have been taken from a record in the present incident
     _touched: bool = False  # state in memory has been written by a restore of the present incident
 
     def _restore(self, plan: Plan) -> Resumed:
@@ -161,9 +165,13 @@ class Conversation:
             raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
         kind, payload = found
         entry = pickle.loads(payload)  # our own file, in a directory that only this user can write
+        # what stands between two steps has been run here and will not be again: a record from before it would undo that. Of a process
+        # that had not begun the step, only what was lost is taken from the record
+        before = self._position is not None and kind != FINAL and plan.step == self._stands and not self._rewound
         self._touched, self.clean = True, None
         self.state.clear_gradients()
         if self.rank not in plan.keep:
+            self.device.will_overwrite([*self.state.replicated, *self.state.private])
             self.state.conform(pickle.loads(entry["structure"]))
         if self.rank in plan.stripes:
             if self.stripes is None:
@@ -175,14 +183,17 @@ class Conversation:
             elif self.rank == destination:
                 self._take(source)
         self.device.synchronize()
-        _scatter(entry["private"], self.state.private)
+        if not before or core.spoiled():
+            _scatter(entry["private"], self.state.private)
         for parameter, gradient in zip(self.state.parameters(), entry["gradients"] or (), strict=False):
             parameter.grad = gradient
         with scratch():
             for ddp, order in zip(self.state.ddps, entry["orders"], strict=True):
                 buckets.rebuild(ddp, order)
-        self.state.put_settings(entry["settings"])
-        self.random.put(entry["random"])
+        if not before:
+            self.state.put_settings(entry["settings"])
+            self.random.put(entry["random"])
+            self._rewound = True
         self.entries.forget_after(plan.step)
         if self.stripes is not None:
             self.stripes.forget_after(plan.step)

@@ -67,6 +67,7 @@ class Job:
         self._target = -2  # a replacement: the pass in which its predecessor was
         self._back: Resumed | None = None  # how a replacement came back, until its loop has taken it up
         self._batches: dict[int, Any] = {}  # the last two, by step: an attempt may be repeated
+        self._fetches: dict[int, tuple[bytes, bytes]] = {}  # random numbers' states before and after each was fetched
         self._end: int | None = None  # the present pass is over before this step
         self._open = False  # inside an attempt
         self._gated = False
@@ -121,7 +122,7 @@ class Job:
         if self._pass < self._target:  # a replacement passes over what its predecessor had finished
             self._pass += 1
             return
-        self._end, self._index, self._batches = total, 0, {}
+        self._end, self._index, self._batches, self._fetches = total, 0, {}, {}
         self._pass_random = self._line.random.take()
         iterator: Iterator[Any] | None = None
         if self._pass == self._target:
@@ -146,18 +147,18 @@ class Job:
             if hold is not None and self.step >= hold:
                 self._stand()
                 continue
-            before, fetched = self._line.random.take(), False
+            before = after = self._line.random.take()
             if iterator is not None and self.step not in self._batches:
-                fetched = True
                 core.progress(self.step, core.FETCHING)
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     self._end = self.step
                     continue
-                self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1}
-                self._batches[self.step] = batch
-            if not self._begin(before, fetched):
+                self._keep(batch, before, self._line.random.take())
+            if iterator is not None:
+                before, after = self._fetches[self.step]
+            if not self._begin(before, after):
                 continue
             value = (self.step, self._batches[self.step]) if iterator is not None else self.step
             attempt = Attempt(self, self.step, value)
@@ -186,9 +187,14 @@ class Job:
 
     # -- one attempt -----------------------------------------------------------------------------------------------------------
 
-    def _begin(self, before: bytes, fetched: bool) -> bool:
-        """Record the start of `self.step`; False when its record cannot be trusted. `before`: the random numbers' state before a batch
-        was, or was not, `fetched`."""
+    def _keep(self, batch: Any, before: bytes, after: bytes) -> None:
+        """Of `self.step`, until it is not needed any more. `before`, `after`: the random numbers' states around its fetching."""
+        self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1} | {self.step: batch}
+        self._fetches = {s: f for s, f in self._fetches.items() if s == self.step - 1} | {self.step: (before, after)}
+
+    def _begin(self, before: bytes, after: bytes) -> bool:
+        """Record the start of `self.step`; False when its record cannot be trusted. `before` and `after`: the random numbers' states
+        around the fetching of its batch, the same where there is none."""
         line = self._line
         assert line is not None
         line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
@@ -201,7 +207,6 @@ class Job:
             return False
         if self._record and record != self._record:
             self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
-        after = line.random.take() if fetched else before
         if record == self._record and after == before and self._carried is None:
             line.entries.promote(step)
         else:
@@ -266,6 +271,9 @@ class Job:
         line = self._line
         if line is None:
             return False
+        fault = line.device.recognise(error) if isinstance(error, Exception) else None
+        if fault is not None and not fault.stopped:
+            self._fault = fault  # also where a pause has come meanwhile: what the device has lost must be known then
         if isinstance(error, Interrupted) or (isinstance(error, Exception) and core.pause_number() > line.era):
             self._close()
             if core.pause_number() <= line.era and not self._suspect:
@@ -274,7 +282,7 @@ class Job:
         if isinstance(error, Exception) and core.spoiled():
             self._close()
             return self._is_spoiled()
-        if isinstance(error, Exception) and (fault := line.device.recognise(error)) is not None:
+        if fault is not None:
             self._close()
             self._tell(fault)
             return True
@@ -320,7 +328,7 @@ class Job:
         """The device, or its collective library, has failed: say so, and wait for the pause that will follow."""
         line = self._line
         assert line is not None
-        self._suspect, self._fault = True, fault
+        self._suspect = True
         if fault.stopped:
             return  # by our own order: the pause is on its way
         if fault.type is FaultType.NETWORK:
@@ -349,8 +357,8 @@ class Job:
         self._once["updating"].append(action)
 
     def collectives(self) -> int:
-        """How many collectives have been begun in this attempt."""
-        return self._line.communicators.begun() - self._collectives if self._line is not None else 0
+        """How many collectives have been begun in this attempt; 0 between two."""
+        return self._line.communicators.begun() - self._collectives if self._line is not None and self._open else 0
 
     # -- what the script may say -------------------------------------------------------------------------------------------------
 
@@ -465,7 +473,7 @@ class Job:
     def _take_up(self, resumed: Resumed) -> None:
         line = self._line
         assert line is not None
-        line._touched = False
+        line._touched = line._rewound = False
         self._suspect, self._open, self._told, self._fault = False, False, False, None
         self._updates, self._gated, self._record = 0, False, ()
         self.step = resumed.step
@@ -543,9 +551,10 @@ class Job:
         present = line.random.take()
         line.random.put(self._pass_random)
         iterator = loading.begin(loader, self._index)
-        line.random.put(entry["fetch"] or entry["random"])
+        before = entry["fetch"] or entry["random"]
+        line.random.put(before)
         if resumed.kind == FINAL:
-            self._batches[self.step] = next(iterator)
+            self._keep(next(iterator), before, present)
             line.random.put(present)
         return iterator
 

@@ -21,7 +21,8 @@ from taskd.core import events
 from taskd.cython_api import core
 from taskd.protocol import messages
 from taskd.vault import PASS_END, Entries
-from taskd.worker import abort, attendant, buckets, replacement
+from taskd.worker import attendant, buckets, replacement
+from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.conversation import Conversation, LeftAlone, scratch
@@ -71,7 +72,7 @@ def protect(objects: dict[str, Any]) -> Job:
     stacks.offer(vault, local_rank)
     attendant.start(agent, rank, incarnation, job)
     if line.device.needs_abort:
-        abort.start(line)
+        line.aborter = Aborter(line.device)
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and nothing else's is
     atexit.register(lambda: core.progress(job.step, core.DONE))
     if incarnation:

@@ -10,6 +10,7 @@ from taskd.core.ladder import Damage, Rung, UnknownStrategy
 NONE, ONE = frozenset(), frozenset({1})
 LINK = Damage(NONE, NONE, True)
 DEATH = Damage(ONE, NONE, True)
+PAGE = Damage(NONE, NONE, True, condemned={2: "its page failed again"})
 DEATHS = Damage(frozenset({3, 1}), NONE, True)
 NODE = Damage(frozenset({2, 3}), ONE, True)
 NODE_ALONE = Damage(NONE, ONE, True)
@@ -30,7 +31,11 @@ ALL = ladder.STRATEGIES
         (ladder.DEFAULT, LATE, (), "exit"),
         (ladder.DEFAULT, LINK, ("retry",), "recover-in-place"),
         (ladder.DEFAULT, LINK, ("retry", "recover-in-place"), "exit"),
-        (ladder.DEFAULT, LINK, ("recover-in-place",), "retry"),
+        (ladder.DEFAULT, LINK, ("recover-in-place",), "exit"),
+        (ladder.DEFAULT, PAGE, (), "recover-in-place"),
+        (("retry", "exit"), PAGE, (), "exit"),
+        (("retry", "dump", "exit"), PAGE, (), "exit"),
+        (("recover-in-place", "exit"), PAGE, ("recover-in-place",), "exit"),
         (ladder.DEFAULT, DEATH, ("recover-in-place",), "exit"),
         (("recover-in-place", "exit"), LINK, (), "recover-in-place"),
         (("retry", "exit"), DEATH, (), "exit"),
@@ -79,6 +84,26 @@ def test_choice(rungs, damage, failed, chosen):
         ),
         (("retry",), EARLY, (), Rung("exit", "nothing else is left", ("retry: not every rank has begun its protected loop",))),
         (
+            ladder.DEFAULT,
+            PAGE,
+            (),
+            Rung(
+                "recover-in-place",
+                "replace rank 2 on the same node",
+                ("retry: it keeps every process, and that of rank 2 cannot be kept: its page failed again",),
+            ),
+        ),
+        (
+            ladder.DEFAULT,
+            LINK,
+            ("recover-in-place",),
+            Rung(
+                "exit",
+                "the end of the ladder",
+                ("retry: the incident has gone past it", "recover-in-place: it has failed in this incident"),
+            ),
+        ),
+        (
             ("retry", "recover-in-place"),
             LINK,
             ("retry",),
@@ -92,6 +117,32 @@ def test_choice(rungs, damage, failed, chosen):
 )
 def test_words(rungs, damage, failed, rung):
     assert ladder.choose(rungs, damage, failed) == rung
+
+
+@pytest.mark.parametrize(
+    ("at", "damage", "chosen"),
+    [
+        ("", LINK, "retry"),
+        ("retry", LINK, "retry"),
+        ("recover-in-place", LINK, "recover-in-place"),
+        ("recover-in-place", DEATH, "recover-in-place"),
+        ("retry", DEATH, "recover-in-place"),
+    ],
+)
+def test_an_incident_does_not_go_down_the_ladder(at, damage, chosen):
+    assert ladder.choose(ladder.DEFAULT, damage, (), at).strategy == chosen
+
+
+@pytest.mark.parametrize("failed", [(), ("retry",), ("recover-in-place",), ("retry", "recover-in-place")])
+@pytest.mark.parametrize("damage", [LINK, DEATH, PAGE, NODE, EARLY, LATE])
+@pytest.mark.parametrize(
+    "rungs", [("exit",), ("retry", "exit"), ("recover-in-place", "exit"), ("retry", "dump", "exit"), ladder.DEFAULT, ALL]
+)
+def test_what_is_not_configured_is_not_used_and_what_has_failed_is_left_below(rungs, damage, failed):
+    rung = ladder.choose(rungs, damage, failed)
+    assert rung.strategy in rungs
+    below = [i for i, strategy in enumerate(rungs) if strategy in failed]
+    assert not below or rungs.index(rung.strategy) > max(below)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at all, and die at any moment.
+"""A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at all, lose memory, hang, and die at
+any moment; and operators who stop it between two steps and let it go on.
 
 Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive in order, as in the real
-one. `World.run` plays a job to its end and checks at every command what must always hold.
+one. `World.run` plays a job to its end; `laws.py` has what must hold at every command.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from dataclasses import dataclass, field
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from tests.core.laws import Laws
+from tests.core.misfortune import Misfortune
 
-SETUP, TRAINING, HELD, FINISHED, ENDED, HUNG = "setup", "training", "held", "finished", "ended", "hung"
+SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = "setup", "training", "held", "standing", "finished", "ended"
+HUNG, LOOPING = "hung", "looping"  # makes no progress: and says nothing any more, and still answers roll calls
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
 PATIENCE = 15.0  # seconds after which the collective library gives up
+LIMIT = 4.0  # seconds that a rank may stay in one place
+FIRST = 600.0  # in its first step
+GUARDED = e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted | e.RankHeld
 
 
 @dataclass
@@ -31,7 +38,9 @@ class Rank:
     blank: bool = False  # a replacement without state
     step: int = 0
     stage: int = COMPUTING
+    entered: bool = False  # its part of the step is done, it waits in the collective
     clean: bool = True  # what is in memory is the state at the start of `step`
+    spoiled: bool = False  # a page was lost since the last restore: it does not train
     told: bool = False  # the first commit after a resume
     paused: int = 0
     era: int = 0  # number of the pause that the present communicators were built in
@@ -39,7 +48,16 @@ class Rank:
     left: e.Position | None = None
     immortal: bool = False
     begun: bool = False  # its loop
-    since: float = 0.0  # when the collective was entered
+    since: float = 0.0  # when the step was entered
+    beat: float = 0.0  # when it last made progress
+    turn: int = 0  # numbers what it does next: the last that was decided
+    steps: int = 0  # committed by this process
+    slow: float = 0.0  # until then it is in user code, within its limit
+    cpu: float = 0.0
+    bad: int = 0  # a memory page that fails whenever the step is computed
+    unfit: str = ""
+    deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
+    evidence: Counter[str] = field(default_factory=Counter)  # what this process has said against itself
 
     def position(self) -> e.Position:
         begun = frozenset(s for s in (self.step - 1, self.step) if s >= 0)
@@ -48,6 +66,10 @@ class Rank:
             return e.Position(self.step, self.step if self.clean else None, before, frozenset({self.step}), before)
         clean = self.step if self.stage == COMPUTING and self.clean else None
         return e.Position(self.step, clean, begun, frozenset(), begun)
+
+    def overdue(self, now: float) -> bool:
+        stays = self.mode in (TRAINING, HUNG, LOOPING)
+        return stays and now >= max(self.beat + (LIMIT if self.steps else FIRST), self.slow) - 1e-9
 
 
 @dataclass
@@ -58,9 +80,11 @@ class Node:
     generation: int = 0
     protected: bool = False
     pause: int = 0
+    hold: int | None = None  # ranks stop before this step
     gone: bool = False
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
+    joined: int = -1  # the manager that has heard of it
 
 
 @dataclass
@@ -73,7 +97,8 @@ class World:
         self.chance = chance = random.Random(self.seed)
         nodes = chance.choice([1, 1, 2])
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
-        ladder = chance.choice([("retry", "recover-in-place", "exit")] * 3 + [("recover-in-place", "exit"), ("retry", "exit")])
+        both = ("retry", "recover-in-place", "exit")
+        ladder = chance.choice([both, both, both, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")])
         self.settings = e.Settings(nodes, per_node, ladder)
         self.coordinator = Coordinator(self.settings)
         self.total = chance.randint(3, 12)
@@ -83,14 +108,14 @@ class World:
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
         self.manager = 0  # how many there have been
-        self.faults = chance.randint(0, 4)
-        self.generation = self.pause = 0
-        self.newest = {r.number: 0 for r in self.ranks}  # incarnation last ordered or announced
-        self.restored: dict[int, dict[int, str]] = {}  # generation -> what the coordinator has been told
-        self.floor = 0  # no incident resumes before this step
-        self.tellings: list[str] = []  # faults told since the last incident was closed
+        self.jam = 0  # generations whose collectives never end, the present one included
+        self.jammed = 0  # the present one
+        self.jam_from = 0  # this step
+        self.asked = 0  # requests of operators
         self.trace: list[str] = []
         self.over = False
+        self.laws = Laws(self)
+        self.misfortune = Misfortune(self)
 
     # -- the clock
 
@@ -105,8 +130,11 @@ class World:
         """Play to the end; how it ended."""
         for node in self.nodes:
             self.start(node)
-        for _ in range(20_000):
+        for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
+            self.after(self.chance.uniform(0.5, 20.0), self.hold)
+        for _ in range(60_000):
             if self.over and not self.queue:
+                self.laws.at_the_end()
                 return self.outcome
             due = self.coordinator.deadline()
             if due is not None and (not self.queue or due <= self.queue[0][0]):
@@ -135,10 +163,7 @@ class World:
         arrival = max(node.sent, self.now + self.chance.choice([0.0001, 0.001, 0.001, 0.02])) + 1e-6
         node.sent, manager = arrival, self.manager
         self.after(arrival - self.now, lambda: self.deliver(event) if manager == self.manager else None)
-        guarded = isinstance(
-            event, e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted
-        )
-        if guarded and self.likely(0.1):  # once more, and late
+        if isinstance(event, GUARDED) and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.0, 0.5, 3.0])
             epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
@@ -148,24 +173,19 @@ class World:
             )
 
     def deliver(self, event: e.Event) -> None:
-        k = self.coordinator
-        rank = getattr(event, "rank", None)
-        current = rank is not None and getattr(event, "incarnation", 0) == k.ranks[rank].incarnation
-        if isinstance(event, e.RankRestored) and current:
-            self.restored.setdefault(event.generation, {})[event.rank] = event.digest
-        if isinstance(event, e.RankDied) and current and k.protected and k.ranks[event.rank].alive:
-            self.tellings.append(event.cause)
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
-        was_over, incident = k.over, k.incident
-        commands = k.step(event, self.now)
-        assert not (was_over and commands), "a command after the end"
-        if incident is not None and k.incident is not None:
-            assert len(k.incident.timeline.entered) < 2000
+        if isinstance(event, e.AgentJoined):
+            self.nodes[event.node].joined = self.manager
+        was_over = self.coordinator.job.over
+        self.laws.before(event)
+        commands = self.coordinator.step(event, self.now)
+        assert not was_over or all(isinstance(command, c.Answer) for command in commands), "a command after the end"
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
-            self.check(command)
+            self.laws.check(command)
             self.carry_out(command)
+        self.laws.after(commands)
 
     def carry_out(self, command: c.Command) -> None:
         self.counts[type(command).__name__] += 1
@@ -176,68 +196,37 @@ class World:
             )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
-        elif not isinstance(command, c.Note):
+        elif not isinstance(command, c.Note | c.Answer):
+            late = isinstance(command, c.Hold | c.Continue | c.AskSteps | c.RollCall)
             for node in self.nodes:
-                if node.gone or (isinstance(command, c.Pause) and self.likely(0.02)):
+                if node.gone or (late and node.joined != self.manager):
+                    continue
+                if isinstance(command, c.Pause) and self.likely(0.02):
+                    for rank in node.ranks:
+                        rank.deaf = True
                     continue
                 arrival = max(node.received, self.now + self.chance.choice([0.0001, 0.001, 0.02])) + 1e-6
                 node.received = arrival
                 manager = self.manager
                 self.after(arrival - self.now, lambda n=node, m=manager: self.obey(n, command) if m == self.manager else None)
 
-    # -- what must always hold
+    # -- operators
 
-    def check(self, command: c.Command) -> None:
-        k = self.coordinator
-        assert k.generation >= self.generation and k.pause >= self.pause, "a number went back"
-        self.generation, self.pause = k.generation, k.pause
-        if isinstance(command, c.Pause | c.Rebuild | c.Restore | c.Resume):
-            assert command.pause == k.pause
-        if isinstance(command, c.Rebuild | c.Restore | c.Resume):
-            assert command.generation == k.generation
-        if isinstance(command, c.Replace):
-            assert command.incarnation == self.newest[command.rank] + 1, "an incarnation twice, or one left out"
-            self.newest[command.rank] = command.incarnation
-        elif isinstance(command, c.Kill):
-            assert command.incarnation == self.newest[command.rank], "a command to an old incarnation"
-        elif isinstance(command, c.Restore):
-            self.check_plan(command)
-        elif isinstance(command, c.Resume) and k.incident is not None:
-            told = self.restored.get(command.generation, {})
-            assert set(told) == set(k.ranks), "resumed before all had restored"
-            assert len(set(told.values())) == 1, f"resumed on different states {told}"
-            assert set(told.values()) == {str(command.step)}
-            assert all(r.alive for r in k.ranks.values())
-        elif isinstance(command, c.Closed):
-            self.floor, self.tellings = max(self.floor, command.step), []
-            assert command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
-            assert command.tried[-1] == f"{command.strategy}: done"
-            assert command.faults
-        elif isinstance(command, c.Release):
-            self.floor = max(self.floor, command.step)
-            assert command.step == self.total
-        elif isinstance(command, c.GiveUp):
-            for part in ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: "):
-                assert part in command.reason, f"no {part!r} in {command.reason!r}"
-            failed = command.reason.split("What failed: ")[1].split(". When: ")[0]
-            tried = command.reason.split("What was tried: ")[1]
-            assert failed and tried
-            assert "and more" in failed or all(cause in failed for cause in self.tellings), (failed, self.tellings)
-            if k.incident is not None and k.incident.rounds:
-                assert not tried.startswith("nothing"), "something was tried, and the paragraph denies it"
+    def hold(self) -> None:
+        self.asked += 1
+        self.request(e.HoldRequested(f"hold-{self.asked}"))
+        self.after(self.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
 
-    def check_plan(self, command: c.Restore) -> None:
-        plan = command.plan
-        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [r.number for r in self.ranks]
-        assert plan.step >= self.floor, f"step {plan.step} is repeated, {self.floor} was behind everybody"
-        incident = self.coordinator.incident
-        assert incident is not None
-        ends = [r.left if n in incident.new else incident.reports[n] for n, r in self.coordinator.ranks.items()]
-        assert min(max(p.final) for p in ends if p) <= plan.step <= min(max(p.final | p.provisional) for p in ends if p)
-        for number in plan.keep:
-            rank = self.ranks[number]
-            if rank.alive and rank.incarnation == self.newest[number]:
-                assert rank.position().clean == plan.step and not rank.blank
+    def go_on(self) -> None:
+        """Until somebody has said that the ranks go on, or there is nobody."""
+        self.asked += 1
+        request = f"continue-{self.asked}"
+        self.request(e.ContinueRequested(request))
+        self.after(1.0, lambda: None if self.over or request in self.laws.done else self.go_on())
+
+    def request(self, event: e.HoldRequested | e.ContinueRequested) -> None:
+        self.laws.asked(event.request)
+        self.deliver(event)
 
     # -- ranks and their agents
 
@@ -246,9 +235,9 @@ class World:
         for rank in node.ranks:
             fresh = Rank(rank.number, rank.node, immortal=self.likely(0.01))
             rank.__dict__.update(fresh.__dict__)
-            self.newest[rank.number] = 0
+            self.laws.newest[rank.number] = 0
             self.after(self.chance.uniform(0.5, 3), self.alive(rank, lambda r=rank: self.join(r)))
-        node.protected, node.generation = False, 0
+        node.protected, node.generation, node.hold = False, 0, None
         self.announce(node)
 
     def announce(self, node: Node) -> None:
@@ -304,92 +293,99 @@ class World:
                 self.after(self.chance.choice([0.0, 0.001, 5.0]), self.alive(other, lambda o=other: self.lose_collective(o)))
 
     def lose_collective(self, rank: Rank) -> None:
-        if rank.mode == TRAINING and rank.stage != COMMITTED:
+        if rank.mode == TRAINING and rank.stage != COMMITTED and rank.slow <= self.now:
             rank.mode = HELD
+            rank.evidence["lost a collective"] += 1
             self.say(
                 self.nodes[rank.node], e.CollectiveFailed(rank.number, rank.incarnation, rank.step, "Connection closed by peer")
             )
 
-    def advance(self, rank: Rank) -> None:
-        """Train: from stage to stage, the update of a step when all have begun it."""
+    # -- training
+
+    def begin(self, rank: Rank) -> None:
+        """The top of the loop: its end, a hold, or the next step."""
+        node = self.nodes[rank.node]
+        if rank.step >= self.total:
+            rank.mode, rank.stage = FINISHED, COMPUTING  # the end of the pass is recorded like the start of a step
+            self.say(node, e.RankFinished(rank.number, rank.incarnation, rank.step))
+        elif node.hold is not None and rank.step >= node.hold:
+            rank.mode = STANDING
+            self.say(node, e.RankHeld(rank.number, rank.incarnation, rank.step))
+        else:
+            self.laws.begins(rank)
+            rank.mode, rank.stage, rank.entered, rank.since = TRAINING, COMPUTING, False, self.now
+            self.misfortune.in_user_code(rank)
+            self.move(rank)
+            self.next(rank, self.chance.uniform(0.01, 0.2))
+
+    def next(self, rank: Rank, delay: float) -> None:
+        """The rank trains on after `delay`, unless that is decided anew before."""
+        rank.turn = turn = rank.turn + 1
+        self.after(delay, self.alive(rank, lambda: self.train(rank) if rank.turn == turn else None))
+
+    def move(self, rank: Rank) -> None:
+        """The rank makes progress, and is complained of when it makes none for too long after that."""
+        rank.beat = beat = self.now
+        for delay in (*(times * LIMIT for times in range(1, 26)), FIRST, FIRST + LIMIT):  # whatever it is, it is found out by then
+            self.after(delay, self.alive(rank, lambda: self.complain(rank) if rank.beat == beat else None))
+
+    def complain(self, rank: Rank) -> None:
+        if self.nodes[rank.node].protected and rank.overdue(self.now):
+            self.say(
+                self.nodes[rank.node], e.RankStalled(rank.number, rank.incarnation, rank.step, self.now - rank.beat)
+            )
+
+    def arrived(self, rank: Rank) -> bool:
+        """Whether all have come into the collective."""
+        return not (self.jam and rank.step >= self.jam_from) and all(
+            o.alive and not o.blank and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
+            for o in self.ranks
+        )
+
+    def train(self, rank: Rank) -> None:
+        """From stage to stage, the update of a step when all have begun it."""
         if rank.mode != TRAINING:
             return
-        node = self.nodes[rank.node]
-        if rank.stage == COMPUTING:
-            if all(o.alive and not o.blank and (o.step, o.mode) >= (rank.step, "") for o in self.ranks):
-                rank.stage, rank.clean = UPDATED, False
-            elif self.now - rank.since > PATIENCE:
+        node, waits = self.nodes[rank.node], False
+        if rank.slow > self.now:
+            self.next(rank, rank.slow - self.now)
+            return
+        if rank.stage == COMPUTING and not rank.entered:
+            if rank.bad:
+                self.misfortune.lose_page(rank, rank.bad)
+                return
+            rank.entered = True
+            self.move(rank)
+            if self.arrived(rank):  # those that wait notice at once
+                for other in self.ranks:
+                    if other.mode == TRAINING and other.entered and other.stage == COMPUTING and other.step == rank.step:
+                        self.next(other, self.chance.choice([0.0001, 0.005]))
+                return
+        elif rank.stage == COMPUTING:
+            if self.misfortune.link_is_broken(rank):
                 self.lose_collective(rank)
                 return
+            if self.arrived(rank):
+                rank.stage, rank.clean = UPDATED, False
+            elif self.now - rank.since > (3 * PATIENCE if self.jam else PATIENCE) and all(o.slow <= self.now for o in self.ranks):
+                self.lose_collective(rank)
+                return
+            else:
+                waits = True
         elif rank.stage == UPDATED:
-            rank.step, rank.stage, rank.clean = rank.step + 1, COMMITTED, True
+            rank.step, rank.stage, rank.clean, rank.steps = rank.step + 1, COMMITTED, True, rank.steps + 1
+            rank.beat = self.now
             if not rank.told:
                 rank.told = True
                 self.say(node, e.StepCommitted(rank.number, rank.incarnation, node.generation, rank.step - 1))
         else:
-            rank.stage, rank.since = COMPUTING, self.now
-            if self.finish(rank):
-                return
-        self.misfortune(rank)
-        self.after(self.chance.uniform(0.01, 0.2), self.alive(rank, lambda: self.advance(rank)))
-
-    def finish(self, rank: Rank) -> bool:
-        """Whether the rank's loop is over."""
-        if rank.step < self.total:
-            return False
-        rank.mode = FINISHED
-        self.say(self.nodes[rank.node], e.RankFinished(rank.number, rank.incarnation, rank.step))
-        return True
-
-    def misfortune(self, rank: Rank) -> None:
-        if self.faults <= 0 or not self.likely(0.06):
+            self.begin(rank)
             return
-        self.faults -= 1
-        kind = self.chance.choice(["kill", "kill", "kill", "more", "all", "link", "hang", "manager", "node", "raise"])
-        self.counts[kind] += 1
-        others = self.chance.sample(self.ranks, len(self.ranks))
-        if kind in ("kill", "more", "all"):
-            many = {"kill": 1, "more": self.chance.randint(1, len(others)), "all": len(others)}[kind]
-            for victim in others[:many]:
-                delay = self.chance.choice([0.0, 0.001, 0.3, 2.0])
-                self.after(delay, lambda v=victim: self.die(v, "was killed by SIGKILL"))
-        elif kind == "raise":
-            self.say(
-                self.nodes[rank.node],
-                e.RankRaised(rank.number, rank.incarnation, rank.step, self.chance.choice(["ValueError: a", "OSError: b"])),
-            )
-            self.die(rank, "left with exit code 1")
-        elif kind == "link":
-            for o in self.ranks:
-                if o.alive:
-                    self.after(self.chance.choice([0.0, 0.01]), self.alive(o, lambda o=o: self.lose_collective(o)))
-        elif kind == "hang":
-            rank.mode = HUNG
-            for o in others[:1]:
-                self.after(5.0, self.alive(o, lambda o=o: self.lose_collective(o)))
-            self.after(30.0, lambda: self.die(rank, "was killed by its watchdog"))
-        elif (
-            kind == "manager"
-            and all(n.protected and not n.gone for n in self.nodes)
-            and not any(r.mode == ENDED for r in self.ranks)
-        ):
-            self.counts["new manager"] += 1
-            self.manager += 1
-            self.coordinator = Coordinator(self.settings)
-            self.generation, self.pause = 0, 0
-            self.tellings = []
-            self.newest = {
-                r.number: r.incarnation for r in self.ranks
-            }  # whoever has been ordered meanwhile is not coming any more
-            for node in self.nodes:
-                node.received = self.now  # what was under way to the agents is lost too
-                self.after(self.chance.uniform(0.05, 1.0), lambda n=node: self.announce(n))
-        elif kind == "node" and self.chance.random() < 0.2:
-            node = self.nodes[rank.node]
-            self.say(node, e.AgentLost(node.number, "nothing heard for 10 s"))
-            node.gone = True
-            for o in node.ranks:
-                o.alive = False
+        if not waits:
+            rank.cpu += 1.0
+        self.misfortune.strike(rank)
+        long = waits and self.now - rank.since > 1.0
+        self.next(rank, self.chance.uniform(0.2, 1.0) if long else self.chance.uniform(0.01, 0.2))
 
     # -- what is ordered
 
@@ -406,7 +402,8 @@ class World:
         elif isinstance(command, c.Kill) and self.ranks[command.rank] in node.ranks:
             rank = self.ranks[command.rank]
             if rank.incarnation == command.incarnation and not rank.immortal:
-                self.after(self.chance.uniform(0.0, 3.0), self.alive(rank, lambda: self.die(rank, "was killed by SIGKILL")))
+                takes = self.chance.choice([0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)])
+                self.after(takes, self.alive(rank, lambda: self.die(rank, "was killed by SIGKILL")))
         elif isinstance(command, c.Rebuild):
             node.generation = command.generation
             for rank in node.ranks:
@@ -416,17 +413,18 @@ class World:
                 if rank.alive and rank.mode == HELD and rank.paused <= command.pause:
                     self.after(self.chance.uniform(0.01, 2.0), self.alive(rank, lambda r=rank: self.restore(r, command)))
         elif isinstance(command, c.Resume):
-            node.protected = True
-            for rank in node.ranks:
-                if rank.alive and rank.mode in (HELD, SETUP) and rank.paused <= command.pause:
-                    rank.mode, rank.told, rank.blank, rank.paused = TRAINING, False, False, command.pause
-                    rank.since = self.now
-                    if not self.finish(rank):
-                        self.after(self.chance.uniform(0.01, 0.2), self.alive(rank, lambda r=rank: self.advance(r)))
+            self.resume(node, command)
         elif isinstance(command, c.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
                     self.after(self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r)))
+        elif isinstance(command, c.RollCall):
+            self.answer(node, command.call)
+        elif isinstance(command, c.AskSteps):
+            begun = [r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED) for r in node.ranks]
+            self.say(node, e.StepsBegun(node.number, max(begun)))
+        elif isinstance(command, c.Hold | c.Continue):
+            self.stand(node, command.step if isinstance(command, c.Hold) else None)
         elif isinstance(command, c.RestartAll) and dict(command.epochs)[node.number] == node.epoch:
             if node.epoch == 3:  # --max_restarts
                 self.say(node, e.AgentLeft(node.number, False, "no restarts are left"))
@@ -436,29 +434,89 @@ class World:
                 rank.alive = False
             self.after(self.chance.uniform(0.1, 2.0), lambda: self.start(node))
 
+    def stand(self, node: Node, hold: int | None) -> None:
+        """Ranks look at the boundary when they begin a step; here is told who had begun it before."""
+        node.hold = hold
+        for rank in node.ranks:
+            if not rank.alive:
+                continue
+            if rank.mode == STANDING:
+                self.begin(rank)
+            elif hold is not None and rank.mode in (TRAINING, HUNG, LOOPING) and rank.stage != COMMITTED and rank.step >= hold:
+                self.say(node, e.RankPassed(rank.number, rank.incarnation, rank.step))
+
+    def answer(self, node: Node, call: int) -> None:
+        """A roll call. The agent answers for those who do not; it may be gone itself."""
+        if self.likely(0.03):
+            self.counts["roll call unanswered"] += 1
+            return
+        for rank in node.ranks:
+            if rank.mode != ENDED:
+                answers = rank.alive and rank.mode != HUNG and (rank.slow <= self.now or self.chance.random() < 0.5)
+                process = (rank.incarnation, node.epoch)
+                self.after(0.001 if answers else 0.25, lambda r=rank, p=process, a=answers: self.present(r, p, call, a))
+
+    def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
+        if process != (rank.incarnation, self.nodes[rank.node].epoch):
+            return
+        inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
+        self.say(
+            self.nodes[rank.node],
+            e.RankPresent(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                call=call,
+                answered=answers,
+                step=rank.step,
+                collectives=int(inside and (rank.entered or rank.stage == UPDATED)) if answers else 0,
+                waiting=rank.mode in (HELD, STANDING, FINISHED),
+                overdue=rank.overdue(self.now),
+                seconds=self.now - rank.beat,
+                cpu=(rank.cpu + (self.now if rank.mode == LOOPING else 0.0)) if answers else 0.0,
+                where=rank.mode,
+            ),
+        )
+
+    def resume(self, node: Node, command: c.Resume) -> None:
+        node.protected = True
+        if self.jam and command.generation > self.jammed:
+            self.jam, self.jammed, self.jam_from = self.jam - 1, command.generation, 0
+        for rank in node.ranks:
+            if rank.alive and rank.mode in (HELD, SETUP) and rank.paused <= command.pause and not rank.spoiled:
+                rank.mode, rank.told, rank.blank, rank.paused, rank.deaf = TRAINING, False, False, command.pause, False
+                self.begin(rank)
+
     def leave(self, rank: Rank, pause: int) -> None:
         """A rank is asked to pause; a hung one does not hear it."""
         node = self.nodes[rank.node]
 
         def out() -> None:
-            if rank.mode == HUNG or rank.paused > pause or pause <= rank.era:
+            if rank.mode in (HUNG, LOOPING) or rank.paused > pause or pause <= rank.era:
                 return
             if rank.blank:  # it has nothing to report, but leaves what it is in
                 rank.paused, rank.rebuilding = pause, 0
                 return
-            if rank.stage == COMMITTED and rank.mode == TRAINING and self.chance.random() < 0.5:
+            held = node.hold is not None and rank.step >= node.hold
+            if rank.stage == COMMITTED and rank.mode == TRAINING and rank.step < self.total and not held and self.chance.random() < 0.5:
                 rank.stage = COMPUTING  # the next step is begun before the pause is seen
             first = rank.paused < pause
-            rank.paused, rank.rebuilding, rank.mode = pause, 0, HELD
+            rank.paused, rank.rebuilding, rank.mode, rank.entered = pause, 0, HELD, False
             if first and self.likely(0.03):
                 self.counts["answers lost"] += 1
-                rank.paused = pause - 1
+                rank.paused, rank.deaf = pause - 1, True
                 return
-            self.say(node, e.RankPaused(rank.number, rank.incarnation, pause, rank.position()))
+            if not rank.unfit and self.likely(0.003):
+                rank.unfit = "the device's context is gone"
+            self.say(node, e.RankPaused(rank.number, rank.incarnation, pause, rank.position(), rank.unfit))
 
         if rank.mode == TRAINING and self.likely(0.01):
             rank.mode = HUNG
-        if self.likely(0.05):
+        if rank.slow > self.now:
+            self.counts["paused in user code"] += 1
+            self.say(node, e.RankBusy(rank.number, rank.incarnation, pause, rank.slow - self.now + 0.5))
+            self.after(rank.slow - self.now, self.alive(rank, out))
+        elif self.likely(0.05):
+            rank.deaf = True
             self.say(node, e.RankBusy(rank.number, rank.incarnation, pause, 30.0))
             self.after(self.chance.uniform(1.0, 40.0), self.alive(rank, out))
         else:
@@ -482,7 +540,7 @@ class World:
         self.say(self.nodes[rank.node], e.RankReady(rank.number, rank.incarnation))
 
     def rebuild(self, rank: Rank, command: c.Rebuild) -> None:
-        if not rank.alive or rank.mode in (HUNG, ENDED) or rank.paused > command.pause or (rank.mode == TRAINING):
+        if not rank.alive or rank.mode not in (SETUP, HELD) or rank.paused > command.pause:
             return
         if self.likely(0.01):
             rank.mode = HUNG
@@ -503,6 +561,7 @@ class World:
     def fail(self, rank: Rank, generation: int, still: int) -> None:
         if rank.rebuilding == still:
             rank.rebuilding = 0
+            rank.evidence["failed"] += 1
             self.say(
                 self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, generation, "RuntimeError: it did not work")
             )
@@ -512,14 +571,15 @@ class World:
             return
         if self.likely(0.02):
             self.die(rank, "was killed by SIGKILL")
-        elif self.likely(0.03):
-            rank.clean = False
+        elif self.likely(0.03) or (rank.blank and rank.spoiled):  # a page of a replacement that has told nobody
+            rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)
         elif self.likely(0.005):
             rank.mode = HUNG
         else:
-            rank.step, rank.stage, rank.clean, rank.blank = command.plan.step, COMPUTING, True, False
+            rank.step, rank.stage, rank.clean, rank.blank, rank.spoiled = command.plan.step, COMPUTING, True, False, False
             digest = "ffff" if self.likely(0.002) else str(command.plan.step)
+            rank.evidence[f"digest {digest}"] += 1
             self.say(self.nodes[rank.node], e.RankRestored(rank.number, rank.incarnation, command.generation, digest))
 
     def end(self, rank: Rank) -> None:
@@ -533,3 +593,12 @@ class World:
         self.say(node, e.RankEnded(rank.number, rank.incarnation))
         if all(r.mode == ENDED for r in node.ranks):
             self.say(node, e.AgentLeft(node.number, True))
+
+    def new_manager(self) -> None:
+        self.manager += 1
+        self.coordinator = Coordinator(self.settings)
+        self.laws.new_manager()
+        for node in self.nodes:
+            node.received = self.now  # what was under way to the agents is lost too
+            self.after(self.chance.uniform(0.05, 1.0), lambda n=node: self.announce(n))
+        self.after(5.0, self.go_on)  # somebody who was told that the ranks go on looks again whether they do

@@ -122,9 +122,14 @@ class Group:
 def groups(monkeypatch):
     """Makes torch.distributed know the given groups, by name, and no others."""
 
+    names, groups = {}, {}
+    monkeypatch.setattr(c10d, "_pg_names", names)
+    monkeypatch.setattr(c10d, "_pg_map", groups)
+
     def know(**known):
-        monkeypatch.setattr(c10d, "_pg_names", {group: name for name, group in known.items()})
-        monkeypatch.setattr(c10d, "_pg_map", {group: (name, None) for name, group in known.items()})
+        names.clear(), groups.clear()
+        names.update((group, name) for name, group in known.items())
+        groups.update((group, (name, None)) for name, group in known.items())
 
     return know
 

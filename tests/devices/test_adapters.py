@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 
 import pytest
 import torch
@@ -24,6 +26,9 @@ def test_a_cpu_has_nothing_to_stop():
     assert not cpu.needs_abort
     cpu.abort()
     assert cpu.clean(Fault(FaultType.NETWORK, "gloo connection", "")) == "nothing"
+    assert cpu.clean(Fault(FaultType.MEMORY, "halt", "", stopped=True)) == "nothing"
+    with pytest.raises(DeviceLost, match="page: which memory is damaged cannot be told on cpu"):
+        cpu.clean(Fault(FaultType.MEMORY, "page", ""))
     cpu.restart()
     cpu.leave_collectives()
     cpu.synchronize()
@@ -94,7 +99,7 @@ def test_memory_that_cannot_be_given_up(torch_npu, answer):
         npu.clean(UCE)
 
 
-@pytest.mark.parametrize("fault", [None, LINK, STOPPED])
+@pytest.mark.parametrize("fault", [None, LINK, STOPPED, Fault(FaultType.MEMORY, "halt", "", stopped=True)])
 def test_memory_is_looked_at_after_memory_faults_only(torch_npu, calls, fault):
     npu = Npu(NPU3)
     npu.abort()
@@ -147,8 +152,34 @@ def test_a_stop_that_fails(torch_npu, calls, caplog):
 
 def test_a_restart_that_fails(torch_npu):
     torch_npu.answers.restart = RuntimeError("error code is 507899")
+    npu = Npu(NPU3)
+    npu.abort()
     with pytest.raises(DeviceLost, match="npu:3 could not be restarted: error code is 507899"):
-        Npu(NPU3).restart()
+        npu.restart()
+    torch_npu.answers.restart = None
+    npu.restart()
+
+
+def test_a_device_that_runs_is_not_restarted(torch_npu, calls):
+    Npu(NPU3).restart()
+    assert calls == []
+
+
+def test_memory_is_looked_at_once_in_a_repair(torch_npu, calls):
+    """The check empties torch_npu's cache; asked again it would say that the damage is outside the pool."""
+    npu = Npu(NPU3)
+    npu.abort()
+    torch_npu.answers.uce = 2
+    assert npu.clean(UCE) == "temporary"
+    torch_npu.answers.uce = 1
+    npu.abort()  # a second round of the incident
+    assert npu.clean(UCE) == npu.clean(None) == "temporary"
+    npu.restart()
+    npu.abort()
+    assert npu.clean(None) == "nothing"
+    with pytest.raises(DeviceLost):
+        npu.clean(UCE)
+    assert calls.names().count("check_uce_in_memory") == 2
 
 
 def test_communicators_that_cannot_be_resumed(torch_npu, caplog):
@@ -249,6 +280,19 @@ def test_a_communicator_is_aborted_once(cuda, calls, groups):
     groups(default_pg=Group("cuda", new))
     cuda.abort()
     assert [a[0] for name, a, _ in calls if name == "abort"] == ["old", "new"]
+
+
+def test_communicators_that_were_left_are_let_go(cuda, calls, groups):
+    """Whoever drops a group decides where its destructor runs."""
+    backend = Backend(calls, "world")
+    gone = weakref.ref(backend)
+    groups(default_pg=Group("cuda", backend))
+    cuda.abort()
+    cuda.leave_collectives()
+    groups()
+    del backend
+    gc.collect()
+    assert gone() is None
 
 
 def test_communicators_are_left_by_an_abort_too(cuda, calls, groups):

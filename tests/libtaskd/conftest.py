@@ -5,6 +5,8 @@ Time-outs are bounds on failure; no test asks how long something took.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import signal
 import subprocess
@@ -95,3 +97,29 @@ def line() -> Callable[[subprocess.Popen[str]], str]:
         return text
 
     return read
+
+
+@pytest.fixture(scope="session")
+def poisonable() -> None:
+    """For tests that make real memory errors."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        core.poison(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[..., str]:
+    """Makes a program of one C file, with further flags; returns its path."""
+
+    def make(source: Path, *flags: str) -> str:
+        path = tmp_path / source.stem
+        command = ["gcc", "-O1", "-pthread", *flags, str(source), "-o", str(path), "-ldl"]
+        try:
+            subprocess.run(command, capture_output=True, check=True, text=True)
+        except FileNotFoundError:
+            pytest.skip("no C compiler")
+        return str(path)
+
+    return make

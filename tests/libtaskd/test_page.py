@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +112,105 @@ def test_progress(attached):
     view = attached.read(0)
     assert (view.step, view.phase) == (2**63, core.COMMITTED)
     assert view.heartbeat_ns > 0
+
+
+def test_usual_time_of_an_attempt(attached):
+    """The first that ends counts for nothing, then a maximum that decays by a sixteenth of the difference."""
+
+    def attempt(step, *phases, seconds=0.0):
+        for phase in phases:
+            core.progress(step, phase)
+            time.sleep(seconds)
+        core.progress(step, core.COMMITTED)
+        return attached.read(0).usual_ns
+
+    assert attempt(0, core.COMPUTING) == 0
+    slow = attempt(1, core.COMPUTING, core.UPDATING, seconds=0.05)
+    assert slow >= 2 * 50_000_000, "from the first phase of the attempt on"
+    assert attempt(1) == slow, "committed twice is not an attempt"
+
+    for phase in (core.PAUSED, core.HELD, core.SETUP, core.DONE):
+        core.progress(2, core.COMPUTING)
+        time.sleep(0.15)
+        core.progress(2, phase)
+        core.progress(2, core.COMMITTED)
+        assert attached.read(0).usual_ns == slow, "interrupted"
+
+    usual = slow
+    for _ in range(1000):  # a machine that stands still for longer than the slow one took may raise it, not for ever
+        before, usual = usual, attempt(3, core.COMPUTING)
+        assert usual >= before - before // 16 - 1
+        if usual < before:
+            break
+    else:
+        pytest.fail("it never decays")
+    assert attempt(4, core.FETCHING, core.COMPUTING, seconds=usual / 1e9) > usual, "waiting for data is part of it"
+
+
+def test_usual_time_belongs_to_one_claim(page):
+    core.attach(page.path, 0)
+    for _ in range(2):
+        core.progress(1, core.COMPUTING)
+        core.progress(1, core.COMMITTED)
+    assert page.read(0).usual_ns > 0
+    core.patience(10)
+    core.detach()
+    core.attach(page.path, 0)
+    core.progress(1, core.COMPUTING)
+    core.progress(1, core.COMMITTED)
+    assert (page.read(0).usual_ns, page.read(0).until_ns) == (0, 0)
+    core.detach()
+
+
+def test_patience(attached):
+    core.progress(3, core.COMPUTING)
+    begun = attached.read(0).heartbeat_ns
+    core.patience(600)
+    view = attached.read(0)
+    assert view.until_ns - view.heartbeat_ns == 600 * 10**9 and view.heartbeat_ns > begun
+    assert (view.step, view.phase) == (3, core.COMPUTING)
+    core.progress(4, core.COMPUTING)
+    assert attached.read(0).until_ns == view.until_ns
+    core.patience(2**64 - 1)
+    assert attached.read(0).until_ns == 2**64 - 1
+    core.patience(0)
+    assert attached.read(0).until_ns == 0
+
+
+def test_hold(page):
+    page.hold(7)
+    assert core.hold_step() is None, "not attached"
+    core.attach(page.path, 0)
+    assert core.hold_step() == 7
+    page.hold(0)
+    page.reset(1)
+    assert core.hold_step() == 0
+    page.hold(None)
+    assert core.hold_step() is None
+    core.progress(8, core.HELD)
+    assert core.PHASES[page.read(0).phase] == "held" and core.PHASES[core.FETCHING] == "fetching"
+    core.detach()
+
+
+def test_bell_without_news(page_path):
+    page = core.Page.create(page_path + "-2", 1)
+    assert page.wait_bell(page.bell(), 1) is False
+    assert page.wait_bell(page.bell() + 1) is True
+    seen = []
+
+    def wait():
+        try:
+            page.wait_bell(page.bell())
+        except ValueError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    page.close()
+    thread.join(60)
+    assert len(seen) == 1 and "closed" in seen[0]
+    with pytest.raises(ValueError, match="closed"):
+        page.bell()
 
 
 def test_pause_wakes_a_waiter_that_holds_no_interpreter_lock(attached):

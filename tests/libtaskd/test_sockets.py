@@ -245,3 +245,60 @@ def test_forked_child_leaves_the_parents_connections(page, ranks):
         "ignore",
     )
     assert (status, out.strip()) == (0, "done"), err
+
+
+def test_the_list_of_covered_connections(ranks):
+    status, out, err = ranks.run(
+        PAIR
+        + """
+    assert core.sockets_list() == []
+    bystander = pair()
+    core.sockets_begin(0)
+    covered = [end for _ in range(50) for end in pair()]
+    assert core.sockets_list() == [], "not before end"
+    assert core.sockets_end() == 100
+    later = pair()
+    assert sorted(core.sockets_list()) == sorted(end.fileno() for end in covered)
+    os.dup2(later[0].fileno(), covered[-1].fileno())
+    assert sorted(core.sockets_list()) == sorted(end.fileno() for end in covered[:-1])
+    core.sockets_cut()
+    assert len(core.sockets_list()) == 99, "those that have ended can still be asked why"
+    core.sockets_clear()
+    assert core.sockets_list() == []
+    say("done")
+    """
+    )
+    assert (status, out.strip()) == (0, "done"), err
+
+
+def test_limit_of_unacknowledged_time(ranks):
+    status, out, err = ranks.run(
+        PAIR
+        + """
+    def limit_of(end):
+        return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    def covered_pair():
+        core.sockets_begin(0)
+        ends = pair()
+        core.sockets_end()
+        return ends
+
+    assert [limit_of(end) for end in covered_pair()] == [0, 0]
+    core.sockets_limit(12_345)
+    bystander, ends = pair(), covered_pair()
+    assert [limit_of(end) for end in ends] == [12_345] * 2
+    assert [limit_of(end) for end in bystander] == [0, 0]
+    core.sockets_limit(0)
+    assert [limit_of(end) for end in covered_pair()] == [0, 0]
+    try:
+        core.sockets_limit(2**31)
+    except OSError as error:
+        say(error.strerror)
+    core.sockets_limit(12_345)
+    ends = covered_pair()
+    assert core.sockets_cut() == 2, "a cut works as without"
+    assert ends[0].recv(1) == b""
+    """
+    )
+    assert status == 0 and "0 to 2147483647" in out, err

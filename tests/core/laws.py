@@ -1,0 +1,194 @@
+"""What must hold at every command that the coordinator gives in a `World`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.incident import FINAL, Phase
+
+if TYPE_CHECKING:
+    from tests.core.world import Rank, World
+
+
+class Laws:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.done: set[str] = set()  # requests that were answered well
+        self._requests: set[str] = set()  # that wait for their answer
+        self._generation = self._pause = self._paused = 0
+        self.newest = {r.number: 0 for r in world.ranks}  # incarnation last ordered or announced
+        self._restored: dict[int, dict[int, str]] = {}  # generation -> what the coordinator has been told
+        self._floor = 0  # no incident resumes before this step
+        self._tellings: list[str] = []  # deaths told since the last incident was closed
+        self._rungs: dict[int, int] = {}  # incident -> the rung it stands on
+        self._standing = False  # all are held, and the coordinator knows it
+        self._incident: object = None
+
+    def new_manager(self) -> None:
+        """It knows nothing of what went before; whoever has been ordered meanwhile is not coming any more."""
+        self._generation = self._pause = self._paused = 0
+        self._tellings, self._rungs, self._standing = [], {}, False
+        self._requests.clear()
+        self.newest = {r.number: r.incarnation for r in self.world.ranks}
+
+    def asked(self, request: str) -> None:
+        self._requests.add(request)
+
+    # -- around every event
+
+    def before(self, event: e.Event) -> None:
+        k = self.world.coordinator
+        job, incident = k.job, k.recovery.incident
+        self._incident = incident
+        rank = getattr(event, "rank", None)
+        if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
+            return
+        if isinstance(event, e.RankRestored):
+            self._restored.setdefault(event.generation, {})[event.rank] = event.digest
+        ordered = incident is not None and event.rank in incident.killed
+        if isinstance(event, e.RankDied) and job.protected and job.ranks[event.rank].alive and not ordered:
+            self._tellings.append(event.cause)
+
+    def after(self, commands: list[c.Command]) -> None:
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        self._standing = incident is None and k.job.protected and k.hold.wanted and k.hold.standing and not k.job.over
+        assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
+        if incident is None:
+            return
+        assert len(incident.timeline.entered) < 2000
+        assert incident.phase not in FINAL or k.job.over
+        assert set(incident.killed) == set(incident.condemned) or k.job.over, "condemned, and left alone"
+        assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, "condemned ranks are waited for in no other phase"
+        if incident.strategy:
+            ladder = self.world.settings.ladder
+            rung = ladder.index(incident.strategy)  # a strategy that is not configured raises
+            assert rung >= self._rungs.get(incident.number, 0), "down the ladder"
+            assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), "at a rung that has failed, or below it"
+            self._rungs[incident.number] = rung
+
+    def begins(self, rank: Rank) -> None:
+        assert not self._standing, f"rank {rank.number} begins step {rank.step}, and everybody is said to be held"
+
+    def at_the_end(self) -> None:
+        assert not self._requests
+
+    # -- commands
+
+    def check(self, command: c.Command) -> None:
+        k = self.world.coordinator
+        job, incident = k.job, k.recovery.incident
+        assert job.generation >= self._generation and job.pause >= self._pause, "a number went back"
+        self._generation, self._pause = job.generation, job.pause
+        if isinstance(command, c.Pause):  # two at once, when nobody is left to wait for in the first
+            assert command.pause == self._paused if command.reason == "asked again" else command.pause > self._paused
+            self._paused = command.pause
+        if isinstance(command, c.Rebuild | c.Restore | c.Resume):
+            assert command.pause == job.pause
+        if isinstance(command, c.Rebuild | c.Restore | c.Resume):
+            assert command.generation == job.generation
+            assert incident is None or not incident.condemned, "somebody is to be killed, and built with"
+        if isinstance(command, c.Replace):
+            assert command.incarnation == self.newest[command.rank] + 1, "an incarnation twice, or one left out"
+            assert "recover-in-place" in self.world.settings.ladder
+            self.newest[command.rank] = command.incarnation
+        elif isinstance(command, c.Kill):
+            assert command.incarnation == self.newest[command.rank], "a command to an old incarnation"
+            self._check_kill(command)
+        elif isinstance(command, c.Restore):
+            self._check_plan(command)
+        elif isinstance(command, c.Resume) and incident is not None:
+            told = self._restored.get(command.generation, {})
+            assert set(told) == set(job.ranks), "resumed before all had restored"
+            assert len(set(told.values())) == 1, f"resumed on different states {told}"
+            assert set(told.values()) == {str(command.step)}
+            assert all(r.alive for r in job.ranks.values())
+        elif isinstance(command, c.Closed):
+            self._floor, self._tellings = max(self._floor, command.step), []
+            assert command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
+            assert command.tried[-1] == f"{command.strategy}: done"
+            assert command.faults
+            assert command.strategy != "retry" or not command.ranks, "retry keeps every process"
+        elif isinstance(command, c.Release):
+            self._floor = max(self._floor, command.step)
+            assert command.step == self.world.total
+        elif isinstance(command, c.Answer):
+            self._check_answer(command)
+        elif isinstance(command, c.GiveUp):
+            self._check_paragraph(command.reason)
+
+    def _check_kill(self, command: c.Kill) -> None:
+        """Whoever is killed has given a reason, or gives no sign."""
+        world, rank = self.world, self.world.ranks[command.rank]
+        incident = world.coordinator.recovery.incident
+        assert incident is not None and command.rank in incident.condemned
+        assert "recover-in-place" in world.settings.ladder
+        said = rank.evidence
+        world.counts[f"killed: {''.join(x for x in command.reason if not x.isdigit())}"] += 1
+        if not rank.alive or rank.incarnation != command.incarnation:
+            return  # it has died meanwhile
+        if command.reason == "it hangs":
+            assert rank.mode in ("hung", "looping"), f"{rank} was taken for hung"
+        elif command.reason.startswith("silent in PAUSE"):
+            # a manager before this one may have ordered a replacement that has nothing to say
+            assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, f"{rank} was not silent"
+            assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
+        elif command.reason.startswith("the memory page"):
+            assert any(name.startswith("page") and times > 1 for name, times in said.items()), f"{rank}: no page failed twice"
+        elif "retry is not configured" in command.reason:
+            assert said["fault"] and "retry" not in world.settings.ladder
+        elif "connections failed again" in command.reason:
+            assert said["lost a collective"]
+        elif command.reason.startswith("it has failed"):
+            assert said["failed"] >= world.settings.failures
+        elif "differs" in command.reason:
+            assert said["digest ffff"]
+        elif "no sign" in command.reason:
+            assert rank.blank
+        else:
+            assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), command
+
+    def _check_plan(self, command: c.Restore) -> None:
+        plan = command.plan
+        ranks = self.world.ranks
+        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [r.number for r in ranks]
+        assert plan.step >= self._floor, f"step {plan.step} is repeated, {self._floor} was behind everybody"
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        assert incident is not None
+        ends = [r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()]
+        assert min(max(p.final) for p in ends if p) <= plan.step <= min(max(p.final | p.provisional) for p in ends if p)
+        for number in plan.keep:
+            rank = ranks[number]
+            if rank.alive and rank.incarnation == self.newest[number]:
+                assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
+
+    def _check_answer(self, command: c.Answer) -> None:
+        """Each request has one, and a hold that is answered well is one."""
+        assert command.request in self._requests, f"{command.request} is answered twice, or was never made"
+        self._requests.discard(command.request)
+        self.world.counts[f"{command.request.split('-')[0]} {'done' if command.ok else 'not done'}"] += 1
+        if command.ok:
+            self.done.add(command.request)
+        if command.ok and command.request.startswith("hold"):
+            living = [r for r in self.world.ranks if r.alive]
+            moving = [r for r in living if r.mode not in ("standing", "finished", "ended", "held")]
+            assert not moving, f"told to be held, and not: {moving}"
+            # one that has stopped for another reason has said so, and that is on its way
+            assert all(r.spoiled or r.evidence for r in living if r.mode == "held")
+            assert len({r.step for r in living if r.mode in ("standing", "finished")}) <= 1, "not at the same step"
+
+    def _check_paragraph(self, reason: str) -> None:
+        for part in ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: "):
+            assert part in reason, f"no {part!r} in {reason!r}"
+        failed = reason.split("What failed: ")[1].split(". When: ")[0]
+        tried = reason.split("What was tried: ")[1]
+        assert failed and tried
+        assert "and more" in failed or all(cause in failed for cause in self._tellings), (failed, self._tellings)
+        incident = self.world.coordinator.recovery.incident
+        if incident is not None and incident.rounds:
+            assert not tried.startswith("nothing"), "something was tried, and the paragraph denies it"
+        if "did not end within" in reason:
+            assert any(r.immortal for r in self.world.ranks), "a rank that would have died was not waited for"
