@@ -24,8 +24,14 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 SECTIONS = (
     ("In a training script", "taskd/__init__.py", ("protect",)),
-    ("The job", "taskd/worker/job.py", ("Job", "Job.protected", "Job.steps", "Job.batches", "Attempt")),
+    ("The job", "taskd/worker/job.py", ("Job", "Job.protected", "Job.steps", "Job.batches", "Job.long_operation", "Job.check", "Attempt")),
     ("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
+    (
+        "Requests to a running job: `taskd.control`",
+        "taskd/control.py",
+        ("Control", "Control.pause", "Control.resume", "Control.inject", "ControlError"),
+    ),
+    ("Devices: `taskd.devices`", "taskd/devices/__init__.py", ("of", "register")),
     ("The documented functions: `taskd.api`", "taskd/api.py", ()),  # (): what __all__ names, in the order of the file
 )
 
@@ -103,6 +109,10 @@ def _commands() -> Iterator[str]:
         assert command is not None
         yield f"### taskd {name}"
         yield _help(command, f"taskd {name}")
+        for part in command.list_commands(context) if isinstance(command, click.Group) else ():
+            inner = command.get_command(context, part)
+            assert inner is not None
+            yield _help(inner, f"taskd {name} {part}")
 
 
 def _help(command: click.Command, name: str) -> str:

@@ -152,6 +152,19 @@ class Attention:
         rank = epoch.find(order.rank)
         if rank is None or rank.over is not None or not self.ask(rank, order):
             self.tell(messages.Injected(order.request, order.rank, False, f"rank {order.rank} has no process that listens now"))
+        else:
+            rank.injections.append(order.request)
+
+    def died(self, rank: Rank) -> None:
+        """Whoever asked for a fault in it has had it."""
+        for request in rank.injections:
+            self.tell(messages.Injected(request, rank.number, True, f"its process has ended: {rank.over}"))
+        rank.injections.clear()
+
+    def injected(self, rank: Rank, answer: messages.Injected) -> None:
+        if answer.request in rank.injections:
+            rank.injections.remove(answer.request)
+            self.tell(answer)
 
     @staticmethod
     def ask(rank: Rank, message: Any) -> bool:

@@ -31,6 +31,7 @@ class Rank:
     left: events.Position | None = None
     paused: int = 0  # number of the last pause it reported
     damages: int = 0  # of its process that have been told
+    injections: list[str] = field(default_factory=list)  # requests that it has not answered
 
     @property
     def pid(self) -> int:

@@ -340,6 +340,9 @@ class Supervisor:
         if isinstance(message, messages.Here):
             self._attention.here(epoch, rank, message)
             return
+        if isinstance(message, messages.Injected):
+            self._attention.injected(rank, message)
+            return
         if isinstance(message, events.RankJoined):
             rank.joined = True
             if self._waiting_since == GIVEN_UP:
@@ -382,6 +385,7 @@ class Supervisor:
             rank.left = vault.left_behind(epoch.directory, rank.local)
         log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
         self._tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
+        self._attention.died(rank)
 
     # -- what the manager orders -------------------------------------------------------------------------------------------------
 

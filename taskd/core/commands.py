@@ -36,11 +36,13 @@ class Kill:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """All ranks make communicators of `generation` over the store at (host, port)."""
+    """All ranks make communicators of `generation` over the store at (host, port). `same`: by the same processes as the generation
+    before, so that a library that can resume its own may do that."""
 
     pause: int
     generation: int
     store: tuple[str, int]
+    same: bool = False
 
 
 @dataclass(frozen=True)

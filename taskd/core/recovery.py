@@ -235,7 +235,7 @@ class Recovery:
             elif before is Phase.REPLACE and incident.new <= incident.ready:
                 self._move(Move.READY, now)
                 job.generation += 1
-                job.rebuild()
+                job.rebuild(same=not incident.new)
             elif before is Phase.REBUILD and len(incident.rebuilt) == len(job.ranks):
                 self._move(Move.REBUILT, now)
                 assert incident.plan is not None

@@ -43,11 +43,11 @@ class JobState:
         self.over = True
         self.out.append(c.End(ok, reason))
 
-    def rebuild(self) -> None:
-        """Everybody makes the communicators of the present generation."""
+    def rebuild(self, same: bool = False) -> None:
+        """Everybody makes the communicators of the present generation. `same`: no process is new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
-        self.out.append(c.Rebuild(self.pause, self.generation, store))
+        self.out.append(c.Rebuild(self.pause, self.generation, store, same))
 
     def release_if_finished(self) -> None:
         """When every rank's loop is over: nobody will be taken back any more, all go on behind it."""

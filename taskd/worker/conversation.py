@@ -100,11 +100,7 @@ class Conversation:
                 elif isinstance(order, (commands.Rebuild, commands.Restore)) and order.pause < core.pause_number():
                     self._answer(core.pause_number())  # overtaken before it was begun
                 elif isinstance(order, commands.Rebuild):
-                    self.device.restart()
-                    self.device.leave_collectives()
-                    self.era = order.pause
-                    with scratch():
-                        self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device)
+                    self._rebuild(order)
                     if on_formed is not None:
                         on_formed()
                     self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
@@ -134,6 +130,17 @@ class Conversation:
                 else:
                     log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=True)
                     self._send(events.RankFailed(self.rank, self.incarnation, generation, f"{type(error).__name__}: {error}"[:500]))
+
+    def _rebuild(self, order: commands.Rebuild) -> None:
+        resumed = order.same and self.device.resume_communicators()
+        self.device.restart()
+        self.era = order.pause
+        if resumed:
+            self.communicators.generation = order.generation
+            return
+        self.device.leave_collectives()
+        with scratch():
+            self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device)
 
     def _send(self, message: Any) -> None:
         self.channel.send(message)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from tests.core.world import Rank, World
 
 
+NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
 class Laws:
     def __init__(self, world: World) -> None:
         self.world = world
@@ -116,6 +119,9 @@ class Laws:
             assert command.step == self.world.total
         elif isinstance(command, c.Answer):
             self._check_answer(command)
+        elif isinstance(command, c.Note) and "wait in the same collective" in command.text and "failed" not in command.text:
+            self.world.counts["stuck found"] += 1
+            assert self.world.jam or not all(r.alive for r in self.world.ranks), "this collective would have ended"
         elif isinstance(command, c.GiveUp):
             self._check_paragraph(command.reason)
 
@@ -126,7 +132,7 @@ class Laws:
         assert incident is not None and command.rank in incident.condemned
         assert "recover-in-place" in world.settings.ladder
         said = rank.evidence
-        world.counts[f"killed: {''.join(x for x in command.reason if not x.isdigit())}"] += 1
+        world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
         if not rank.alive or rank.incarnation != command.incarnation:
             return  # it has died meanwhile
         if command.reason == "it hangs":

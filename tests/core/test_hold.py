@@ -1,0 +1,106 @@
+"""The boundary of a hold, and who is answered when. How it stands to incidents is in tests/scenarios/hold*.txt."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.hold import Hold
+from taskd.core.state import JobState
+
+NODES, EACH = 2, 2
+RANKS = range(NODES * EACH)
+
+
+def standing():
+    job = JobState(e.Settings(NODES, EACH))
+    for node in range(NODES):
+        job.topology.join(node, tuple(range(node * EACH, node * EACH + EACH)), ("h", 1), 0)
+    job.protected = True
+    return job, Hold(job)
+
+
+STEPS = st.integers(0, 6)
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("begun"), st.integers(0, NODES - 1), STEPS),
+    st.tuples(st.just("held"), st.sampled_from(RANKS), STEPS),
+    st.tuples(st.just("passed"), st.sampled_from(RANKS), STEPS),
+    st.tuples(st.just("finished"), st.sampled_from(RANKS), STEPS),
+    st.tuples(st.just("request"), st.just(0), st.just(0)),
+    st.tuples(st.just("again"), st.just(0), st.just(0)),
+    st.tuples(st.sampled_from(["continue", "drop"]), st.just(0), st.just(0)),
+)
+
+
+@given(st.lists(HAPPENINGS, max_size=40))
+@settings(max_examples=500)
+def test_any_story(story):
+    job, hold = standing()
+    requests = answered = 0
+    open_requests: set[str] = set()
+    boundary: int | None = None  # by what was said
+    begun: dict[int, int] = {}
+    stopped: dict[int, int] = {}  # rank -> the step before which it has said last that it stands
+    for what, who, step in story:
+        job.out = []
+        if what == "request":
+            open_requests.add(f"r{(requests := requests + 1)}")
+            hold.request(f"r{requests}")
+        elif what == "begun":
+            hold.begun(e.StepsBegun(who, step))
+        elif what == "held":
+            hold.stopped(e.RankHeld(who, 0, step))
+            stopped[who] = step
+        elif what == "passed":
+            hold.passed(e.RankPassed(who, 0, step))
+        elif what == "finished":
+            job.ranks[who].finished = step
+        elif what == "again":
+            hold.again()
+            stopped.clear()
+        elif what == "continue":
+            open_requests.add("go")
+            hold.release("go")
+        else:
+            hold.drop("why")
+        hold.look()
+        asked = any(isinstance(x, c.AskSteps) for x in job.out)
+        moves = [x.step for x in job.out if isinstance(x, c.Hold)]
+        if asked:
+            boundary, begun = None, {}
+            assert not moves
+        if what == "begun" and hold.wanted and boundary is None:
+            begun[who] = step
+            assert bool(moves) == (len(begun) == NODES)
+            assert not moves or moves == [max(begun.values())], "a node's ranks are asked to stop before a step that they have begun"
+        for move in moves:
+            assert boundary is None or move > boundary, "the boundary goes back, and those behind it stand still for ever"
+            boundary = move
+        if what in ("continue", "drop"):
+            boundary = None
+        assert hold.step == boundary
+        if boundary is not None and what == "passed":
+            assert boundary > step
+        if boundary is not None and what == "held":
+            assert boundary >= step
+        for answer in (x for x in job.out if isinstance(x, c.Answer)):
+            assert answer.request in open_requests, "answered twice"
+            open_requests.discard(answer.request)
+            answered += 1
+            if answer.ok and answer.request != "go":
+                assert all(stopped.get(r) == boundary or job.ranks[r].finished is not None for r in RANKS)
+        if boundary is not None and all(stopped.get(r) == boundary for r in RANKS):
+            assert not open_requests, "all stand, and nobody is told"
+        if what in ("continue", "drop"):
+            assert not open_requests
+        assert hold.wanted or not open_requests
+
+
+def test_nodes_that_are_gone_are_not_waited_for():
+    job, hold = standing()
+    job.topology.nodes[1].ended = True
+    hold.request("a")
+    hold.begun(e.StepsBegun(0, 6))
+    assert hold.step == 6
