@@ -74,7 +74,7 @@ def _exported(module: ast.Module) -> list[str]:
 def _find(module: ast.Module, dotted: str) -> Definition:
     found: ast.Module | Definition = module
     for name in dotted.split("."):
-        found = next(n for n in found.body if isinstance(n, Definition) and n.name == name)
+        found = [n for n in found.body if isinstance(n, Definition) and n.name == name][-1]  # behind its overloads
     assert isinstance(found, Definition)
     return found
 
