@@ -325,18 +325,17 @@ class World:
 
     def move(self, rank: Rank) -> None:
         """The rank makes progress, and is complained of when it makes none for too long after that."""
-        rank.beat = self.now
-        limit = LIMIT if rank.steps else FIRST
-        self.after(limit, self.alive(rank, lambda: self.complain(rank, rank.beat, 1, limit)))
+        rank.beat = beat = self.now
+        self.after(LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat)))
 
-    def complain(self, rank: Rank, beat: float, times: int, limit: float) -> None:
+    def complain(self, rank: Rank, beat: float, times: int = 1) -> None:
         if rank.beat != beat or times > 25:  # whatever it is, it is found out by then
             return
         if self.nodes[rank.node].protected and rank.overdue(self.now):
             self.say(
                 self.nodes[rank.node], e.RankStalled(rank.number, rank.incarnation, rank.step, self.now - rank.beat)
             )
-        self.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1, limit)))
+        self.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
 
     def arrived(self, rank: Rank) -> bool:
         """Whether all have come into the collective."""
