@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
@@ -20,6 +19,11 @@ from typing import Any
 
 import psutil
 import toy
+from state_page import StatePage
+
+from taskd.cli import status
+from taskd.demo.records import Kill
+from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 120.0  # seconds without the progress that is waited for; on a busy machine a start takes 10
@@ -28,16 +32,6 @@ FOREIGN = ("MASTER_", "TASKD_", "MINDX_", "HIGH_AVAILABILITY", "PROCESS_RECOVER"
 
 class Failed(RuntimeError):
     """A job did not do what a benchmark needs; the text ends with where its output lies."""
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One kill. Times are time.monotonic_ns; `wall` is time.time at the same moment, the journal's clock."""
-
-    rank: int
-    pid: int
-    at: int
-    wall: float
 
 
 @dataclass(frozen=True)
@@ -62,13 +56,14 @@ class Run:
         directory.mkdir(parents=True)
         self.job = f"benchmark-{uuid.uuid4().hex[:12]}"
         self.output = directory / "output"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        self.log = directory / "log"
+        self.environment = environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
         environment.update(
             OMP_NUM_THREADS="1",
             MINDX_TASK_ID=self.job,
             TASKD_SECRET=uuid.uuid4().hex,
             TASKD_PORT=str(port or free_port()),
-            TASKD_LOG_PATH=str(directory / "log"),
+            TASKD_LOG_PATH=str(self.log),
             PYTHONPATH=os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
         )
         shape = ["--standalone", "--nproc_per_node", str(world)]
@@ -85,6 +80,16 @@ class Run:
                 command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
             )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
+        self._page: StatePage | None = None
+
+    @property
+    def page(self) -> StatePage:
+        """The state page, once the ranks train."""
+        if self._page is None:
+            last = self.steps[0].last()
+            assert last is not None, "no rank has committed a step"
+            self._page = StatePage.of(last[2])
+        return self._page
 
     def __enter__(self) -> Run:
         return self
@@ -139,14 +144,15 @@ class Run:
         assert record is not None
         return self.kill_pid(rank, record[2])
 
-    def kill_pid(self, rank: int, pid: int) -> Kill:
+    def kill_pid(self, rank: int, pid: int, number: int = signal.SIGKILL) -> Kill:
+        """Raises ProcessLookupError when it is gone."""
         fd = os.pidfd_open(pid)
         try:
             # a number from a file is not proof: the process must be of this job
             if f"MINDX_TASK_ID={self.job}".encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 raise self.fail(f"process {pid} is not of this job")
             kill = Kill(rank, pid, time.monotonic_ns(), time.time())
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)
         return kill
@@ -177,14 +183,21 @@ class Run:
         common = min(b[-1][0] for b in before)
         again = {r[0] for a in after for r in a if r[0] <= common}
         kept = all(b[-1][2] == a[-1][2] for r, (b, a) in enumerate(zip(before, after, strict=True)) if r != kill.rank)
-        recent = [r[1] for r in before[kill.rank] if r[1] > kill.at - 500_000_000]
-        step = statistics.median((b - a) / 1e9 for a, b in zip(recent, recent[1:], strict=False)) if len(recent) > 1 else 0.5
-        return Recovery(kill, (done - kill.at) / 1e9, step, len(again), kept)
+        return Recovery(kill, (done - kill.at) / 1e9, self.usual(kill.at), len(again), kept)
+
+    def usual(self, at: int) -> float:
+        """The median step, in seconds, of the half second before `at`: tells how busy the machine was."""
+        times = [[r[1] for r in s.read() if at - 500_000_000 < r[1] <= at] for s in self.steps]
+        taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
+        return statistics.median(taken) if taken else 0.5
 
     def incidents(self) -> list[dict[str, Any]]:
-        path = self.directory / "log" / "incidents.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [e for e in map(json.loads, lines) if e["kind"] == "incident"]
+        """Those that are over, as the manager wrote them down."""
+        try:
+            entries, _ = status.read(self.log / journal.NAME)
+        except FileNotFoundError:
+            return []
+        return [e for e in entries if e["kind"] == "incident"]
 
     def phases(self, kill: Kill, count: int) -> dict[str, float]:
         """Of the `count`-th incident, which is that of `kill`. DETECT begins with the kill here."""

@@ -114,6 +114,7 @@ class Entries:
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._path = directory / f"entries-{local_rank}"
+        self._marks = directory / f"marked-{local_rank}"
         self._file: SlotFile | None = None
         self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS  # (step, kind) by slot, as the file has it
         with contextlib.suppress(FileNotFoundError):
@@ -169,6 +170,17 @@ class Entries:
             if self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
                 (provisional if slot.kind == PROVISIONAL else final).add(slot.step)
         return frozenset(final), frozenset(provisional)
+
+    def mark(self, step: int) -> None:
+        """Note, for a later process of this rank too, that `step` was repeated because of its result."""
+        self._marks.write_text(str(step))
+
+    def marked(self) -> int | None:
+        """The step that was marked last."""
+        try:
+            return int(self._marks.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def _victim(self) -> int:
         if None in self._kept:

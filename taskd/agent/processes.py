@@ -18,6 +18,13 @@ log = logging.getLogger("taskd.agent")
 
 _PF_EXITING = 0x4
 
+# si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE tell of a poisoned page with the first.
+_LOST = {
+    2: "a lost memory page outside of tensors, or a file that was cut short",
+    4: "an uncorrectable memory error outside of tensors",
+    5: "an uncorrectable memory error outside of tensors",
+}
+
 
 class Forked:
     """A rank that the zygote forked, with the part of subprocess.Popen that torch's handlers use."""
@@ -125,7 +132,10 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None:
         name = _signal_name(fatal["sig"])
-        return f"killed by {name} at address {fatal['addr']:#x}" if fatal["sig"] in (signal.SIGSEGV, signal.SIGBUS) else f"killed by {name}"
+        if fatal["sig"] not in (signal.SIGSEGV, signal.SIGBUS):
+            return f"killed by {name}"
+        lost = f" ({_LOST[fatal['code']]})" if fatal["sig"] == signal.SIGBUS and fatal["code"] in _LOST else ""
+        return f"killed by {name} at address {fatal['addr']:#x}{lost}"
     if code is not None and code < 0:
         return f"killed by {_signal_name(-code)}" + (
             " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""

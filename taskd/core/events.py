@@ -142,7 +142,8 @@ class Position:
     `final`: entry states recorded at the start of a step. `provisional`: recorded when the step before was committed, so
     they miss what user code between two steps may have changed. `stripes`: this rank's part of the node's copy of the
     training state at the start of a step. `clean`: the step at whose start the rank's training state in memory is, None when an
-    attempt has changed it. `drifted`: steps whose final entry differed from the provisional one.
+    attempt has changed it. `drifted`: steps whose final entry differed from the provisional one. `doubted`: its memory and stripes
+    may be wrong without saying so: replicas go before them.
     """
 
     step: int
@@ -151,6 +152,7 @@ class Position:
     provisional: frozenset[int] = frozenset()
     stripes: frozenset[int] = frozenset()
     drifted: frozenset[int] = frozenset()
+    doubted: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ The training state at the start of that step is found, for each rank, in this or
 3. the memory of a replica that is clean, on the same node if possible, sources taken in turn;
 4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
 
+A rank that is *doubted* (its result was not finite, and memory may have failed without saying so) takes the state from one that is
+not, if there is one, and stripes of which it has written a part are not used then.
+
 A *provisional* entry (recorded at the commit before) counts, of a dead rank and of a living one alike, when a living rank has
 begun that step and found that user code between the steps had changed nothing: the ranks run the same program, and none of them
 runs that code again.
@@ -90,11 +93,16 @@ def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, froz
 
 def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     """A plan for `step`, which was chosen because of `why`, or why there is none."""
-    keep = [r for r, m in ranks.items() if m.alive and m.position is not None and m.position.clean == step]
+    clean = [r for r, m in ranks.items() if m.alive and m.position is not None and m.position.clean == step]
+    doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
+    trusted = [r for r in clean if r not in doubted]
+    keep = trusted or clean  # where everybody is doubted there is nobody to be compared with
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
         nodes.setdefault((m.node, m.shard), []).append(m)
     whole = {key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)}
+    if trusted:
+        whole = {key for key in whole if not any(m.rank in doubted for m in nodes[key])}
     stripes = [r for r, m in ranks.items() if r not in keep and (m.node, m.shard) in whole]
     rest = [r for r in ranks if r not in keep and r not in stripes]
     given: dict[int, int] = dict.fromkeys(ranks, 0)

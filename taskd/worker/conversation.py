@@ -10,7 +10,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -159,7 +159,7 @@ class Conversation:
         self._stands = at.step
         if self._touched:
             clean = None if lost else self.clean
-            at = events.Position(at.step, clean, at.final, at.provisional, at.stripes, at.drifted)
+            at = replace(at, clean=clean)
         self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
     _stands: int = -1  # the step that was reported last

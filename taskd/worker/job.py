@@ -87,6 +87,7 @@ class Job:
         self._once: dict[str, list[Callable[[], object]]] = {"begun": [], "updating": []}
         self._patience = Patience()
         self._checked = -1  # the last step whose result was not finite
+        self._diverged = False  # results are not finite, and not by the machine's doing
         if conversation is not None:
             self._orders = [None] * len(conversation.state.ddps)
             self._ready = [buckets.ReadyOrder(ddp) for ddp in conversation.state.ddps]
@@ -382,12 +383,16 @@ class Job:
         finite = bool(torch.isfinite(torch.as_tensor(result)).all())
         line = self._line
         if finite or line is None or not self._open:
+            self._diverged = self._diverged and not finite
             return finite
-        if self._checked == self.step:
+        if not self._diverged and self.step in (self._checked, line.entries.marked()):
+            self._diverged = True
             text = "rank %d: the result of step %d is not finite again, with the replicas' state: it is not the machine's doing"
             log.error(text, line.rank, self.step)
+        if self._diverged:
             return False
         self._checked = self.step
+        line.entries.mark(self.step)  # a replacement must not ask for the same once more
         self._suspect = True
         text = "the result is not finite; repeated once with the replicas' state"
         line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
@@ -448,16 +453,15 @@ class Job:
         assert line is not None
         final, provisional = line.entries.steps()
         found = damage.survey(core.damages(), line.state, line.stripes, self._cut)
-        unfit, lost = found.unfit, found.state or self._checked == self.step
+        unfit, lost = found.unfit, found.state
         try:
             lost = line.device.clean(self._fault) == "state" or lost
         except DeviceLost as error:
             unfit = unfit or str(error)
         clean = self.step if self._updates == 0 and not lost and line.state.versions() == self._versions else None
-        # a result that is not finite may come from wrong memory anywhere: this rank's part of the node's copy is not trusted either
-        trusted = line.stripes is not None and not found.stripes and self._checked != self.step
-        stripes = line.stripes.steps() if line.stripes is not None and trusted else frozenset()
-        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted)), unfit
+        stripes = line.stripes.steps() if line.stripes is not None and not found.stripes else frozenset()
+        doubted = self._checked == self.step
+        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted), doubted), unfit
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""

@@ -95,7 +95,7 @@ class Misfortune:
         elif kind == "hangs":
             for o in some:
                 self._hang(o, self.chance.choice(["hung", "looping"]))
-        elif kind == "stuck":
+        elif kind == "stuck" and not world.jam:
             world.jam, world.jammed = self.chance.randint(1, 3), node.generation
             world.jam_from = max(r.step for r in world.ranks) + 1
         elif kind == "manager" and all(n.protected and not n.gone for n in world.nodes) and all(r.mode != "ended" for r in world.ranks):

@@ -25,7 +25,7 @@ COMPUTING, UPDATED, COMMITTED = 0, 1, 2
 PATIENCE = 15.0  # seconds after which the collective library gives up
 LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
-GUARDED = e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted | e.RankHeld
+GUARDED = e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted
 
 
 @dataclass
@@ -407,7 +407,7 @@ class World:
                 takes = self.chance.choice([0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)])
                 self.after(takes, self.alive(rank, lambda: self.die(rank, "was killed by SIGKILL")))
         elif isinstance(command, c.Rebuild):
-            node.generation = command.generation
+            node.generation, node.pause = command.generation, max(node.pause, command.pause)
             for rank in node.ranks:
                 self.rebuild(rank, command)
         elif isinstance(command, c.Restore):

@@ -6,10 +6,16 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from taskd.control import Control
+from taskd.cython_api import core
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BIN = Path(sys.executable).parent
@@ -40,7 +46,8 @@ class Result:
         return list(dict.fromkeys(pids))
 
     def _lines(self, rank: int):
-        for line in (self.directory / f"rank-{rank}").read_text().splitlines():
+        path = self.directory / f"rank-{rank}"
+        for line in path.read_text().splitlines() if path.exists() else ():
             kind, *rest = line.split()
             if kind == "step":
                 yield kind, rest[0], rest[1], " ".join(rest[2:])
@@ -72,30 +79,126 @@ def environment(directory: Path, faults: str = "", **more: str) -> dict[str, str
     }
 
 
-def run(command: list[str], directory: Path, env: dict[str, str]) -> Result:
-    """Run to the end; a run that hangs is stopped and has status -1 (and everything it printed)."""
-    with open(directory / "output", "w+") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=directory)
+class Running:
+    """A job in the background, to be steered while it trains. Leaving the `with` leaves no process behind."""
+
+    def __init__(self, command: list[str], directory: Path, env: dict[str, str], world: int = 0) -> None:
+        self.directory, self.env, self._world = directory, env, world
+        self._output = open(directory / "output", "w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, env=env, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, cwd=directory
+        )
+        self.control = Control(env)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.control.close()
+        if self._process.poll() is None:
+            self._stop()
+        self._output.close()
+
+    def _stop(self) -> None:
+        os.killpg(self._process.pid, signal.SIGTERM)
         try:
-            status = process.wait(LIMIT)
+            self._process.wait(40)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(40)
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def result(self) -> Result:
+        """What there is so far."""
+        return Result(self._process.poll(), (self.directory / "output").read_text(), self.directory, incidents(self.directory))
+
+    def end(self) -> Result:
+        """Wait for the end; a run that hangs is stopped and has status -1 (and everything it printed)."""
+        (self.directory / "hurry").touch()  # steered.py looks for it
+        try:
+            status = self._process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self._stop()
             status = -1
-        output.seek(0)
-        return Result(status, output.read(), directory, incidents(directory))
+        return Result(status, (self.directory / "output").read_text(), self.directory, incidents(self.directory))
+
+    # -- what it does --------------------------------------------------------------------------------------------------------
+
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait for something that will be seen from outside."""
+        end = time.monotonic() + LIMIT
+        while not condition():
+            over = self._process.poll() is not None and not condition()
+            if over or time.monotonic() > end:
+                result = self.result()
+                why = f"the job ended with status {result.status}" if over else f"{LIMIT:g} s have passed"
+                raise AssertionError(f"{why} before {what}\n{result.output[-3000:]}\n{result.log('*.log')[-6000:]}")
+            time.sleep(0.02)
+
+    def committed(self) -> list[int]:
+        """The last step that each rank has written down, -1 for none."""
+        return [max(self.result().steps(r), default=-1) for r in range(self._world)]
+
+    def trains(self) -> None:
+        """Wait until every rank has committed a few steps more."""
+        wanted = min(self.committed()) + 4
+        self.until(f"all ranks had committed step {wanted}", lambda: min(self.committed()) >= wanted)
+
+    def repaired(self, count: int = 1) -> list[dict]:
+        """Wait until `count` incidents more than those that this returned before are closed; the new ones."""
+        wanted = self._known + count
+        self.until(f"{wanted} incidents were closed", lambda: len(incidents(self.directory)) >= wanted)
+        new, self._known = incidents(self.directory)[self._known :], wanted
+        return new
+
+    _known = 0
+
+    def pid(self, rank: int) -> int:
+        """Of the rank's present process, which has committed a step."""
+        return self.result().pids(rank)[-1]
+
+    def phases(self) -> list[str]:
+        """Of all ranks, from the agent's state page (its layout: csrc/libtaskd.h)."""
+        (path,) = Path("/dev/shm").glob(f"taskd-*-{self._process.pid}-*/page")
+        page = path.read_bytes()
+        _, _, slots, size = struct.unpack_from("4I", page)
+        return [core.PHASES[struct.unpack_from("I", page, 3 * 64 + slot * size + 64 + 4)[0]] for slot in range(slots)]
+
+    # -- what is done to it ----------------------------------------------------------------------------------------------------
+
+    def poison(self, rank: int, where: str, page: int | None = None) -> str:
+        return self.control.inject(rank, "memory", {"where": where} if page is None else {"where": where, "page": str(page)})
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid(rank), number)
+
+    def taskd(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command as an operator would give it."""
+        return subprocess.run([str(BIN / "taskd"), *arguments], env=self.env, capture_output=True, text=True, timeout=LIMIT)
+
+
+def run(command: list[str], directory: Path, env: dict[str, str]) -> Result:
+    with Running(command, directory, env) as job:
+        return job.end()
 
 
 def incidents(directory: Path) -> list[dict]:
     journal = directory / "log" / "incidents.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""  # the manager may be in the middle of a line
+    lines = [json.loads(line) for line in whole.splitlines()]
     return [line for line in lines if "strategy" in line]
 
 
-def taskd(directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str) -> Result:
+def start(
+    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str
+) -> Running:
     directory.mkdir(parents=True, exist_ok=True)
     command = [str(BIN / "taskd"), "run", *options, "--nproc_per_node", str(world), str(SCRIPTS / script), str(directory), *arguments]
-    return run(command, directory, environment(directory, faults, **env))
+    return Running(command, directory, environment(directory, faults, **env), world)
+
+
+def taskd(directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str) -> Result:
+    with start(directory, world, script, *arguments, faults=faults, options=options, **env) as job:
+        return job.end()
 
 
 def undisturbed(directory: Path, world: int, script: str, *arguments: str) -> Result:
@@ -114,7 +217,7 @@ def assert_equal(result: Result, reference: Result, world: int) -> None:
         mine, theirs = result.steps(rank), reference.steps(rank)
         missing = set(theirs) - set(mine)
         # a process that is struck between its commit and the line that it would have written next leaves no line, at most one a strike
-        strikes = len(list(result.directory.glob(f"struck-{rank}-*")))
+        strikes = max(len(list(result.directory.glob(f"struck-{rank}-*"))), len(result.pids(rank)) - 1)
         assert len(missing) <= strikes and not set(mine) - set(theirs), (
             f"rank {rank}: steps {sorted(set(mine) ^ set(theirs))} are in one run only"
         )

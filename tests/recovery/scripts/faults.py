@@ -1,7 +1,9 @@
 """Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each
 happens `times` times (1) per job."""
 
+import collections
 import ctypes
+import itertools
 import os
 import signal
 import sys
@@ -67,5 +69,52 @@ def strike(kind: str) -> None:
         sys.exit(int(kind[4:]))
     elif kind == "raise":
         raise ValueError("a fault on purpose")
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind.startswith("nap"):
+        time.sleep(float(kind[3:]))
+    elif kind.startswith("busy"):
+        compute(float(kind[4:]))
+    elif kind in HANGS:
+        HANGS[kind]()
+    elif kind == "cut":
+        from taskd.cython_api import core
+
+        core.sockets_cut()
     else:
         raise AssertionError(f"unknown fault {kind!r}")
+
+
+def compute(seconds: float) -> None:
+    """Work, with the interpreter's lock let go most of the time, as training is."""
+    import torch
+
+    end, square = time.monotonic() + seconds, torch.ones(256, 256)
+    while time.monotonic() < end:
+        square @ square
+
+
+# -- what never ends; the names are looked for in the stacks that an agent logs ----------------------------------------------
+
+
+def loop_in_python() -> None:
+    while True:
+        pass
+
+
+def loop_with_the_lock() -> None:
+    """In C, without an end, and the interpreter's lock is never let go."""
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def deadlock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def wait_for_data() -> None:
+    os.read(os.pipe()[0], 1)
+
+
+HANGS = {f.__name__: f for f in (loop_in_python, loop_with_the_lock, deadlock, wait_for_data)}
