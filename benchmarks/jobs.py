@@ -81,6 +81,7 @@ class Run:
             )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
         self._page: StatePage | None = None
+        self._journal: tuple[int, list[dict[str, Any]]] = (0, [])  # its size when it was read, its incidents
 
     @property
     def page(self) -> StatePage:
@@ -107,8 +108,11 @@ class Run:
             self.process.wait()
 
     def fail(self, what: str) -> Failed:
-        tail = self.output.read_text(errors="replace")[-2000:]
-        return Failed(f"{what}; output: {self.output}\n{tail}")
+        lines = [line for line in self.output.read_text(errors="replace").splitlines() if line.startswith("taskd: ")]
+        reason = lines[-1] if lines else self.output.read_text(errors="replace")[-2000:]
+        code = self.process.poll()
+        ended = "" if code is None else f" (the job has ended with {code})"
+        return Failed(f"{what}{ended}; output: {self.output}\n{reason}")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -120,13 +124,16 @@ class Run:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """Wait for the job's own end."""
-        try:
-            code = self.process.wait(PATIENCE * 5)
-        except subprocess.TimeoutExpired:
-            raise self.fail("the job does not end") from None
-        if code:
-            raise self.fail(f"the job ended with {code}")
+        """Wait for the job's own end, as long as it gets on."""
+        known, end = -1, 0.0
+        while self.process.poll() is None:
+            if (count := sum(map(len, self.steps))) != known:
+                known, end = count, time.monotonic() + PATIENCE
+            if time.monotonic() > end:
+                raise self.fail(f"the job has stood still for {PATIENCE:.0f} s")
+            time.sleep(0.05)
+        if self.process.returncode:
+            raise self.fail(f"the job ended with {self.process.returncode}")
 
     def committed(self) -> int:
         """The lowest of the ranks' last committed steps; -1 before all have one."""
@@ -187,27 +194,45 @@ class Run:
 
     def usual(self, at: int) -> float:
         """The median step, in seconds, of the half second before `at`: tells how busy the machine was."""
-        times = [[r[1] for r in s.read() if at - 500_000_000 < r[1] <= at] for s in self.steps]
+        times = [[r[1] for r in s.read(s.after(at - 500_000_000)) if r[1] <= at] for s in self.steps]
         taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
         return statistics.median(taken) if taken else 0.5
 
     def incidents(self) -> list[dict[str, Any]]:
         """Those that are over, as the manager wrote them down."""
-        try:
-            entries, _ = status.read(self.log / journal.NAME)
-        except FileNotFoundError:
-            return []
-        return [e for e in entries if e["kind"] == "incident"]
+        path = self.log / journal.NAME
+        size = path.stat().st_size if path.exists() else 0
+        if size != self._journal[0]:
+            self._journal = size, [e for e in status.read(path)[0] if e["kind"] == "incident"]
+        return self._journal[1]
+
+    def incident(self, number: int) -> dict[str, Any]:
+        """The `number`-th of the job, once it is over."""
+        self.wait(lambda: len(self.incidents()) >= number, f"the end of incident {number}")
+        return self.incidents()[number - 1]
+
+    def all_committed(self, step: int, since: int) -> int:
+        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns."""
+
+        def moments() -> list[int]:
+            return [max((r[1] for r in s.read(s.after(since)) if r[0] == step), default=0) for s in self.steps]
+
+        self.wait(lambda: 0 not in moments(), f"step {step} of all ranks")
+        return max(moments())
 
     def phases(self, kill: Kill, count: int) -> dict[str, float]:
         """Of the `count`-th incident, which is that of `kill`. DETECT begins with the kill here."""
-        self.wait(lambda: len(self.incidents()) >= count, f"incident {count} in the journal")
-        incident = self.incidents()[count - 1]
+        incident = self.incident(count)
         if kill.rank not in incident["ranks"]:
             raise self.fail(f"incident {count} is about ranks {incident['ranks']}, rank {kill.rank} was killed")
         phases: dict[str, float] = dict(incident["phases"])
         phases["DETECT"] += incident["began"] - kill.wall
         return phases
+
+
+def monotonic(wall: float) -> int:
+    """A moment of the journal's clock on that of the ranks' records: time.monotonic_ns."""
+    return time.monotonic_ns() - round((time.time() - wall) * 1e9)
 
 
 def free_port() -> int:
@@ -245,6 +270,10 @@ def summary(values: Sequence[float]) -> dict[str, float]:
         "p90": ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))],
         "worst": ordered[-1],
     }
+
+
+def ms(value: float) -> str:
+    return f"{value * 1e3:.1f}" if abs(value) < 1 else f"{value * 1e3:,.0f}"
 
 
 def machine() -> dict[str, Any]:

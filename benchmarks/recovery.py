@@ -4,11 +4,12 @@
 
 1. 4 ranks under taskd run, steps of ~20 ms (benchmarks/toy.py): a random rank is killed at a random moment.
 2. The same with 4 GiB of touched memory in the victim, which the kernel has to free.
-3. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left (benchmarks/blocked.py).
-4. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared memory, saved each 10th step.
+3. In the same job, faults that need no new process, hangs and pauses (benchmarks/online.py tells how each is timed).
+4. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left (benchmarks/blocked.py).
+5. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared memory, saved each 10th step.
 
-1, 2 and 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed is always the same:
-from the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was
+All but 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed in 1, 2 and 5 is the
+same: from the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was
 lost, a survivor was replaced, or a job failed.
 """
 
@@ -22,39 +23,46 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import blocked
+import online
 import psutil
-from jobs import Failed, Recovery, Run, at_random, end_cleanly, machine, summary, wait_for_quiet
+from jobs import Failed, Recovery, Run, at_random, end_cleanly, machine, ms, summary, wait_for_quiet
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 BALLAST = 4  # GiB
 PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
-# rounds; per round: kills, kills with ballast, kills of torchrun; repetitions of each blocked case with 4 and with 8 ranks
+# rounds; per round: kills, kills with ballast, faults of each kind in online.py, kills of torchrun; repetitions of each blocked case
+# with 4 and with 8 ranks
 SCALE = {
-    "quick": (1, 3, 1, 1, 1, 1),
-    "normal": (5, 4, 1, 1, 4, 2),
-    "full": (10, 5, 1, 1, 10, 5),
+    "quick": (1, 3, 1, 1, 1, 1, 1),
+    "normal": (5, 4, 1, 3, 1, 4, 2),
+    "full": (10, 5, 1, 3, 1, 10, 5),
 }
 
 
-def protected(directory: Path, kills: int, heavy: int, dice: random.Random, port: int) -> tuple[list[Recovery], list[Recovery]]:
-    """One job under taskd: `kills` kills, then `heavy` kills of a rank with ballast."""
+def protected(
+    directory: Path, kills: int, heavy: int, others: int, dice: random.Random, port: int, found: dict[str, list[online.Figure]]
+) -> tuple[list[Recovery], list[Recovery]]:
+    """One job under taskd: `others` faults of each kind in online.py, `kills` kills, then `heavy` kills of a rank with ballast."""
     light: list[Recovery] = []
     ballasted: list[Recovery] = []
     with Run(directory, 4, taskd=True, port=port) as run:
         run.wait_for_steps(60)
+        online.measure(run, others, dice, found)
+        run.wait_for_steps(10)
         for number in range(kills + heavy):
-            rank = dice.randrange(4)
+            rank, known = dice.randrange(4), len(run.incidents())
             if number >= kills:
                 run.ballast(rank, BALLAST)
             at_random(dice)
             recovery = run.recover(run.kill(rank))
-            recovery.phases.update(run.phases(recovery.kill, number + 1))
+            recovery.phases.update(run.phases(recovery.kill, known + 1))
             (light if number < kills else ballasted).append(recovery)
             run.wait_for_steps(10)
     return light, ballasted
@@ -98,10 +106,6 @@ def collectives(directory: Path, world: int, repetitions: int, dice: random.Rand
     return found
 
 
-def ms(value: float) -> str:
-    return f"{value * 1e3:.1f}" if value < 1 else f"{value * 1e3:,.0f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -115,7 +119,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep the jobs' output and logs")
     args = parser.parse_args()
     end_cleanly()
-    rounds, kills, heavy, restarts, four, eight = SCALE[args.scale]
+    rounds, kills, heavy, others, restarts, four, eight = SCALE[args.scale]
     console = Console()
     dice = random.Random(args.seed)
     work = Path(tempfile.mkdtemp(prefix="taskd-recovery-"))
@@ -127,11 +131,12 @@ def main() -> None:
     ballasted: list[Recovery] = []
     restarted: list[Recovery] = []
     left: dict[int, dict[int, list[list[float]]]] = {}
+    figures: dict[str, list[online.Figure]] = {name: [] for name in online.ROWS}
     try:
         for number in range(rounds):
             busy = wait_for_quiet(args.patience)
             console.print(f"round {number + 1} of {rounds}; other work takes {busy:.0f} % of the machine", style="dim")
-            one, two = protected(work / f"taskd-{number}", kills, heavy, dice, args.port)
+            one, two = protected(work / f"taskd-{number}", kills, heavy, others, dice, args.port, figures)
             light, ballasted = light + one, ballasted + two
             restarted += plain(work / f"torchrun-{number}", restarts, dice)
         for world, repetitions in ((4, four), (8, eight)):
@@ -152,9 +157,11 @@ def main() -> None:
     ratio = summary([r.seconds for r in restarted])["median"] / summary([r.seconds for r in light])["median"]
     console.print(f"median of torchrun / median of taskd: {ratio:.1f}")
     console.print(breakdown({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted}))
+    console.print(online.table(figures))
+    console.print(online.steps_of_pauses(figures))
     console.print(leaving(left))
     if args.json:
-        write(args.json, begin, light, ballasted, restarted, left)
+        write(args.json, begin, light, ballasted, restarted, left, figures)
     faithful = all(r.lost == 0 and r.kept for r in light + ballasted)
     if not faithful:
         console.print("[bold red]a step was lost or a survivor was replaced[/]")
@@ -198,7 +205,13 @@ def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Table:
 
 
 def write(
-    path: Path, begin: dict[str, Any], light: list[Recovery], ballasted: list[Recovery], restarted: list[Recovery], left: Any
+    path: Path,
+    begin: dict[str, Any],
+    light: list[Recovery],
+    ballasted: list[Recovery],
+    restarted: list[Recovery],
+    left: Any,
+    figures: dict[str, list[online.Figure]],
 ) -> None:
     def rows(found: list[Recovery]) -> list[dict[str, Any]]:
         return [
@@ -213,6 +226,7 @@ def write(
         "ballast": rows(ballasted),
         "torchrun": rows(restarted),
         "leaving": left,
+        "online": {name: [asdict(f) for f in found] for name, found in figures.items()},
     }
     path.write_text(json.dumps(data, indent=1) + "\n")
 

@@ -4,12 +4,14 @@
     torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        saved each 10th step
 
 DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid, CPU time): the clock is the same in all
-processes of a machine, and a mapped file survives a kill. DIR/orders carries what the benchmark asks of a rank.
+processes of a machine, and a mapped file survives a kill. DIR/raised.R holds in the same form when an exception came out of a
+step. DIR/orders carries what the benchmark asks of a rank.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import mmap
 import os
 import struct
@@ -21,14 +23,19 @@ WIDTH, DEPTH, BATCH = 256, 4, 352
 KEEP_EVERY = 10  # steps between two checkpoints
 CAPACITY = 200_000  # committed steps of one rank; the file is sparse
 RECORD = struct.Struct("<qqqq")  # step, monotonic ns (0: not written), pid, CPU time of the process in ns
-ORDER = struct.Struct("<q")  # GiB of ballast, per rank
+ORDER = struct.Struct("<q")  # per rank: GiB of ballast, or
+RAISE = -1  # a fault of the device in the next step
+
+
+class DeviceFault(Exception):
+    """What a device's library would raise."""
 
 
 class Steps:
     """The committed steps of one rank, appended to by the rank and read by the benchmark while it runs."""
 
-    def __init__(self, directory: str | Path, rank: int) -> None:
-        path = Path(directory) / f"steps.{rank}"
+    def __init__(self, directory: str | Path, rank: int, name: str = "steps") -> None:
+        path = Path(directory) / f"{name}.{rank}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(fd, CAPACITY * RECORD.size)
@@ -53,6 +60,10 @@ class Steps:
     def read(self, first: int = 0) -> list[tuple[int, int, int, int]]:
         """Everything from record `first` on."""
         return [RECORD.unpack_from(self._map, i * RECORD.size) for i in range(first, len(self))]
+
+    def after(self, at: int) -> int:
+        """The index of the first record later than `at`."""
+        return bisect.bisect_right(range(len(self)), at, key=lambda i: RECORD.unpack_from(self._map, i * RECORD.size)[1])
 
     def last(self) -> tuple[int, int, int, int] | None:
         count = len(self)
@@ -101,8 +112,10 @@ def main() -> None:
     import torch.distributed as dist
 
     import taskd
+    from taskd import devices
 
     torch.set_num_threads(1)
+    devices.register(devices.Pattern("a benchmark's device", devices.FaultType.OTHER, types=(DeviceFault,)))
     dist.init_process_group("gloo")
     rank, pid = dist.get_rank(), os.getpid()
     model, optimizer = build()
@@ -115,16 +128,24 @@ def main() -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         job.step = saved["step"]
-    steps, orders, ballast = Steps(args.out, rank), Orders(args.out), None
+    steps, raised, orders, ballast = Steps(args.out, rank), Steps(args.out, rank, "raised"), Orders(args.out), None
 
     def train(step: int) -> None:
         optimizer.zero_grad()
-        ddp(batches[step % len(batches)]).square().mean().backward()
+        loss = ddp(batches[step % len(batches)]).square().mean()
+        if orders.get(rank) == RAISE:  # the others are in their forward, or wait for this rank in their backward
+            orders.put(rank, 0)
+            raise DeviceFault
+        loss.backward()
         optimizer.step()
 
     for attempt in job.steps(args.steps):
         with attempt as step:
-            train(step)
+            try:
+                train(step)
+            except Exception:
+                raised.append(step, pid)
+                raise
         if not attempt.committed:
             continue
         steps.append(step, pid)
@@ -136,7 +157,7 @@ def main() -> None:
             for extra in range(args.every_other):
                 train(extra)
                 steps.append(-1, pid)
-        if ballast is None and (size := orders.get(rank)):
+        if ballast is None and (size := orders.get(rank)) > 0:
             ballast = torch.ones(
                 size << 30, dtype=torch.uint8
             )  # every page is touched; the others wait for this rank meanwhile

@@ -263,7 +263,8 @@ class Coordinator:
             self.recovery.committed(event.rank, now)
 
     def _rank_held(self, event: e.RankHeld, now: float) -> None:
-        self.hold.stopped(event)
+        if self.recovery.phase in (None, Phase.RESUME):  # in the others it is about to be taken back, and says so again
+            self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
         self._look()
 

@@ -344,7 +344,7 @@ class Recovery:
         assert incident is not None
         self._move(Move.STOPPED, now)
         tried = "; ".join(incident.tried) or "nothing"
-        passed = [s for s in rung.skipped if "has failed" not in s]
+        passed = [s for s in rung.skipped if "it has failed in this incident" not in s]
         skipped = f" Passed over: {'; '.join(passed)}." if passed else ""
         reason = (
             f"The job ends: incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"

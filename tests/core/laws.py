@@ -121,7 +121,8 @@ class Laws:
             self._check_answer(command)
         elif isinstance(command, c.Note) and "wait in the same collective" in command.text and "failed" not in command.text:
             self.world.counts["stuck found"] += 1
-            assert self.world.jam or not all(r.alive for r in self.world.ranks), "this collective would have ended"
+            # or waits for a replacement that only the manager before this one knew of
+            assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), "this collective would have ended"
         elif isinstance(command, c.GiveUp):
             self._check_paragraph(command.reason)
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import training
 
 
-def paragraph(result: training.Result) -> str:
-    (line,) = [line for line in result.output.splitlines() if line.startswith("taskd: The job ends")]
-    return line
-
-
 def test_a_replacement_that_dies_again_and_again(tmp_path):
     result = training.taskd(tmp_path / "job", 3, "mlp.py", "8", faults="1:3:forward:kill:99")
     assert result.status == 1
-    text = paragraph(result)
+    text = training.paragraph(result)
     assert "rank 1: killed by SIGKILL" in text and "recover-in-place: rank 1 was replaced 3 times and died again" in text
     assert len(result.pids(1)) >= 1
 
@@ -21,14 +16,14 @@ def test_a_replacement_that_dies_again_and_again(tmp_path):
 def test_the_same_exception_twice_is_a_bug(tmp_path):
     result = training.taskd(tmp_path / "job", 2, "mlp.py", "8", faults="1:3:forward:raise:99")
     assert result.status == 1
-    text = paragraph(result)
+    text = training.paragraph(result)
     assert "ValueError: a fault on purpose" in text and "a defect of the script" in text
 
 
 def test_a_strategy_that_is_not_configured_is_not_used(tmp_path):
     result = training.taskd(tmp_path / "job", 2, "mlp.py", "8", faults="1:3:forward:kill", options=("--recover-strategy", "retry"))
     assert result.status == 1
-    assert "retry: it keeps every process, and rank 1 has none" in paragraph(result)
+    assert "retry: it keeps every process, and rank 1 has none" in training.paragraph(result)
     assert len(result.pids(0)) == 1
 
 

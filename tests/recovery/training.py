@@ -58,6 +58,12 @@ class Result:
         return "".join(p.read_text() for p in sorted((self.directory / "log").glob(name)))
 
 
+def paragraph(result: Result) -> str:
+    """Why the job ended."""
+    (line,) = [line for line in result.output.splitlines() if line.startswith("taskd: The job ends")]
+    return line
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -143,11 +149,16 @@ class Running:
         wanted = min(self.committed()) + 4
         self.until(f"all ranks had committed step {wanted}", lambda: min(self.committed()) >= wanted)
 
-    def repaired(self, count: int = 1) -> list[dict]:
-        """Wait until `count` incidents more than those that this returned before are closed; the new ones."""
-        wanted = self._known + count
-        self.until(f"{wanted} incidents were closed", lambda: len(incidents(self.directory)) >= wanted)
-        new, self._known = incidents(self.directory)[self._known :], wanted
+    def incidents(self) -> list[dict]:
+        """Those that are closed."""
+        return incidents(self.directory)
+
+    def repaired(self) -> list[dict]:
+        """Wait until one incident more is closed than when this was called last; the new ones."""
+        known = self._known
+        self.until(f"incident {known + 1} was closed", lambda: len(self.incidents()) > known)
+        new = self.incidents()[known:]
+        self._known += len(new)
         return new
 
     _known = 0
@@ -168,8 +179,19 @@ class Running:
     def poison(self, rank: int, where: str, page: int | None = None) -> str:
         return self.control.inject(rank, "memory", {"where": where} if page is None else {"where": where, "page": str(page)})
 
+    def break_link(self, one: int, other: int, how: str) -> None:
+        """As `taskd inject link` does."""
+        for here, there in ((one, other), (other, one))[: 2 if how == "drop" else 1]:
+            self.control.inject(here, "link", {"how": how, "ends": self.control.inject(there, "endpoints", {})})
+
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid(rank), number)
+
+    def ask(self, rank: int, point: str, kind: str) -> None:
+        """Of steered.py: do that to yourself when you come to that point next; see scripts/faults.py."""
+        order = self.directory / f"asked-{rank}-{point}"
+        order.with_suffix(".new").write_text(kind)
+        order.with_suffix(".new").rename(order)
 
     def taskd(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command as an operator would give it."""

@@ -1,9 +1,10 @@
 """Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each
-happens `times` times (1) per job."""
+happens `times` times (1) per job. A test can ask for one more while the job runs: a file "asked-RANK-POINT" with the kind in it."""
 
 import collections
 import ctypes
 import itertools
+import math
 import os
 import signal
 import sys
@@ -29,10 +30,35 @@ class Injector:
             self._step = step
         found = self._due.get((step, point))
         if found is not None and self._first(f"{step}-{point}", found[1]):
-            strike(found[0])
+            if found[0] in ("nap", "work"):
+                self._dawdle(step, found[0])
+            elif found[0] == "corrupt":
+                self._corrupt()
+            else:
+                strike(found[0])
+
+    def _dawdle(self, step: int, kind: str) -> None:
+        """Until the test has seen enough, and says so with a file."""
+        while not (self._out / f"enough-{step}").exists():
+            time.sleep(0.01) if kind == "nap" else compute(0.05)
+
+    def _corrupt(self) -> None:
+        """All parameters, as memory does that fails without a word: torch is not told that they have changed."""
+        for parameter in self._net.parameters():
+            parameter.detach().numpy().fill(math.nan)
+
+    def asked(self, point: str) -> str:
+        """What the test asks for at this point, "" for nothing; once."""
+        order = self._out / f"asked-{self._rank}-{point}"
+        if not order.exists():
+            return ""
+        kind = order.read_text()
+        order.rename(self._out / f"struck-{self._rank}-{point}-asked-{self._step}-{time.monotonic_ns()}")
+        return kind
 
     def hook(self, net, optimizer) -> None:
         """Points inside the backward and inside the optimizer."""
+        self._net = net
         middle = next(p for i, p in enumerate(net.parameters()) if i == 4)
         middle.register_hook(lambda gradient: self.at("backward", self._step))
         optimizer.register_step_pre_hook(lambda *_: self._in_update())
@@ -69,12 +95,12 @@ def strike(kind: str) -> None:
         sys.exit(int(kind[4:]))
     elif kind == "raise":
         raise ValueError("a fault on purpose")
+    elif kind.startswith("xpu"):
+        raise RuntimeError(kind.replace("-", " "))  # checked.py has told taskd what these mean
     elif kind == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind.startswith("nap"):
         time.sleep(float(kind[3:]))
-    elif kind.startswith("busy"):
-        compute(float(kind[4:]))
     elif kind in HANGS:
         HANGS[kind]()
     elif kind == "cut":

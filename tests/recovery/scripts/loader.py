@@ -34,6 +34,7 @@ class Noisy(Dataset):
         return 96
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        fault.at("load", job.step)
         base = torch.full((16,), index / 96.0)
         return base + 0.1 * torch.randn(16) + random.random() * 0.1 + float(numpy.random.rand()) * 0.1, torch.tensor(index % 4)
 

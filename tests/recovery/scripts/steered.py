@@ -1,7 +1,7 @@
 """A job to be hurt from outside while it trains: whatever `taskd inject` aims at fills memory pages here, and a protected run takes its
 time until OUT/hurry is there.
 
-steered.py OUT STEPS      waits before protect() while OUT/wait is there; poisons its table when OUT/table-RANK appears
+steered.py OUT STEPS      waits before protect() while OUT/wait is there; "table" at "begin" poisons the script's own table
 """
 
 import os
@@ -21,7 +21,7 @@ import faults
 import record
 
 PAGE = 4096
-NAP = 0.05  # seconds a step: 200 steps leave 10 s for what is done to them
+NAP = 0.08  # seconds a step: 120 steps leave 10 s for what is done to them
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -48,24 +48,26 @@ while (out / "wait").exists():
 job = taskd.protect(model=model, optimizer=optimizer)
 
 
-def lose_the_table() -> None:
-    order = out / f"table-{rank}"
-    if order.exists():
-        order.unlink()  # a replacement must not find it
+def suffer(point: str) -> None:
+    kind = fault.asked(point)
+    if kind == "table":
         core.poison(-(-table.data_ptr() // PAGE) * PAGE)
+    elif kind:
+        faults.strike(kind)
 
 
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
         with attempt as step:
-            lose_the_table()
+            suffer("begin")
             generator = torch.Generator().manual_seed(step * 1000 + rank)
-            x = torch.randn(16, 32, generator=generator) + 0.01 * table.sum()
-            y = torch.randint(0, 8, (16,), generator=generator)
+            x = torch.randn(8, 32, generator=generator) + 0.01 * table.sum()
+            y = torch.randint(0, 8, (8,), generator=generator)
             loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            suffer("tail")
             mean = loss.detach().clone()
             dist.all_reduce(mean)
             if job.protected and not (out / "hurry").exists():

@@ -1,0 +1,268 @@
+"""Faults of all kinds at random moments in one job, one after the other; and at the end nothing may show that they were there.
+
+    python benchmarks/soak.py [--seconds 600] [--ranks 4] [--seed N]          make soak SOAK="--seconds 60"
+
+The job is benchmarks/curve.py under taskd run. After each fault every rank has to commit steps beyond it. Then the same number of steps
+is trained under plain torchrun, undisturbed, and all losses and what was trained are compared, bit for bit. Exit status 1 when a
+fault was not survived, a step that all ranks had committed was done again, or anything differs; logs are kept then.
+
+A seed chooses the same faults, ranks and pauses again. On which line of the program they fall is up to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import curve
+import faults
+import toy
+from faults import Fault
+from jobs import Failed, Run, end_cleanly, monotonic, ms, summary
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from taskd.control import Control, ControlError
+
+BEYOND = 3  # steps that every rank commits after a fault before the next one
+LATENT = 40  # steps after which a fault that nobody has met is let be: a connection that is not used, a block that was given back
+HELD = "held"
+
+
+@dataclass
+class Story:
+    """What was done to the job at one time, and what came of it."""
+
+    kind: str
+    made: list[Fault] = field(default_factory=list)
+    at: int = 0  # when it began, by time.monotonic_ns
+    since: int = 0  # from when the time is counted
+    first: int = 0  # the lowest step that a rank was in
+    last: int = 0  # steps before this one were committed by all when it was over
+    met: bool = False  # anything had to be repaired, or was held
+    survived: bool = False
+    seconds: float = 0.0  # to the next step of all ranks
+    lost: int = 0
+    replaced: int = 0
+
+    def __str__(self) -> str:
+        what = "; ".join(f"{f.kind} in rank {f.rank}" + (f" (refused: {f.refused})" if f.refused else "") for f in self.made)
+        return f"{self.kind}: {what or 'no fault'}, around step {self.first}"
+
+
+@dataclass
+class Soak:
+    """The job, and everything that is done to it."""
+
+    run: Run
+    control: Control
+    dice: random.Random
+
+    def rank(self) -> int:
+        return self.dice.randrange(self.run.world)
+
+    def make(self, story: Story, kind: str, rank: int | None = None, page: int | None = None) -> None:
+        story.made.append(faults.make(self.run, self.control, kind, self.rank() if rank is None else rank, self.dice, page))
+
+    def sleep(self, low: float, high: float) -> None:
+        time.sleep(self.dice.uniform(low, high))
+
+    def any(self) -> str:
+        return self.dice.choice(SINGLE)
+
+    # -- stories: each makes its faults; what is returned is from when time counts, None: from when the first fault happened
+
+    def single(self, story: Story) -> None:
+        self.make(story, story.kind)
+
+    def two_pages(self, story: Story) -> None:
+        kind, page = f"memory, {self.dice.choice(faults.PAGED)}", self.dice.randrange(1 << 20)
+        for rank in self.dice.sample(range(self.run.world), 2):
+            self.make(story, kind, rank, page)
+
+    def two_faults(self, story: Story) -> None:
+        self.make(story, self.any())
+        self.sleep(0.0, 0.12)
+        self.make(story, self.any())
+
+    def hold(self, story: Story) -> int:
+        self.ask(self.control.pause)
+        self.sleep(0.0, 0.1)
+        return self.go_on()
+
+    def hold_and_fault(self, story: Story) -> int:
+        self.ask(self.control.pause)
+        self.make(story, self.any())
+        self.sleep(0.0, 0.3)
+        return self.go_on()
+
+    def fault_and_hold(self, story: Story) -> int:
+        self.make(story, self.any())
+        self.sleep(0.0, 0.1)
+        self.ask(self.control.pause)
+        return self.go_on()
+
+    def go_on(self) -> int:
+        at = time.monotonic_ns()
+        self.ask(self.control.resume)
+        return at
+
+    def ask(self, request: Callable[[], str]) -> None:
+        try:
+            request()
+        except ControlError as error:
+            raise self.run.fail(f"{request.__name__}: {error}") from None
+
+    # -- one after the other
+
+    def tell(self, story: Story, play: Callable[[Soak, Story], int | None]) -> None:
+        """Let it happen, and wait until all is well again."""
+        run = self.run
+        known, story.at, before = len(run.incidents()), time.monotonic_ns(), [s.last() for s in run.steps]
+        steps = [r[0] for r in before if r is not None]
+        story.first = min(steps) + 1
+        since = play(self, story)
+        end = max(steps) + LATENT
+        run.wait(lambda: all(f.happened(run) for f in story.made) or run.committed() >= end, f"what follows {story}")
+        moments = [at for f in story.made if not f.refused and (at := f.happened(run)) is not None]
+        beyond = max(r[0] for s in run.steps if (r := s.last()) is not None) + BEYOND
+        run.wait(lambda: run.committed() >= beyond, f"step {beyond} of all ranks after {story}")
+        story.survived, story.last = True, beyond + 1
+        incidents = run.incidents()[known:]
+        story.met = since is not None or bool(incidents)
+        story.since = since or min(moments, default=story.at)
+        ends = [run.all_committed(i["step"], story.since) for i in incidents if monotonic(i["time"]) > story.since]
+        ends += [s.read(s.after(story.since))[0][1] for s in run.steps]
+        story.seconds = (max(ends) - story.since) / 1e9
+        after = [s.read(s.after(story.at)) for s in run.steps]
+        story.lost = len({r[0] for records in after for r in records if r[0] <= min(steps)})
+        story.replaced = sum(len({r[2] for r in a} - {b[2]}) for a, b in zip(after, before, strict=True) if b is not None)
+
+
+SINGLE = (*faults.SIGNALS, *faults.MEMORY, *faults.LINKS)
+OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {  # how often for one of each single fault
+    "a page of two ranks": (2, Soak.two_pages),
+    "two faults, ms apart": (6, Soak.two_faults),
+    "pause": (1, Soak.hold),
+    "pause, a fault while held": (3, Soak.hold_and_fault),
+    "a fault, pause in the repair": (3, Soak.fault_and_hold),
+}
+
+
+def deck(dice: random.Random) -> Iterator[tuple[Story, Callable[[Soak, Story], int | None]]]:
+    """Without end: all kinds, shuffled; again; ..."""
+    while True:
+        cards = [(kind, Soak.single) for kind in SINGLE]
+        cards += [(kind, play) for kind, (count, play) in OTHERS.items() for _ in range(count)]
+        dice.shuffle(cards)
+        for kind, play in cards:
+            yield Story(kind), play
+
+
+def soak(directory: Path, ranks: int, seconds: float, dice: random.Random, stories: list[Story], console: Console) -> int:
+    """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
+    with Run(directory, ranks, taskd=True, script="curve.py") as run, console.status("starts") as line:
+        run.wait_for_steps(20)
+        end = time.monotonic() + seconds
+        with Control(run.environment) as control:
+            scene = Soak(run, control, dice)
+            for story, play in deck(dice):
+                scene.sleep(0.0, 0.3)
+                if time.monotonic() > end:
+                    break
+                stories.append(story)
+                line.update(f"{len(stories)} faults, {run.committed()} steps; {story.kind}")
+                scene.tell(story, play)
+        total = (run.committed() // curve.PASS + 2) * curve.PASS
+        toy.Orders(directory).put(ranks, total)
+        run.finish()
+        return total
+
+
+def undisturbed(directory: Path, ranks: int, steps: int) -> None:
+    with Run(directory, ranks, taskd=False, script="curve.py") as run:
+        toy.Orders(directory).put(ranks, steps)
+        run.finish()
+
+
+def differences(one: Path, other: Path, ranks: int, steps: int) -> tuple[list[str], int | None]:
+    """In words, what is not equal; and the first step that is not."""
+    found, first = [], None
+    for rank in range(ranks):
+        mine, theirs = (curve.Losses(d, rank).read(steps) for d in (one, other))
+        unequal = [s for s in range(steps) if mine[s] != theirs[s] or mine[s] == (0.0, 0.0)]
+        if unequal:
+            step = unequal[0]
+            first = step if first is None else min(first, step)
+            found.append(f"rank {rank}, step {step}: losses {mine[step]}, undisturbed {theirs[step]}; {len(unequal)} steps differ")
+        if (one / f"final.{rank}").read_text() != (other / f"final.{rank}").read_text():
+            found.append(f"rank {rank}: what was trained differs at the end")
+    return found, first
+
+
+def table(stories: list[Story], first: int | None) -> Table:
+    """`first`: the first step that differs."""
+    out = Table(title="faults in one job; times in ms, from the fault (the page's touch, the continue) to the next step of all ranks")
+    for name in ("", "count", "met", "survived", "processes replaced", "median", "worst", "steps lost", "equal"):
+        out.add_column(name, justify="left" if not name else "right")
+    for kind in (*SINGLE, *OTHERS):
+        if mine := [s for s in stories if s.kind == kind]:
+            met = [s for s in mine if s.met]
+            times = summary([s.seconds for s in met if s.survived] or [0.0])
+            cells = [len(mine), len(met), sum(s.survived for s in mine), sum(s.replaced for s in mine)]
+            wrong = first is not None and any(s.first <= first < s.last for s in mine)
+            lost = sum(s.lost for s in mine)
+            out.add_row(kind, *map(str, cells), ms(times["median"]), ms(times["worst"]), str(lost), "[bold red]no[/]" if wrong else "yes")
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults are made")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--seed", type=int, help="chooses the faults again; default: a new one, which is printed")
+    parser.add_argument("--keep", action="store_true", help="keep records, output and logs also when all is well")
+    args = parser.parse_args()
+    end_cleanly()
+    console = Console()
+    seed = random.SystemRandom().randrange(10_000) if args.seed is None else args.seed
+    work = Path(tempfile.mkdtemp(prefix="taskd-soak-"))
+    console.print(f"{args.seconds:.0f} s of faults in a job of {args.ranks} ranks, seed {seed}", highlight=False)
+    stories: list[Story] = []
+    wrong: list[str] = []
+    first = None
+    steps = 0
+    try:
+        steps = soak(work / "disturbed", args.ranks, args.seconds, random.Random(seed), stories, console)
+        undisturbed(work / "undisturbed", args.ranks, steps)
+        wrong, first = differences(work / "disturbed", work / "undisturbed", args.ranks, steps)
+    except Failed as error:
+        wrong = [str(error)]
+    lost = sum(s.lost for s in stories)
+    if lost:
+        wrong.append(f"{lost} steps that all ranks had committed were done again")
+    console.print(table(stories, first))
+    for text in wrong:
+        console.print(Text(text, style="red"))
+    if first is not None:
+        console.print(Text(f"the last before step {first} was {[s for s in stories if s.first <= first][-1]}"))
+    if not wrong:
+        console.print(f"[bold green]EQUAL[/]: {args.ranks * steps} losses and {args.ranks} final states after {len(stories)} faults")
+    if args.keep or wrong:
+        (work / "stories").write_text("".join(f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}\n" for s in stories))
+        console.print(f"what was done, records, output and logs: {work}", soft_wrap=True, highlight=False)
+    else:
+        shutil.rmtree(work)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
