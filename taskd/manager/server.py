@@ -392,6 +392,8 @@ class Server:
                 (log.info if command.ok else log.error)("the job is over: %s", command.reason)
                 self.journal.end(command.ok, command.reason)
                 self.outcome = Outcome(command.ok, command.reason)
+                for request in list(self._operators):
+                    self._answer(c.Answer(request, False, f"the job is over: {command.reason}"))
 
     # -- messages out --------------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def test_a_wrong_secret(tmp_path):
         manager.terminate()
         manager.wait()
     assert result.status == 0, result.output[-2000:]
-    assert "refuses this agent's key: TASKD_SECRET" in result.output
+    assert "refuses this key: TASKD_SECRET" in result.output
     assert "this job is not protected" in result.output
 
 

@@ -31,7 +31,8 @@ def test_who_hangs_is_replaced(tmp_path, reference):
     assert "no progress for" in told and "it does not answer" in told, told
     stacks = stacks_of(result)
     for rank, _, _, kind in moments:
-        assert any((f"in {kind}" if kind != "stop" else "no stacks: stopped by a signal") in text for text in stacks[rank]), (kind, stacks[rank])
+        words = "no stacks: stopped by a signal" if kind == "stop" else f"in {kind}"
+        assert any(words in text for text in stacks[rank]), (kind, stacks[rank])
 
 
 def test_who_is_slow_is_left_alone(tmp_path, reference):

@@ -17,13 +17,12 @@ def test_links_break(tmp_path, reference):
             assert (incident["strategy"], incident["ranks"]) == ("retry", []), incident
             (fault,) = incident["faults"]
             assert "a collective failed" in fault and (how == "cut" or "Connection timed out" in fault), fault
-        job.break_link(0, 1, "cut")
-        job.break_link(2, 3, "cut")
+        assert [len(job.result().pids(rank)) for rank in range(4)] == [1, 1, 1, 1]
+        job.ask(0, "tail", "cut")
+        job.ask(2, "tail", "cut")  # may meet the repeated step, and a link that fails again costs a rank its process
         job.repaired()
         result = job.end()
     training.assert_equal(result, reference(4, "steered.py", STEPS), 4)
-    assert {i["strategy"] for i in result.incidents} == {"retry"}
-    assert [len(result.pids(rank)) for rank in range(4)] == [1, 1, 1, 1]
 
 
 def test_a_link_that_never_works_again(tmp_path):

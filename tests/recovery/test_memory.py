@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 
 import pytest
 import training
 
+from taskd.control import ControlError
 from taskd.cython_api import core
 
 STEPS = "120"
@@ -41,8 +43,8 @@ def test_what_a_rank_survives(tmp_path, reference):
         for number, (where, page) in enumerate(PLACES):
             job.poison(number % 4, where, page)
             (incident,) = job.repaired()
-            (fault,) = incident["faults"]
-            assert f"rank {number % 4}: on-chip memory fault" in fault and "was lost" in fault, fault
+            told = [fault for fault in incident["faults"] if f"rank {number % 4}: on-chip memory fault" in fault]
+            assert len(told) == 1 and "was lost" in told[0], incident  # another may have told first that a collective failed
             assert incident["strategy"] == "retry" and incident["ranks"] == [], (where, incident)
         job.poison(1, "parameter", 3)
         job.poison(2, "optimizer", 5)
@@ -112,7 +114,8 @@ def test_a_ladder_of_retry_alone_ends_when_the_page_fails_again(tmp_path):
         job.trains()
         job.poison(1, "parameter", 0)
         job.repaired()
-        job.poison(1, "parameter", 0)
+        with contextlib.suppress(ControlError):  # the job may be over before the answer is on its way
+            job.poison(1, "parameter", 0)
         result = job.end()
     assert result.status == 1
     text = training.paragraph(result)
@@ -123,6 +126,8 @@ def test_a_ladder_of_retry_alone_ends_when_the_page_fails_again(tmp_path):
 def test_without_preloading_training_state_is_still_guarded(tmp_path, reference):
     with training.start(tmp_path / "job", 2, "steered.py", STEPS, TASKD_PRELOAD="off") as job:
         job.trains()
+        with pytest.raises(ControlError, match="libtaskd is not preloaded in this rank"):
+            job.poison(1, "activation")
         job.poison(1, "parameter")
         job.poison(1, "optimizer")
         job.until("the pages were lost", lambda: len(ranks_of(job.incidents())) > 0)

@@ -28,3 +28,23 @@ def test_accumulation_scaler_average_and_two_optimizers(tmp_path, reference):
     faults = ",".join(f"{i % 3}:{step}:{point}:kill" for i, (step, point) in enumerate(moments))
     result = training.taskd(tmp_path / "job", 3, "rich.py", "14", faults=faults)
     training.assert_equal(result, reference(3, "rich.py", "14"), 3)
+
+
+def test_deaths_around_the_ends_of_passes(tmp_path, reference):
+    """Survivors that stand before the first step of a pass, or between two steps, when another dies: what they have drawn stays drawn."""
+    moments = (
+        "0:1:pass:nap0.3 1:3:begin:kill",
+        "0:2:pass-drawn:nap0.3 2:2:pass:kill",
+        "1:3:pass-drawn:nap0.3 0:9:begin:kill",
+        "2:4:pass:nap0.3 1:4:pass-drawn:kill",
+        "0:13:between:nap0.3 2:14:begin:kill",
+        "1:16:between-drawn:nap0.3 0:17:begin:kill",
+        "0:6:pass:nap0.3 1:6:pass:nap0.3 2:18:begin:kill",
+        "1:7:pass-drawn:nap0.3 2:7:pass-drawn:nap0.3 0:21:begin:kill",
+        "0:25:between:nap0.3 1:25:between:kill",
+        "2:27:between:nap0.3 1:28:begin:kill",
+        "0:10:pass:nap0.3 1:29:tail:kill",
+    )
+    result = training.taskd(tmp_path / "job", 3, "passes.py", "11", faults=",".join(moments).replace(" ", ","))
+    training.assert_equal(result, reference(3, "passes.py", "11"), 3)
+    assert [len(result.pids(rank)) - 1 for rank in range(3)] == [3, 5, 3]

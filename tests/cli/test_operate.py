@@ -1,0 +1,72 @@
+"""`taskd pause`, `taskd continue`, `taskd inject`: what they say where there is nothing to do it to. What they do is in tests/recovery."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from taskd.cli import main
+from taskd.control import Control, ControlError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
+import training
+
+
+def call(tmp_path: Path, *arguments: str, **env: str) -> Result:
+    return CliRunner(env=training.environment(tmp_path, **env)).invoke(main, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        ("inject memory", {}, "Missing option '--rank'"),
+        ("inject memory --rank one", {}, "'one' is not a list of different ranks such as 1,3"),
+        ("inject memory --rank -1", {}, "'-1' is not a list of different ranks"),
+        ("inject memory --ranks 1,1", {}, "'1,1' is not a list of different ranks"),
+        ("inject memory --rank 1 --where nowhere", {}, "'nowhere' is not one of 'parameter', 'optimizer', 'buffer'"),
+        ("inject memory --rank 1 --page -1", {}, "-1 is not in the range x>=0"),
+        ("inject link", {}, "Missing option '--ranks'"),
+        ("inject link --ranks 1", {}, "--ranks names the two ends of a link: --ranks 1,3"),
+        ("inject link --ranks 1,2,3", {}, "--ranks names the two ends of a link: --ranks 1,3"),
+        ("inject link --ranks 1,2 --how burn", {}, "'burn' is not one of 'cut', 'drop'"),
+        ("inject flood --rank 1", {}, "No such command 'flood'"),
+        ("pause --timeout 0", {}, "0.0 is not in the range x>0"),
+        ("pause now", {}, "unexpected extra argument"),
+        ("pause", {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
+        ("continue", {"TASKD_MANAGER_ADDR": "a b"}, "TASKD_MANAGER_ADDR='a b' is refused"),
+        ("inject memory --rank 1", {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, env, words):
+    done = call(tmp_path, *arguments.split(), **env)
+    assert done.exit_code == 2 and words in " ".join(done.output.split()), done.output
+
+
+def test_no_manager(tmp_path):
+    env = training.environment(tmp_path)
+    remedy = f"no manager of this job answers at 127.0.0.1:{env['TASKD_PORT']}: set TASKD_MANAGER_ADDR"
+    done = CliRunner(env=env).invoke(main, ["pause", "--timeout", "0.2"])
+    assert done.exit_code == 1 and remedy in done.output, done.output
+    with Control(env) as control:
+        with pytest.raises(ControlError, match=remedy):
+            control.resume(0.2)
+        with pytest.raises(ControlError, match=remedy):
+            control.inject(0, "memory", {}, 0.2)
+
+
+def test_a_manager_with_another_secret(tmp_path):
+    env = training.environment(tmp_path)
+    command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "1"]
+    manager = subprocess.Popen(command, env={**env, "TASKD_SECRET": "another"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with Control({**env, "TASKD_SECRET": "another"}) as control:  # which is when it listens
+            assert control.resume() == "the ranks go on"
+        done = CliRunner(env=env).invoke(main, ["pause", "--timeout", "0.5"])
+    finally:
+        manager.terminate()
+        manager.wait()
+    assert done.exit_code == 1 and "TASKD_SECRET" in done.output, done.output
