@@ -77,6 +77,7 @@ class Conversation:
     answered: int = 0  # number of the last pause that was reported
     clean: int | None = None  # a step that this rank's memory was brought to in the present incident
     damaged: int = 0  # memory pages lost up to the last report
+    accepted: int = 0  # of these, how many have been made good by a restore
     aborter: Aborter | None = None  # for devices whose work does not end by itself
 
     def hold(
@@ -110,6 +111,7 @@ class Conversation:
                     if core.damaged() != self.damaged:
                         raise RuntimeError("a memory page was lost while the state was restored")
                     core.accept_damage(self.damaged)
+                    self.accepted = self.damaged
                     self.clean = order.plan.step
                     self._send(events.RankRestored(self.rank, self.incarnation, order.generation, digest))
                 elif isinstance(order, commands.Resume) and order.pause == self.era:

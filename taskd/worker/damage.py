@@ -8,7 +8,7 @@ before the attempt (a data set, a table of the script's own) cannot be had again
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,16 @@ class Survey:
     unfit: str = ""
 
 
-def survey(damages: Iterable[dict[str, Any]], state: TrainingState, stripes: Stripes | None, attempt: int | None) -> Survey:
-    """`attempt`: the stamp of the attempt under way, None between two."""
+def survey(damages: Sequence[dict[str, Any]], accepted: int, state: TrainingState, stripes: Stripes | None, attempt: int | None) -> Survey:
+    """`damages`: the newest, oldest first; up to number `accepted` they were made good in earlier incidents. `attempt`: the stamp of the
+    attempt under way, None between two."""
     hit_state = hit_stripes = False
     unfit = ""
+    if damages and damages[0]["number"] > accepted + 1:
+        unfit = f"{damages[-1]['number'] - accepted} memory pages were lost, which is more than is kept a list of"
     for damage in damages:
+        if damage["number"] <= accepted:
+            continue
         begin, end = damage["addr"], damage["addr"] + damage["bytes"]
         in_state = _overlap(state.replicated, begin, end)
         in_own = _overlap(state.private, begin, end)

@@ -452,14 +452,16 @@ class Job:
         line = self._line
         assert line is not None
         final, provisional = line.entries.steps()
-        found = damage.survey(core.damages(), line.state, line.stripes, self._cut)
+        found = damage.survey(core.damages(), line.accepted, line.state, line.stripes, self._cut)
+        if found.stripes and line.stripes is not None:
+            line.stripes.forget_after(-1)  # they are written again when the step is repeated
         unfit, lost = found.unfit, found.state
         try:
             lost = line.device.clean(self._fault) == "state" or lost
         except DeviceLost as error:
             unfit = unfit or str(error)
         clean = self.step if self._updates == 0 and not lost and line.state.versions() == self._versions else None
-        stripes = line.stripes.steps() if line.stripes is not None and not found.stripes else frozenset()
+        stripes = line.stripes.steps() if line.stripes is not None else frozenset()
         doubted = self._checked == self.step
         return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted), doubted), unfit
 
