@@ -212,10 +212,15 @@ class Run:
         return self.incidents()[number - 1]
 
     def all_committed(self, step: int, since: int) -> int:
-        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns."""
+        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns. A rank that was killed before it
+        could write that down has the next step instead."""
 
         def moments() -> list[int]:
-            return [max((r[1] for r in s.read(s.after(since)) if r[0] == step), default=0) for s in self.steps]
+            after = [s.read(s.after(since)) for s in self.steps]
+            return [
+                max((r[1] for r in records if r[0] == step), default=min((r[1] for r in records if r[0] > step), default=0))
+                for records in after
+            ]
 
         self.wait(lambda: 0 not in moments(), f"step {step} of all ranks")
         return max(moments())

@@ -265,7 +265,7 @@ int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64
 
 /* Faults on purpose, for tests and drills. The page that holds `address` loses its content, and the next touch raises a real
  * SIGBUS (BUS_ADRERR or BUS_MCEERR_AR, by kernel): userfaultfd's UFFDIO_POISON. Anonymous memory, or a MAP_SHARED file
- * in /dev/shm. -ENOSYS without userfaultfd, -EOPNOTSUPP before Linux 6.6, -EPERM where a sandbox forbids it, or -errno. */
+ * in /dev/shm: of that the page is lost to this process only, and given back as it was. -ENOSYS without userfaultfd, -EOPNOTSUPP before Linux 6.6, -EPERM where a sandbox forbids it, or -errno. */
 int taskd_poison(void *address);
 /* The next allocation of that kind (enum taskd_allocation) that has a whole page inside is handed out with its first whole page
  * poisoned; 0 takes that back. -EINVAL. */

@@ -33,9 +33,9 @@ static int poison_page(int fd, void *page, size_t bytes)
         return errno == EINVAL ? -EOPNOTSUPP : -errno;
     if (ioctl(fd, UFFDIO_REGISTER, &watch) != 0)
         return -errno;
-    /* The content goes, and only then can the mark be put: out of the file, where it is one, and out of this mapping. A thread
-     * that touches the page in between waits for the mark, because the range is watched. */
-    madvise(page, bytes, MADV_REMOVE);
+    /* The page goes out of this mapping, and only then can the mark be put. A thread that touches it in between waits for the
+     * mark, because the range is watched. Of a file the content stays: with a real fault other processes that map it would be
+     * struck too, none would read zeros. */
     if (madvise(page, bytes, MADV_DONTNEED) != 0 || ioctl(fd, UFFDIO_POISON, &poison) != 0)
         return -errno;
     return 0;

@@ -105,6 +105,7 @@ class Incident:
     killed: dict[int, float] = field(default_factory=dict)  # of these, who has been told to be ended, and when
     hung: set[int] = field(default_factory=set)  # of these, whose stacks are wanted
     odd: set[int] = field(default_factory=set)  # ranks whose state differed from most others': what they have left is not used
+    regiven: bool = False  # the state of such ranks, without another process
     failures: Counter[int] = field(default_factory=Counter)  # rank -> rebuilds or restores that failed first on its present process
     ready: set[int] = field(default_factory=set)  # replacements that wait for orders
     heard: set[int] = field(default_factory=set)  # ranks whose present process has said how a rebuild went

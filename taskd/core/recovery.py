@@ -288,10 +288,15 @@ class Recovery:
         if len(digests) > 1:
             detail = ", ".join(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
             digest, votes = digests.most_common(1)[0]
+            why = f"replicas differ at step {incident.plan.step} ({detail})"
             if 2 * votes > len(job.ranks):
                 incident.odd = {r for r, d in incident.restored.items() if d != digest}
+                if not incident.regiven and not incident.odd & set(incident.plan.keep):
+                    incident.regiven = True  # what they were given may be at fault, and now it comes from elsewhere
+                    self.fault(why, now)
+                    return
                 incident.condemned.update(dict.fromkeys(incident.odd, "its restored state differs from most others'"))
-            self.climb(Move.DIFFERENT, f"replicas differ at step {incident.plan.step} ({detail})", now)
+            self.climb(Move.DIFFERENT, why, now)
             return
         self._move(Move.RESTORED, now)
         # from here on the replacements hold state like everybody else

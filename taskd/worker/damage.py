@@ -22,17 +22,19 @@ SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes anew: the re
 
 @dataclass(frozen=True)
 class Survey:
-    """`state`: replicated tensors were hit; `stripes`: this rank's stripes were; `unfit`: why the process cannot go on."""
+    """`state`: replicated tensors were hit; `stripes`: where this rank's stripes were, as (begin, end) addresses; `unfit`: why the
+    process cannot go on."""
 
     state: bool = False
-    stripes: bool = False
+    stripes: tuple[tuple[int, int], ...] = ()
     unfit: str = ""
 
 
 def survey(damages: Sequence[dict[str, Any]], accepted: int, state: TrainingState, stripes: Stripes | None, attempt: int | None) -> Survey:
     """`damages`: the newest, oldest first; up to number `accepted` they were made good in earlier incidents. `attempt`: the stamp of the
     attempt under way, None between two."""
-    hit_state = hit_stripes = False
+    hit_state = False
+    hit_stripes: list[tuple[int, int]] = []
     unfit = ""
     if damages and damages[0]["number"] > accepted + 1:
         unfit = f"{damages[-1]['number'] - accepted} memory pages were lost, which is more than is kept a list of"
@@ -44,13 +46,14 @@ def survey(damages: Sequence[dict[str, Any]], accepted: int, state: TrainingStat
         in_own = _overlap(state.private, begin, end)
         in_stripes = stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
         hit_state |= in_state
-        hit_stripes |= in_stripes
+        if in_stripes:
+            hit_stripes.append((begin, end))
         if in_state or in_own or in_stripes or damage["born"] == SCRATCH or (attempt is not None and damage["born"] == attempt):
             continue
         gradients = [p.grad for p in state.parameters() if p.grad is not None]
         if not any(g.data_ptr() < end and begin < g.data_ptr() + g.untyped_storage().nbytes() for g in gradients):
             unfit = f"the memory page at {begin:#x} belonged to a tensor that outlives the step and is not protected"
-    return Survey(hit_state, hit_stripes, unfit)
+    return Survey(hit_state, tuple(hit_stripes), unfit)
 
 
 def _overlap(rows: list[torch.Tensor], begin: int, end: int) -> bool:

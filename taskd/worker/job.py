@@ -453,8 +453,9 @@ class Job:
         assert line is not None
         final, provisional = line.entries.steps()
         found = damage.survey(core.damages(), line.accepted, line.state, line.stripes, self._cut)
-        if found.stripes and line.stripes is not None:
-            line.stripes.forget_after(-1)  # they are written again when the step is repeated
+        if line.stripes is not None:
+            for begin, end in found.stripes:
+                line.stripes.forget_lost(begin, end)  # written again when the step is repeated
         unfit, lost = found.unfit, found.state
         try:
             lost = line.device.clean(self._fault) == "state" or lost

@@ -91,6 +91,21 @@ class Stripes:
                     self._file.begin(slot.index)
                     self._written[slot.index] = (-1, -1)
 
+    def forget_lost(self, begin: int, end: int) -> None:
+        """The bytes [begin, end) of this process's memory were lost: what they were a part of is not valid any more."""
+        file = self._file
+        if file is None:
+            return
+        if begin < file.address + file.offset(0):  # what describes the slots: `lay_out` will make a new file
+            file.path.unlink(missing_ok=True)
+            self._file, self._written = None, [(-1, -1), (-1, -1)]
+            return
+        for index in range(file.slots):
+            at = file.address + file.offset(index)
+            if begin < at + file.capacity and at < end:
+                file.begin(index)
+                self._written[index] = (-1, -1)
+
     def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
         """Put the whole state at the start of `step` into `tensors` from the stripes of all local ranks.
 

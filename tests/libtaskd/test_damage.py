@@ -299,9 +299,7 @@ def test_file_that_several_map(page, ranks, tmp_path):
     other, _ = pages(4, fd)
     core.register_memory(core.SHARED, [(at, 4 * PAGE)])
     core.poison(at + PAGE)
-    assert memory[PAGE] == 0
-    expected = b"\\7" * PAGE + bytes(PAGE) + b"\\7" * (2 * PAGE)
-    assert bytes(memory) == bytes(other) == os.pread(fd, 4 * PAGE, 0) == expected
+    assert bytes(other) == bytes(memory) == os.pread(fd, 4 * PAGE, 0) == b"\\7" * (4 * PAGE), "only this mapping had lost it"
     memory[PAGE + 1] = 5
     assert other[PAGE + 1] == 5, "the file's page, not a private copy"
     assert core.damages()[0]["kind"] == "registered" and core.spoiled() == 2

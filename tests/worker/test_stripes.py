@@ -1,0 +1,74 @@
+"""The stripes of a node's ranks, and what is left of them when memory is lost. No process is started."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taskd.vault import stripe_steps
+from taskd.worker.stripes import Stripes
+
+RANKS = 2
+PAGE = 4096
+
+
+@pytest.fixture
+def state() -> list[torch.Tensor]:
+    return [torch.arange(3 * PAGE, dtype=torch.int32).view(torch.uint8), torch.arange(100, dtype=torch.uint8)]
+
+
+@pytest.fixture
+def stripes(tmp_path, state) -> list[Stripes]:
+    """Of two ranks, which hold what stood at the start of steps 6 and 7."""
+    made = [Stripes(tmp_path, rank, RANKS) for rank in range(RANKS)]
+    for own in made:
+        own.lay_out(state)
+        own.write(6)
+    state[0][17] = 201
+    for own in made:
+        own.write(7)
+    return made
+
+
+def read(stripes: Stripes, state: list[torch.Tensor], step: int) -> list[torch.Tensor]:
+    out = [torch.zeros_like(t) for t in state]
+    stripes.read_all(step, out)
+    return out
+
+
+def test_the_stripes_of_all_ranks_are_the_whole_state(stripes, state):
+    for own in stripes:
+        assert all(torch.equal(a, b) for a, b in zip(read(own, state, 7), state, strict=True))
+        before = read(own, state, 6)
+        assert before[0][17] != 201 and torch.equal(before[1], state[1])
+
+
+@pytest.mark.parametrize(("slot", "left"), [(0, 7), (1, 6)])
+def test_a_lost_page_costs_the_stripe_that_it_was_part_of(tmp_path, stripes, state, slot, left):
+    own = stripes[1]
+    address, size = own.region()
+    page = address + PAGE + slot * (size - PAGE) // 2
+    own.forget_lost(page, page + PAGE)
+    assert own.steps() == stripe_steps(tmp_path, 1) == {left}
+    assert stripes[0].steps() == {6, 7}
+    with pytest.raises(OSError, match=f"no stripe of step {13 - left}"):
+        read(stripes[0], state, 13 - left)
+    own.write(13 - left)  # though it was written before
+    assert own.steps() == {6, 7}
+
+
+def test_losing_what_describes_the_stripes_costs_the_file(tmp_path, stripes, state):
+    own = stripes[1]
+    address, _ = own.region()
+    own.forget_lost(address, address + PAGE)
+    assert own.steps() == stripe_steps(tmp_path, 1) == frozenset()
+    own.lay_out(state)
+    own.write(7)
+    assert all(torch.equal(a, b) for a, b in zip(read(stripes[0], state, 7), state, strict=True))
+
+
+def test_memory_elsewhere_costs_nothing(stripes):
+    address, size = stripes[0].region()
+    stripes[0].forget_lost(address + size, address + size + PAGE)
+    stripes[0].forget_lost(address + PAGE - PAGE // 2 + size, address + 2 * size)
+    assert stripes[0].steps() == {6, 7}
