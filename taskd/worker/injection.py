@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 SO_ATTACH_FILTER = 26
+_dice = random.SystemRandom()  # the random numbers of the module `random` belong to the training script
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction of the kernel's packet filter: return 0, take no byte
 
 
@@ -72,7 +73,7 @@ def _memory(job: Job, options: dict[str, str]) -> str:
         parameters = [p for p in state.parameters() if p.requires_grad and p.numel() * p.element_size() >= 2 * PAGE]
         if not parameters:
             raise NotPossible("no gradient of this model fills a memory page")
-        _at_gradient(random.choice(parameters))
+        _at_gradient(_dice.choice(parameters))
         return "a page of a gradient will be poisoned when it is computed next"
     raise NotPossible(f"unknown place {where!r}")
 
@@ -85,7 +86,7 @@ def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
         pages += [(first + i) * PAGE for i in range((row.data_ptr() + row.numel()) // PAGE - first)]
     if not pages:
         raise NotPossible(f"no tensor of this kind ({where}) fills a memory page")
-    return pages[int(number) % len(pages)] if number is not None else random.choice(pages)
+    return pages[int(number) % len(pages)] if number is not None else _dice.choice(pages)
 
 
 def _poison(address: int) -> str:
