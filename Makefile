@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# make demo | test | lint | bench | soak | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
 # taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -9,12 +9,12 @@ INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
-PYTEST ?= --timeout=300 --durations=15
+PYTEST ?= --numprocesses=2 --dist=loadgroup --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint ruff mypy api-docs build bench clean
+.PHONY: demo test lint ruff mypy api-docs build bench soak clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -44,6 +44,10 @@ bench: build
 	@$(ACTIVE) python benchmarks/manager_idle.py
 	@$(ACTIVE) python benchmarks/overhead.py
 	@$(ACTIVE) python benchmarks/recovery.py
+
+# SOAK="--seconds 60 --seed 3" and the like: see benchmarks/soak.py --help
+soak: build
+	@$(ACTIVE) python benchmarks/soak.py $(SOAK)
 
 # libtaskd is compiled with -Wall -Wextra -Werror (setup.py).
 $(LIBRARY): $(INSTALLED) $(NATIVE)

@@ -13,7 +13,7 @@ from typing import Any
 
 from taskd import stacks
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.watchdog import WAITING, Watchdog
+from taskd.agent.watchdog import Watchdog
 from taskd.core import commands, events
 from taskd.cython_api import core
 from taskd.protocol import messages
@@ -46,7 +46,7 @@ class Attention:
 
     def begin(self, epoch: Epoch) -> None:
         """A new epoch: listen to its bell, which a rank rings from a signal handler."""
-        self._call = None
+        self._call, self.watchdog.holding = None, False
         threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
 
     def _listen(self, epoch: Epoch) -> None:
@@ -114,7 +114,7 @@ class Attention:
                 answered=answer is not None,
                 step=view.step,
                 collectives=answer.collectives if answer is not None and answer.step == view.step else 0,
-                waiting=view.phase in WAITING,
+                waiting=self.watchdog.waiting(view),
                 overdue=self.watchdog.overdue(view, now),
                 seconds=self.watchdog.silence(view, now),
                 cpu=answer.cpu if answer is not None else 0.0,
@@ -143,6 +143,8 @@ class Attention:
     def hold(self, epoch: Epoch, step: int | None) -> None:
         """Ranks look at this when they begin a step. Here: who had begun it before it was written."""
         epoch.page.hold(step)
+        self.watchdog.holding = step is not None
+        self.watchdog.excuse(time.monotonic())  # who was held is not silent from before it was told to go on
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
             if view.phase in (core.COMPUTING, core.UPDATING) and view.step >= (step or 0):

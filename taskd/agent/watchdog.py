@@ -30,6 +30,7 @@ class Watchdog:
     """Looks at `core.View`s; times are of CLOCK_MONOTONIC, in seconds."""
 
     limits: Limits = field(default_factory=Limits)
+    holding: bool = False  # ranks have been told to stand before a step
     _floor: float = 0.0
     _next: dict[int, float] = field(default_factory=dict)  # when a rank is complained of again, by local rank
 
@@ -37,10 +38,16 @@ class Watchdog:
         """The machine, or this process, has stood still: silence before `now` does not count."""
         self._floor = now
 
+    def waiting(self, view: core.View) -> bool:
+        """Whether the rank stands still on purpose. One that is held must go on when the hold is over."""
+        return view.phase in WAITING and (view.phase != core.HELD or self.holding)
+
     def limit(self, view: core.View) -> float | None:
         """How long the rank may stay without progress where it is; None: for ever."""
         if self.limits.least is None:
             return None
+        if view.phase == core.HELD and not self.holding:
+            return self.limits.least
         if view.phase == core.COMMITTED:
             return self.limits.between
         if view.phase not in TRAINING:

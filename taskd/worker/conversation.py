@@ -90,7 +90,7 @@ class Conversation:
         """Carry out orders until told to go on. `position`: where this rank stands, and why its process cannot go on ("": it can);
         None in a replacement, which has nothing to report. `release`: return Released once no step before this one will be
         repeated. `on_formed`: called when the first communicators stand. `standing`: held on request, without a fault."""
-        self._position, restored = position, None
+        self._position, restored, entered = position, None, self.era
         self.clean, self.damaged = None, core.damaged()
         self._answer(core.pause_number())
         while True:
@@ -120,7 +120,7 @@ class Conversation:
                     if release is not None and order.step >= release:
                         return Released(order.step)
                 elif isinstance(order, (commands.Hold, commands.Continue)):
-                    if standing and core.pause_number() <= self.era:
+                    if standing and core.pause_number() <= entered:  # else a repair is under way, and it ends with a Resume
                         return Continued()
                 elif isinstance(order, messages.Unprotected):
                     return LeftAlone(order.reason)

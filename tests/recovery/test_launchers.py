@@ -66,7 +66,7 @@ def test_two_launchers(tmp_path, reference):
     env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
     port = str(training.free_port())
     common = ["--nnodes", "2", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", port]
-    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
+    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "22"]
     command = [str(training.BIN / "taskd"), "run", *common]
     with open(directory / "second", "w") as output:
         second = subprocess.Popen([*command, "--node_rank", "1", *script], env=env, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
@@ -76,7 +76,7 @@ def test_two_launchers(tmp_path, reference):
         finally:
             second.kill()
             second.wait()
-    training.assert_equal(result, reference(4, "mlp.py", "8"), 4)
+    training.assert_equal(result, reference(4, "mlp.py", "22"), 4)
 
 
 def test_a_script_without_taskd_is_restarted_whole(tmp_path):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pytest
 import training
 
 POINTS = ("begin", "forward", "backward", "reduced", "before-update", "update", "tail", "tail-reduced", "end", "between")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_storm(tmp_path, reference, seed):
-    generator = random.Random(seed)
+def test_storm(tmp_path, reference):
+    generator = random.Random(1)
     faults = set()
     for step in range(1, 60, 2):
         for rank in generator.sample(range(4), generator.choice((1, 1, 1, 2, 3, 4))):

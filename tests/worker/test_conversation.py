@@ -1,0 +1,107 @@
+"""What a rank does at each order of a repair, the doing itself left out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.repair import Plan
+from taskd.cython_api import core
+from taskd.worker.conversation import Continued, Conversation, Resumed
+
+PLAN = Plan(7, (0,), (), (), "as it is")
+
+
+class Line:
+    """Orders to the rank, and what it says. An order that is a function happens at its turn."""
+
+    def __init__(self) -> None:
+        self.orders: list[Any] = []
+        self.said: list[Any] = []
+
+    def receive(self) -> Any:
+        while callable(order := self.orders.pop(0)):
+            order()
+        return order
+
+    def send(self, message: Any) -> None:
+        self.said.append(message)
+
+
+class Rank(Conversation):
+    def _rebuild(self, order: c.Rebuild) -> None:
+        self.era = order.pause
+
+    def _restore(self, plan: Plan) -> Resumed:
+        return Resumed(plan.step, {"of": plan.step}, 3)
+
+    def _digest(self) -> str:
+        return "ab12"
+
+
+@pytest.fixture
+def page(monkeypatch) -> SimpleNamespace:
+    page = SimpleNamespace(pause=0)
+    monkeypatch.setattr(core, "pause_number", lambda: page.pause)
+    return page
+
+
+def rank(line: Line) -> Rank:
+    return Rank(0, 0, line, *[None] * 5, device=None)  # type: ignore[arg-type]
+
+
+def position() -> tuple[e.Position, str]:
+    return e.Position(8, None, frozenset({7, 8}), frozenset(), frozenset(), frozenset()), ""
+
+
+def repair(page: SimpleNamespace, pause: int) -> list[Any]:
+    def pausing() -> None:
+        page.pause = pause
+
+    return [pausing, c.Pause(pause, "a fault"), c.Rebuild(pause, 2, ("here", 1), False), c.Restore(pause, 2, PLAN), c.Resume(pause, 2, 7)]
+
+
+def test_a_held_rank_goes_on(page):
+    line = Line()
+    line.orders = [c.Hold(8), c.Pause(0, "of old"), c.Continue()]
+    assert isinstance(rank(line).hold(position, standing=True), Continued)
+    assert line.said == []
+
+
+@pytest.mark.parametrize("place", range(2, 5))
+def test_a_hold_that_ends_in_a_repair_does_not_end_the_repair(page, place):
+    """What was restored is of another step than the one that the rank was held before."""
+    line = Line()
+    line.orders = repair(page, 1)
+    line.orders.insert(place, c.Continue())
+    outcome = rank(line).hold(position, standing=True)
+    assert outcome == Resumed(7, {"of": 7}, 3)
+    assert [type(m) for m in line.said] == [e.RankPaused, e.RankRebuilt, e.RankRestored]
+
+
+def test_an_overtaken_round_is_begun_again(page):
+    line, second = Line(), 2
+    first = repair(page, 1)[:3]
+    line.orders = [*first, *repair(page, second)]
+    assert rank(line).hold(position) == Resumed(7, {"of": 7}, 3)
+    assert [m.pause for m in line.said if isinstance(m, e.RankPaused)] == [1, 2]
+
+
+def test_what_fails_is_told_and_the_rank_stays(page):
+    class Failing(Rank):
+        def _digest(self) -> str:
+            if not line.said or not isinstance(line.said[-1], e.RankFailed):
+                raise OSError("no memory")
+            return "ab12"
+
+    line = Line()
+    *begin, resume = repair(page, 1)
+    line.orders = [*begin, begin[-1], resume]
+    failing = Failing(0, 0, line, *[None] * 5, device=None)  # type: ignore[arg-type]
+    assert isinstance(failing.hold(position), Resumed)
+    assert [type(m) for m in line.said] == [e.RankPaused, e.RankRebuilt, e.RankFailed, e.RankRestored]
+    assert line.said[2].reason == "OSError: no memory"
