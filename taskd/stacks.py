@@ -48,10 +48,13 @@ def take(pid: int, fd: int) -> str:
     return text.decode(errors="replace")
 
 
+STOPPED = ("stopped by a signal", "stopped by a debugger")
+
+
 def state(pid: int) -> str:
     """What the kernel says of a process that may be stuck, in words; "" when it is an ordinary one."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return "gone"
-    return {b"T": "stopped by a signal", b"t": "stopped by a debugger", b"D": "in an uninterruptible wait"}.get(letter, "")
+    return {b"T": STOPPED[0], b"t": STOPPED[1], b"D": "in an uninterruptible wait"}.get(letter, "")

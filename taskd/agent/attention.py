@@ -105,7 +105,8 @@ class Attention:
 
     def _present(self, epoch: Epoch, rank: Rank, call: int, answer: messages.Here | None) -> None:
         view, now = epoch.page.read(rank.local), time.monotonic()
-        where = core.PHASES[view.phase] + (f", {state}" if (state := stacks.state(rank.pid)) else "")
+        state = stacks.state(rank.pid)
+        where = core.PHASES[view.phase] + (f", {state}" if state else "")
         self.tell(
             events.RankPresent(
                 rank=rank.number,
@@ -119,6 +120,7 @@ class Attention:
                 seconds=self.watchdog.silence(view, now),
                 cpu=answer.cpu if answer is not None else 0.0,
                 where=where,
+                stopped=state in stacks.STOPPED,
             )
         )
 

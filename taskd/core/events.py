@@ -119,7 +119,7 @@ class RankPresent:
 
     `collectives`: how many it has begun in this attempt. `waiting`: it is where ranks wait for the others on purpose (paused, held,
     finished). `overdue`: it has made no progress for `seconds`, longer than its limit. `cpu`: processor time used so far, in
-    seconds. `where`: phase, or the state of its process, in words.
+    seconds. `where`: phase, or the state of its process, in words. `stopped`: by a signal; the kernel does not let it run.
     """
 
     rank: int
@@ -133,6 +133,7 @@ class RankPresent:
     seconds: float
     cpu: float
     where: str
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,7 @@ class Settings:
     replacements: int = 3  # deaths of a rank's replacements in one incident before the strategy is given up
     rounds: int = 12  # pauses under one strategy before it is given up; two more for each rank that is replaced, or shall be
     failures: int = 2  # times that a rank may fail at a rebuild or restore in one incident before its process is replaced
+    look: float | None = 2.0  # in a repair, until it is seen whether a rank was stopped; from call to call twice as long. None: never
     roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's

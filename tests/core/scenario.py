@@ -2,7 +2,8 @@
 
 A line at the left margin is an input; the lines indented below it are the expected output; `#` begins a comment. Inputs:
 
-    job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given
+    job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
+                                                             without look=2 there are no roll calls in a repair
     form 4 ranks on 2 nodes [...]                            the same, and brought as far as the first step
     at 0.350                                                 time passes until then; ticks are given when they are due
     wait                                                     time passes until the next tick is due
@@ -18,7 +19,8 @@ A line at the left margin is an input; the lines indented below it are the expec
     WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
     WHO stalled for 30 s in step 5
     WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last roll call: step 5, 3 collectives begun; each part but
-                                                             the first may be left out; `waiting`: for the others, on purpose
+                                                             the first may be left out; `waiting`: for the others, on purpose;
+                                                             `stopped`: by a signal
     WHO paused @ POSITION | WHO paused @ POSITION; unfit: text
     WHO is busy for 30 s
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
@@ -194,7 +196,7 @@ class Play:
 
     def job(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
         kinds = {f.name: f.type for f in fields(e.Settings)}
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"look": None}
         for name, value in options.items():
             given[name] = tuple(value.split(",")) if name == "ladder" else int(value) if kinds[name] == "int" else float(value)
         self.settings = e.Settings(int(nodes), int(n) // int(nodes), **given)
@@ -327,7 +329,7 @@ def _present(
 ) -> e.Event:
     step, _, collectives = at.partition(".")
     given = {flag.strip() for flag in flags.split(",") if flag}
-    if given - {"waiting", "overdue", "silent"}:
+    if given - {"waiting", "overdue", "silent", "stopped"}:
         raise ValueError(f"no such flag: {flags}")
     return e.RankPresent(
         rank,
@@ -341,6 +343,7 @@ def _present(
         float(s or 0.0),
         float(options.get("cpu", 0.0)),
         where or "computing",
+        "stopped" in given,
     )
 
 

@@ -107,6 +107,7 @@ LIMITS = {
     "restore": 600.0,
     "resume": 700.0,
     "kill": 8.0,
+    "look": None,
 }
 AT = e.Position(5, 5, frozenset({5}), frozenset(), frozenset({5}), frozenset())
 
