@@ -7,6 +7,8 @@ import pickle
 import random
 import struct
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,22 +59,37 @@ class RandomState:
         return self._python[1]
 
     def _take_numpy(self) -> bytes:
-        """numpy's state; where the generator's raw memory is as before, so is the state, but for a cached second normal
-        deviate, which lies elsewhere: with one cached the whole state is taken again."""
+        """numpy's state; where the memory of the generator and of what draws from it is as before, so is the state."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return b""
-        generator = numpy.random.mtrand._rand._bit_generator
+        drawing = numpy.random.mtrand._rand
+        generator = drawing._bit_generator
         if generator is not self._numpy_generator:
             self._numpy_generator = generator
-            self._numpy_address = generator.ctypes.state_address if type(generator).__name__ == "MT19937" else None
+            plain = type(generator).__name__ == "MT19937" and _deviate_lies_inside(type(drawing))  # type: ignore[arg-type]
+            self._numpy_address = generator.ctypes.state_address if plain else None
         if self._numpy_address is None:
             return pickle.dumps(numpy.random.get_state(), 5)
-        raw = ctypes.string_at(self._numpy_address, _MT_BYTES)
-        if raw != self._numpy[0]:
-            state = numpy.random.get_state()
-            self._numpy = (b"" if state[3] else raw, pickle.dumps(state, 5))
+        mark = ctypes.string_at(self._numpy_address, _MT_BYTES) + _inside(drawing)
+        if mark != self._numpy[0]:
+            self._numpy = (mark, pickle.dumps(numpy.random.get_state(), 5))
         return self._numpy[1]
+
+
+def _inside(thing: object) -> bytes:
+    """An object's memory behind its head."""
+    return ctypes.string_at(id(thing) + object.__basicsize__, type(thing).__basicsize__ - object.__basicsize__)
+
+
+@cache
+def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
+    """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in advance, in its own memory."""
+    trial = kind(1)
+    trial.normal()
+    kept = _inside(trial)
+    trial.normal()
+    return _inside(trial) != kept
 
 
 def _python_address() -> int | None:

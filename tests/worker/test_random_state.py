@@ -1,0 +1,77 @@
+"""What is taken is the state as it is, whatever was drawn and put back in between."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskd.worker.random_state import RandomState, _deviate_lies_inside
+
+DRAWS = {
+    "torch": lambda: torch.randn(3).tolist(),
+    "python": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+    "numpy": lambda: numpy.random.random(),
+    "normal": lambda: numpy.random.normal(),  # draws two and keeps one
+    "two normals": lambda: numpy.random.normal(size=2).tolist(),
+}
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    kept = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    random.seed(1), numpy.random.seed(1), torch.manual_seed(1)
+    yield
+    random.setstate(kept[0]), numpy.random.set_state(kept[1]), torch.set_rng_state(kept[2])
+
+
+def whole() -> tuple:
+    kind, words, *rest = numpy.random.get_state()
+    return random.getstate(), (kind, tuple(words.tolist()), *rest), tuple(torch.get_rng_state().tolist())
+
+
+def test_the_cheap_way_is_taken_here():
+    assert _deviate_lies_inside(type(numpy.random.mtrand._rand))
+
+
+def test_back_to_a_deviate_that_was_kept():
+    """The generator's memory is the same with the second deviate kept and used: only whether it is kept differs."""
+    state = RandomState(torch.device("cpu"))
+    numpy.random.normal()
+    first = state.take()
+    ahead = [numpy.random.normal()]
+    state.take()
+    state.put(first)
+    assert state.take() == first
+    assert numpy.random.normal() == ahead[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from([*sorted(DRAWS), "normal", "take", "take"]), st.integers(0, 9)), max_size=30))
+def test_any_order(story):
+    """A number: back to what was taken at that time (modulo how many there are), by us or by the script itself."""
+    state = RandomState(torch.device("cpu"))
+    taken = [(state.take(), whole())]
+    for event in story:
+        if event == "take":
+            taken.append((state.take(), whole()))
+        elif isinstance(event, str):
+            DRAWS[event]()
+        elif event % 2:
+            state.put(taken[event % len(taken)][0])
+        else:
+            python, of_numpy, of_torch = taken[event % len(taken)][1]
+            random.setstate(python), numpy.random.set_state(of_numpy), torch.set_rng_state(torch.tensor(of_torch, dtype=torch.uint8))
+    now, there = state.take(), whole()
+    for draw in DRAWS.values():
+        draw()
+    state.put(now)
+    assert whole() == there
+    for record, was in taken:
+        state.put(record)
+        assert whole() == was
