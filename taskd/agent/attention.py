@@ -106,6 +106,7 @@ class Attention:
     def _present(self, epoch: Epoch, rank: Rank, call: int, answer: messages.Here | None) -> None:
         view, now = epoch.page.read(rank.local), time.monotonic()
         state = stacks.state(rank.pid)
+        stopped = state in stacks.STOPPED
         where = core.PHASES[view.phase] + (f", {state}" if state else "")
         self.tell(
             events.RankPresent(
@@ -116,11 +117,11 @@ class Attention:
                 step=view.step,
                 collectives=answer.collectives if answer is not None and answer.step == view.step else 0,
                 waiting=self.watchdog.waiting(view),
-                overdue=self.watchdog.overdue(view, now),
+                overdue=self.watchdog.overdue(view, now, stopped),
                 seconds=self.watchdog.silence(view, now),
                 cpu=answer.cpu if answer is not None else 0.0,
                 where=where,
-                stopped=state in stacks.STOPPED,
+                stopped=stopped,
             )
         )
 

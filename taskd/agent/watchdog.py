@@ -57,15 +57,18 @@ class Watchdog:
     def silence(self, view: core.View, now: float) -> float:
         return now - max(view.heartbeat_ns / 1e9, self._floor)
 
-    def due(self, view: core.View) -> float | None:
-        """When the rank will be overdue, unless it makes progress."""
+    def due(self, view: core.View, stopped: bool = False) -> float | None:
+        """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not let it run, so that it does not matter
+        whether what it does may take long."""
         limit = self.limit(view)
         if limit is None:
             return None
+        if stopped and self.limits.least is not None:
+            limit = self.limits.least
         return max(max(view.heartbeat_ns / 1e9, self._floor) + limit, view.until_ns / 1e9)
 
-    def overdue(self, view: core.View, now: float) -> bool:
-        due = self.due(view)
+    def overdue(self, view: core.View, now: float, stopped: bool = False) -> bool:
+        due = self.due(view, stopped)
         return due is not None and now >= due
 
     def left(self, view: core.View, now: float) -> float:

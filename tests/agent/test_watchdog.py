@@ -41,6 +41,13 @@ def test_limits(seen, limit):
     assert Watchdog(Limits(least=None)).limit(seen) is None
 
 
+def test_a_stopped_rank_is_in_no_first_step():
+    assert Watchdog().due(view(core.COMPUTING, usual=0.0), stopped=True) == NOW + 2
+    assert Watchdog().due(view(core.COMMITTED), stopped=True) == NOW + 2
+    assert Watchdog().due(view(core.PAUSED), stopped=True) is None
+    assert Watchdog().due(view(core.COMPUTING, until=NOW + 50), stopped=True) == NOW + 50
+
+
 def test_an_announced_operation_is_waited_for():
     seen = view(core.COMPUTING, until=NOW + 50)
     assert Watchdog().due(seen) == NOW + 50
