@@ -51,7 +51,7 @@ def test_a_fault_in_any_phase_starts_the_next_round(phase):
     assert TABLE[phase][Move.FAULT] is Phase.PAUSE
 
 
-@pytest.mark.parametrize("phase", PASSING, ids=lambda p: p.value)
+@pytest.mark.parametrize("phase", sorted(PASSING, key=lambda p: p.value), ids=lambda p: p.value)
 def test_a_phase_that_is_passed_has_nothing_to_wait_for(phase):
     assert Move.DEADLINE not in TABLE[phase]
     assert Move.FAULT not in TABLE[phase] or phase is Phase.DETECT
