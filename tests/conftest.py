@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 JOBS = ("recovery", "soak", "cli/test_bad_input.py", "cli/test_demo.py", "docs")  # several processes that train, or wait for one another
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Jobs never run beside each other: they would make each other slow, and two cores are few. They begin first, being longest."""
 
