@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-JOBS = ("recovery", "soak", "cli/test_bad_input.py", "cli/test_demo.py", "docs")  # several processes that train, or wait for one another
+# Several processes that train, or wait for one another. They never run beside each other: two cores are few.
+JOBS = ("tests/recovery/", "tests/soak/", "tests/docs/", "tests/cli/test_bad_input.py", "tests/cli/test_demo.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in the same hook
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class JobsTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "jobs" if nodeid.startswith(JOBS) else nodeid.partition("::")[0]
+
+    return JobsTogether(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Jobs never run beside each other: they would make each other slow, and two cores are few. They begin first, being longest."""
-
-    def is_job(item: pytest.Item) -> bool:
-        return any(item.path.is_relative_to(HERE / place) for place in JOBS)
-
-    for item in items:
-        if is_job(item):
-            item.add_marker(pytest.mark.xdist_group("jobs"))
-    items.sort(key=is_job, reverse=True)
+    """Jobs begin first: they take longest."""
+    items.sort(key=lambda item: item.nodeid.startswith(JOBS), reverse=True)
