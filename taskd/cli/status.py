@@ -13,8 +13,6 @@ import click
 from taskd import settings
 from taskd.manager import journal
 
-PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
-
 
 @click.command()
 @click.option(
@@ -66,32 +64,33 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _show(entries: list[dict[str, Any]]) -> None:
+    """Three lines an incident, which fit any terminal: a table of this many columns does not."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    incidents = [e for e in entries if e["kind"] == "incident"]
-    if incidents:
-        table = Table(title="incidents; phases in ms", title_justify="left")
-        jobs = len({e.get("job") for e in entries}) > 1
-        for name in ("#", *(("job",) if jobs else ()), "began", "ranks", "fault", "strategy", "step", "total", *PHASES):
-            table.add_column(name, justify="left" if name in ("job", "fault", "strategy") else "right")
-        for entry in incidents:
-            phases = entry["phases"]
-            cells = [str(entry["incident"]), *((str(entry.get("job")),) if jobs else ())]
-            cells += [time.strftime("%m-%d %H:%M:%S", time.localtime(entry["began"])), ",".join(map(str, entry["ranks"]))]
-            # a fault's text comes from the nodes: it is shown as it is, never as markup
-            cells += ["\n".join(entry["faults"]), entry["strategy"], str(entry["step"]), _ms(entry["seconds"])]
-            cells += [_ms(phases[p]) if p in phases else "-" for p in PHASES]
-            table.add_row(*(Text(cell) for cell in cells))
-        console.print(table)
-    else:
+    console = Console(highlight=False, soft_wrap=True)
+    jobs = len({e.get("job") for e in entries}) > 1
+    if not any(e["kind"] == "incident" for e in entries):
         console.print("no incidents")
     for entry in entries:
+        job = f"  job {entry.get('job')}" if jobs else ""
         if entry["kind"] == "end":
-            when = time.strftime("%m-%d %H:%M:%S", time.localtime(entry["time"]))
-            console.print(Text(f"{when}  job {entry.get('job')} {'ended well' if entry['ok'] else 'ended'}: {entry['reason']}"))
+            console.print(Text(f"{_when(entry['time'])}{job}  {'ended well' if entry['ok'] else 'ended'}: {entry['reason']}"))
+            continue
+        ranks = ",".join(map(str, entry["ranks"]))
+        replaced = f"  replaced: {'rank' if len(entry['ranks']) == 1 else 'ranks'} {ranks}" if ranks else ""
+        # a fault's text comes from the nodes: it is shown as it is, never as markup
+        head = Text(f"{_when(entry['began'])}{job}  incident {entry['incident']}  ")
+        head.append(f"{entry['strategy']}  {_ms(entry['seconds'])} ms", style="bold")
+        head.append(f"  step {entry['step']}{replaced}")
+        console.print(head)
+        for fault in entry["faults"]:
+            console.print(Text(f"    {fault}"))
+        console.print(Text("    " + "  ".join(f"{phase} {_ms(seconds)}" for phase, seconds in entry["phases"].items()), style="dim"))
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _ms(seconds: float) -> str:

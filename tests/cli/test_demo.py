@@ -172,12 +172,12 @@ class TestStatus:
         (directory / "incidents.jsonl").write_text("".join(line + "\n" for line in lines))
         return ["status", "--log-path", str(directory)]
 
-    def test_table(self, tmp_path: Path) -> None:
+    def test_lines(self, tmp_path: Path) -> None:
         end = {"time": 2.0, "job": "j", "kind": "end", "ok": True, "reason": "every node ended well"}
         arguments = self.journal(tmp_path, json.dumps(self.INCIDENT), json.dumps(end))
         result = CliRunner(env={"COLUMNS": "200"}).invoke(main, arguments)
         assert result.exit_code == 0, result.output
-        for text in ("recover-in-place", "[SIGKILL]", "80.0", "5.0", "job j ended well"):
+        for text in ("recover-in-place", "[SIGKILL]", "80.0", "5.0", "ended well: every node"):
             assert text in result.output
 
     def test_json(self, tmp_path: Path) -> None:
