@@ -35,6 +35,40 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class TakeOver:
+    """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not ("", 0), and starts `ranks` as
+    processes number `incarnations`. `epoch`, `generation` and `pause`: see AgentJoined."""
+
+    agent: str
+    node: int
+    ranks: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    epoch: int
+    generation: int
+    pause: int
+    records: tuple[str, int]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The agent process `agent` is no part of the job any more, whatever it says: it ends its ranks and leaves."""
+
+    agent: str
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class KeepRecords:
+    """The agent of `node` has a copy of its ranks' records kept by the agent of node `keeper`, which takes them at `at`."""
+
+    node: int
+    keeper: int
+    at: tuple[str, int]
+
+
+@dataclass(frozen=True)
 class Rebuild:
     """All ranks make communicators of `generation` over the store at (host, port). `same`: by the same processes as the generation
     before, so that a library that can resume its own may do that."""
@@ -155,6 +189,9 @@ Command = (
     Pause
     | Replace
     | Kill
+    | TakeOver
+    | Fence
+    | KeepRecords
     | Rebuild
     | Restore
     | Resume

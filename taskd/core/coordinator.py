@@ -40,6 +40,9 @@ class Coordinator:
             e.AgentJoined: self._agent_joined,
             e.AgentLeft: self._agent_left,
             e.AgentLost: self._agent_lost,
+            e.StandbyJoined: self._standby_joined,
+            e.StandbyLost: self._standby_lost,
+            e.NodeTaken: self._node_taken,
             e.RankJoined: self._rank_joined,
             e.RankDied: self._rank_died,
             e.RankRaised: self._rank_raised,
@@ -109,12 +112,17 @@ class Coordinator:
     def _agent_joined(self, event: e.AgentJoined, now: float) -> None:
         job = self.job
         known = job.topology.nodes.get(event.node)
-        refusal = job.topology.join(event.node, event.ranks, event.store, event.epoch)
+        if known is not None and (known.heir or (job.protected and known.agent != event.agent)):
+            job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
+            return
+        refusal = job.topology.join(event.node, event.ranks, event.store, event.epoch, event.agent, event.records)
         if refusal:
             job.note(refusal)
             return
         if known is None or event.epoch != known.epoch:
             self._start_anew(event, now)
+        elif known.lost:
+            self._came_back(event, now)
         if job.topology.complete and not job.protected and event.generation:
             self._take_over(now)
 
@@ -145,6 +153,7 @@ class Coordinator:
             return
         job.protected, self.gathering = True, None
         self.hold.complete()
+        self.recovery.nodes.keep_records()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
         if dead:
             self.recovery.fault("; ".join(f"rank {r}: died while there was no manager" for r in dead), now, dead=frozenset(dead))
@@ -153,10 +162,23 @@ class Coordinator:
         else:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
 
+    def _came_back(self, event: e.AgentJoined, now: float) -> None:
+        """A node that was taken for lost, before anybody had its place: its ranks are paused like all others."""
+        incarnations = event.incarnations or (0,) * len(event.ranks)
+        left = dict(zip(event.dead, event.left, strict=False))
+        for number, incarnation in zip(event.ranks, incarnations, strict=True):
+            rank = self.job.ranks[number]
+            rank.incarnation, rank.alive, rank.left = incarnation, number not in event.dead, left.get(number)
+        dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
+        self.recovery.fault(f"node {event.node} is heard again{dead}", now, dead=frozenset(event.dead))
+
     def _agent_left(self, event: e.AgentLeft, now: float) -> None:
         job = self.job
         node = job.topology.nodes.get(event.node)
-        if node is None:
+        if node is None or node.lost:
+            return
+        if not event.ok and job.protected and "recover" in job.settings.ladder:
+            self.recovery.lost(event.node, f"its launcher has left{': ' + event.why if event.why else ''}", now)
             return
         node.ended = event.ok
         if not event.ok:
@@ -169,14 +191,44 @@ class Coordinator:
         node = job.topology.nodes.get(event.node)
         if node is None or node.lost or node.ended is not None:
             return
-        node.lost = True
         if job.protected:
-            for rank in node.ranks:
-                job.ranks[rank].alive = False
-            text = f"node {event.node} (ranks {node.ranks[0]}-{node.ranks[-1]}): {event.why}"
-            self.recovery.fault(text, now, dead=frozenset(node.ranks))
+            self.recovery.lost(event.node, event.why, now)
         else:
+            node.lost = True
             job.end(False, f"node {event.node} is lost: {event.why}")
+
+    def _standby_joined(self, event: e.StandbyJoined, now: float) -> None:
+        job = self.job
+        if any(event.agent in (n.agent, n.heir) for n in job.topology.nodes.values()):
+            return  # it has a node, or has been told to take one: said before that has reached it
+        if event.agent not in job.topology.standbys:
+            job.note(f"standby {event.agent[:8]} waits for a node; it can run {event.ranks} ranks")
+        job.topology.standbys[event.agent] = event.ranks
+        self.recovery.standby(now)
+
+    def _standby_lost(self, event: e.StandbyLost, now: float) -> None:
+        job = self.job
+        if job.topology.standbys.pop(event.agent, None) is not None:
+            job.note(f"standby {event.agent[:8]} is lost: {event.why}")
+            return
+        number = next((i for i, n in job.topology.nodes.items() if n.heir == event.agent), None)
+        if number is not None:
+            self.recovery.lost(number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now)
+
+    def _node_taken(self, event: e.NodeTaken, now: float) -> None:
+        job = self.job
+        node = job.topology.nodes.get(event.node)
+        if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
+            job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
+            return
+        job.topology.join(event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records)
+        for rank, left in zip(node.ranks, event.left, strict=True):
+            job.ranks[rank].left = left
+        job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
+        if self.hold.step is not None:
+            job.say(c.Hold(self.hold.step))
+        self.recovery.nodes.keep_records()
+        self.recovery.advance(now)
 
     # -- forming ---------------------------------------------------------------------------------------------------------
 
@@ -198,6 +250,7 @@ class Coordinator:
         job.protected, self.building, self.forming = True, False, None
         job.note(f"all {len(job.ranks)} ranks are protected; ladder: {', '.join(job.settings.ladder)}")
         job.say(c.Resume(job.pause, job.generation, 0))
+        self.recovery.nodes.keep_records()
 
     # -- ranks -----------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ class AgentJoined:
     left: tuple[Position | None, ...] = ()  # what `dead` left behind, in their order; empty: not known
     generation: int = 0  # the communicators' generation, 0: the scripts' own
     pause: int = 0  # number of the newest pause
+    agent: str = ""  # names the agent's process: another one is another agent, whatever node it says it is
+    records: tuple[str, int] = ("", 0)  # where it takes copies of other nodes' records
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,34 @@ class AgentLost:
 
     node: int
     why: str
+
+
+@dataclass(frozen=True)
+class StandbyJoined:
+    """An agent without a node waits to take one over. `agent` names its process, `ranks` is how many it can run."""
+
+    agent: str
+    ranks: int
+
+
+@dataclass(frozen=True)
+class StandbyLost:
+    """A standby has left, or nothing is heard of it; `why` says which."""
+
+    agent: str
+    why: str
+
+
+@dataclass(frozen=True)
+class NodeTaken:
+    """Standby `agent` has taken `node` over, and its ranks are being started. `left`: where each of them was, by the records that were
+    kept on another node; None where there is none. `store` and `records`: see AgentJoined."""
+
+    node: int
+    agent: str
+    store: tuple[str, int]
+    records: tuple[str, int]
+    left: tuple[Position | None, ...]
 
 
 @dataclass(frozen=True)
@@ -288,6 +318,9 @@ Event = (
     AgentJoined
     | AgentLeft
     | AgentLost
+    | StandbyJoined
+    | StandbyLost
+    | NodeTaken
     | RankJoined
     | RankDied
     | RankRaised
@@ -322,6 +355,8 @@ class Settings:
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
     pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     pause: float = 2.0  # agents ask for more for ranks that are in user code and within their limit (RankBusy)
+    reschedule: float = 270.0  # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)
+    take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     replace: float = 120.0  # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     rebuild: float = 20.0  # 16 ranks need 0.2 s
     restore: float = 120.0  # ~4 GB/s on a node

@@ -62,6 +62,9 @@ class Hold:
     def again(self) -> None:
         """Ranks have been taken back, or replaced: each will say again that it is held."""
         self.held.clear()
+        if self.wanted and self.step is None:  # whoever was asked may be gone, and another agent in its place
+            self._begun.clear()
+            self._job.say(c.AskSteps())
 
     @property
     def standing(self) -> bool:

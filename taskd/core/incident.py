@@ -4,6 +4,7 @@ Theory of operation. An incident is one fault and all that is done about it. DET
 strategy is chosen; what has to be found out first (who of the ranks that make no progress is at fault) is found out
 before there is an incident. PAUSE brings every living rank out of its collectives; its number is the round of the
 incident. A reason that becomes known only now (the death behind a failed collective) is a fault of the next round.
+RESCHEDULE, where a node is lost, waits until a standby has taken it over and has its ranks' records.
 DECIDE is not waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a death
 becomes known, in whatever phase; REPLACE waits until the last of them has run its script up to the first attempt.
 REBUILD makes the communicators of a new generation, RESTORE brings every rank's state to the start of the step,
@@ -27,11 +28,13 @@ from enum import Enum
 
 from taskd.core import repair
 from taskd.core.events import Position, Timeline
+from taskd.core.state import RankState
 
 
 class Phase(Enum):
     DETECT = "DETECT"
     PAUSE = "PAUSE"
+    RESCHEDULE = "RESCHEDULE"
     DECIDE = "DECIDE"
     REPLACE = "REPLACE"
     REBUILD = "REBUILD"
@@ -47,6 +50,8 @@ class Move(Enum):
     DEADLINE = "deadline"  # the phase's time is up
     SPENT = "spent"  # the strategy can do no more: too many rounds or deaths, the same again, or it does not fit the damage
     PAUSED = "all paused"
+    MISSED = "all paused, nodes are missing"
+    TAKEN = "no node is missing"
     PLANNED = "planned"
     REFUSED = "refused"
     READY = "all ready"
@@ -60,7 +65,14 @@ class Move(Enum):
 
 TABLE: dict[Phase, dict[Move, Phase]] = {
     Phase.DETECT: {Move.FAULT: Phase.PAUSE, Move.SPENT: Phase.FAILED},
-    Phase.PAUSE: {Move.PAUSED: Phase.DECIDE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
+    Phase.PAUSE: {
+        Move.PAUSED: Phase.DECIDE,
+        Move.MISSED: Phase.RESCHEDULE,
+        Move.FAULT: Phase.PAUSE,
+        Move.DEADLINE: Phase.PAUSE,
+        Move.SPENT: Phase.FAILED,
+    },
+    Phase.RESCHEDULE: {Move.TAKEN: Phase.DECIDE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
     Phase.DECIDE: {Move.PLANNED: Phase.REPLACE, Move.REFUSED: Phase.FAILED},
     Phase.REPLACE: {Move.READY: Phase.REBUILD, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
     Phase.REBUILD: {Move.REBUILT: Phase.RESTORE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
@@ -123,3 +135,17 @@ class Incident:
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
+    missing: float | None = None  # since when a node is missing
+
+    def renew(self, number: int, rank: RankState) -> str:
+        """The rank gets another process, which has no state yet; returns why the present one could not be kept."""
+        rank.incarnation += 1
+        rank.alive, rank.finished, rank.raised = True, None, None
+        rank.pages.clear()
+        self.replaced[number] += 1
+        self.new.add(number)
+        for known in (self.ready, self.heard, self.hung):
+            known.discard(number)
+        self.killed.pop(number, None)
+        self.failures.pop(number, None)
+        return self.condemned.pop(number, "") or self.faults[-1]

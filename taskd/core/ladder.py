@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
-AVAILABLE = frozenset({"retry", "recover-in-place", "exit"})
+AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
 
 
@@ -34,10 +34,11 @@ class Damage:
     """What is broken, as the ladder sees it."""
 
     dead: frozenset[int]  # ranks without a process
-    lost_nodes: frozenset[int]  # nodes whose agent is gone
+    lost_nodes: frozenset[int]  # nodes whose agent is gone, and no other one is in its place
     protected: bool  # every rank had called protect() and begun its loop
     ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
     condemned: Mapping[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
+    living_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
     if strategy == "retry" and damage.condemned:
         rank = min(damage.condemned)
         return f"it keeps every process, and that of rank {rank} cannot be kept: {damage.condemned[rank]}"
+    if strategy == "recover":
+        return None if damage.living_nodes else "no node is left to train on with"
     if damage.lost_nodes:
         return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
     return None
@@ -89,4 +92,9 @@ def _because(strategy: str, damage: Damage) -> str:
         if not dead:
             return "no process is missing: rebuild the communicators and repeat the step"
         return f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the same node"
+    if strategy == "recover":
+        if not damage.lost_nodes:
+            return "move what is broken to another node"
+        many = sorted(damage.lost_nodes)
+        return f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'} {','.join(map(str, many))}"
     return "the end of the ladder"

@@ -14,6 +14,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core import ladder, repair
 from taskd.core.incident import Incident, Move, Phase, after
+from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
 
 NOBODY: frozenset[int] = frozenset()
@@ -24,6 +25,7 @@ class Recovery:
 
     def __init__(self, job: JobState) -> None:
         self._job = job
+        self.nodes = Reschedule(job)
         self.incident: Incident | None = None
         self.incidents = 0
         self.resumed: int | None = None  # step of the last repair's plan
@@ -168,7 +170,8 @@ class Recovery:
         lost = {i for i, n in job.topology.nodes.items() if n.lost}
         ended = {r for r, s in job.ranks.items() if s.ended}
         condemned = dict(incident.condemned) if incident is not None else {}
-        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned)
+        living = sum(n.living for n in job.topology.nodes.values()) - len(self.nodes.broken(incident))
+        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living)
 
     def _enter_pause(self, now: float, move: Move) -> None:
         """The next round: everybody pauses, who is condemned is killed, who has no process gets one. Or the end."""
@@ -192,10 +195,16 @@ class Recovery:
         incident.reports, incident.rebuilt, incident.restored, incident.committed = {}, set(), {}, set()
         incident.plan = None
         job.pause += 1
+        if rung.strategy == "recover":
+            for node in self.nodes.broken(incident):
+                self.nodes.give_up(node, incident.faults[-1])
+                self._forget(job.topology.nodes[node].ranks)
         job.say(c.Pause(job.pause, incident.faults[-1]))
+        absent = job.topology.absent()
         for number, rank in job.ranks.items():
-            if not rank.alive:
-                self._replace(number)
+            if not rank.alive and number not in absent:
+                job.say(c.Replace(number, rank.incarnation + 1, incident.renew(number, rank)))
+        self.nodes.assign(incident)
         for number, why in sorted(incident.condemned.items()):
             if number not in incident.killed:
                 incident.killed[number] = now
@@ -203,21 +212,42 @@ class Recovery:
         incident.deadline = max([incident.deadline, *(told + job.settings.kill for told in incident.killed.values())])
         self.advance(now)
 
-    def _replace(self, number: int) -> None:
-        job, incident = self._job, self.incident
+    def _forget(self, ranks: tuple[int, ...]) -> None:
+        """Of ranks whose node is lost: whatever was known of their processes."""
+        incident = self.incident
         assert incident is not None
-        rank = job.ranks[number]
-        rank.incarnation += 1
-        rank.alive, rank.finished, rank.raised = True, None, None
-        rank.pages.clear()
-        incident.replaced[number] += 1
-        incident.new.add(number)
-        incident.ready.discard(number)
-        incident.heard.discard(number)
-        incident.hung.discard(number)
-        incident.killed.pop(number, None)
-        incident.failures.pop(number, None)
-        job.say(c.Replace(number, rank.incarnation, incident.condemned.pop(number, incident.faults[-1])))
+        for number in ranks:
+            for known in (incident.new, incident.ready, incident.heard, incident.hung):
+                known.discard(number)
+            incident.condemned.pop(number, None)
+            incident.killed.pop(number, None)
+
+    def lost(self, number: int, why: str, now: float) -> None:
+        """Nobody is heard on node `number` any more."""
+        self.nodes.lose(number)
+        ranks = self._job.topology.nodes[number].ranks
+        if self.incident is not None:
+            self._forget(ranks)
+        span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+        self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
+        self.nodes.keep_records()
+
+    def standby(self, now: float) -> None:
+        """Another standby is there."""
+        incident = self.incident
+        if incident is not None and incident.strategy == "recover":
+            self.nodes.assign(incident)
+            if incident.phase is Phase.RESCHEDULE:
+                self._wait_for_nodes(now)
+
+    def _wait_for_nodes(self, now: float) -> None:
+        """Set the deadline of RESCHEDULE."""
+        incident, settings = self.incident, self._job.settings
+        assert incident is not None
+        if incident.missing is None:
+            incident.missing = now
+        waits = any(not self._job.topology.nodes[n].heir for n in self._job.topology.lost)
+        incident.deadline = max(incident.missing + settings.reschedule, now) if waits else now + settings.take_over
 
     def advance(self, now: float) -> None:
         """Leave every phase whose condition holds."""
@@ -230,7 +260,15 @@ class Recovery:
                     mute = dict.fromkeys(incident.new - incident.heard, "it has given no sign since it was ready")
                     self._condemn({**mute, **suspects}, now)
                     return
-                self._move(Move.PAUSED, now)
+                if job.topology.lost:
+                    self._move(Move.MISSED, now)
+                    self._wait_for_nodes(now)
+                else:
+                    self._move(Move.PAUSED, now)
+                    self._decide(now)
+            elif before is Phase.RESCHEDULE and not job.topology.lost:
+                incident.missing = None
+                self._move(Move.TAKEN, now)
                 self._decide(now)
             elif before is Phase.REPLACE and incident.new <= incident.ready:
                 self._move(Move.READY, now)
@@ -252,9 +290,10 @@ class Recovery:
         incident = self.incident
         if incident is None:
             return []
-        everybody = set(self._job.ranks)
+        everybody, absent = set(self._job.ranks), self._job.topology.absent()
         done: dict[Phase, set[int]] = {
-            Phase.PAUSE: (set(incident.reports) | incident.new) - set(incident.killed),
+            Phase.PAUSE: (set(incident.reports) | incident.new | absent) - set(incident.killed),
+            Phase.RESCHEDULE: everybody - absent,
             Phase.REPLACE: everybody - (incident.new - incident.ready),
             Phase.REBUILD: incident.rebuilt,
             Phase.RESTORE: set(incident.restored),
@@ -385,6 +424,8 @@ class Recovery:
             incident.asked_again = True
             self._job.note(f"ranks {[r for r in silent if r not in incident.killed]} have not paused; asked again")
             self._job.say(c.Pause(self._job.pause, "asked again"))
+        elif phase is Phase.RESCHEDULE:
+            self._not_taken(now)
         elif phase is Phase.REPLACE:
             self.climb(Move.DEADLINE, f"the replacement of ranks {silent} was not ready within {settings.replace:.0f} s", now)
         elif undead:
@@ -393,6 +434,22 @@ class Recovery:
             why = f"silent in {phase.value} for {now - incident.timeline.entered[-1][1]:.0f} s"
             condemned = dict.fromkeys(silent, why)
             self.fault(_listed(condemned), now, condemned=condemned, hung=frozenset(silent), move=Move.DEADLINE)
+
+    def _not_taken(self, now: float) -> None:
+        """The time for lost nodes is up."""
+        topology, settings = self._job.topology, self._job.settings
+        waiting = [n for n in topology.lost if not topology.nodes[n].heir]
+        if waiting:
+            heard, everybody = topology.heard()
+            why = "no standby came for" if not topology.standbys else f"only {heard} of {everybody} agents are heard, no majority, for"
+            self.climb(Move.DEADLINE, f"{why} node {waiting[0]} within {settings.reschedule:.0f} s", now)
+            return
+        for number in topology.lost:
+            heir = topology.nodes[number].heir
+            self._job.say(c.Fence(heir, number, f"it has not taken node {number} over within {settings.take_over:.0f} s"))
+            self.lost(number, f"standby {heir[:8]} has not taken it over within {settings.take_over:.0f} s", now)
+            if self.incident is None or self.incident.phase is not Phase.RESCHEDULE:
+                return
 
 
 def _listed(why: Mapping[int, str]) -> str:

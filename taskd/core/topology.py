@@ -1,4 +1,4 @@
-"""Who is where: nodes, their ranks, and the agents that own them."""
+"""Who is where: nodes, their ranks, the agents that own them, and the standbys that wait for a node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ class Node:
     ranks: tuple[int, ...]
     store: tuple[str, int]
     epoch: int
+    agent: str = ""  # names the process of its agent
+    records: tuple[str, int] = ("", 0)  # where its agent takes copies of other nodes' records
     ended: bool | None = None  # None while its agent is at work; else whether it ended well
-    lost: bool = False
+    lost: bool = False  # nobody is heard of there; until a standby is in its place
+    heir: str = ""  # the standby that has been told to take it over
+    keeper: int | None = None  # the node that keeps a copy of its ranks' records
+
+    @property
+    def living(self) -> bool:
+        return not self.lost and self.ended is None
 
 
 @dataclass
@@ -20,8 +28,18 @@ class Topology:
 
     world_size: int
     nodes: dict[int, Node] = field(default_factory=dict)
+    standbys: dict[str, int] = field(default_factory=dict)  # agent -> ranks that it can run; of those that have no node yet
+    _node_of: dict[int, int] = field(default_factory=dict)
 
-    def join(self, node: int, ranks: tuple[int, ...], store: tuple[str, int], epoch: int) -> str | None:
+    def join(
+        self,
+        node: int,
+        ranks: tuple[int, ...],
+        store: tuple[str, int],
+        epoch: int,
+        agent: str = "",
+        records: tuple[str, int] = ("", 0),
+    ) -> str | None:
         """Add or renew a node; returns why not, and changes nothing then."""
         if not ranks or len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= self.world_size:
             return (
@@ -29,18 +47,58 @@ class Topology:
             )
         for other, entry in self.nodes.items():
             taken = set(entry.ranks) & set(ranks)
-            if other != node and taken and entry.ended is None and not entry.lost:
+            if other != node and taken and entry.living:
                 return f"node {node} claims rank {min(taken)}, which node {other} has"
-        self.nodes[node] = Node(ranks, store, epoch)
+        before = self.nodes.get(node)
+        self.nodes[node] = Node(ranks, store, epoch, agent, records)
+        if before is not None:
+            self.nodes[node].keeper = before.keeper
+        self._node_of.update(dict.fromkeys(ranks, node))
         return None
 
     @property
     def complete(self) -> bool:
         return sum(len(n.ranks) for n in self.nodes.values()) == self.world_size
 
+    @property
+    def lost(self) -> list[int]:
+        """Nodes that nobody runs, or nobody yet."""
+        return sorted(i for i, n in self.nodes.items() if n.lost)
+
+    def absent(self) -> set[int]:
+        """The ranks of lost nodes."""
+        return {r for n in self.nodes.values() if n.lost for r in n.ranks}
+
     def node_of(self, rank: int) -> int | None:
-        return next((i for i, n in self.nodes.items() if rank in n.ranks), None)
+        return self._node_of.get(rank)
 
     def store_host(self) -> int | None:
         """The node that hosts the next generation's store: the lowest living one; no node is special."""
-        return min((i for i, n in self.nodes.items() if not n.lost and n.ended is None), default=None)
+        return min((i for i, n in self.nodes.items() if n.living), default=None)
+
+    def heard(self) -> tuple[int, int]:
+        """How many agents of this job are heard of, standbys among them, and how many there are."""
+        living = sum(n.living or bool(n.heir) for n in self.nodes.values())
+        return living + len(self.standbys), len(self.nodes) + len(self.standbys)
+
+    def majority(self) -> bool:
+        """Whether what is decided here cannot be decided otherwise by somebody whom the rest of the agents hear."""
+        heard, everybody = self.heard()
+        return 2 * heard > everybody
+
+    def free(self, ranks: int) -> str | None:
+        """A standby that can run that many ranks: the one that has waited longest."""
+        return next((agent for agent, room in self.standbys.items() if room >= ranks), None)
+
+    def renew_keepers(self) -> list[int]:
+        """Give every living node whose keeper is not living the next living node as keeper; returns whom that has changed for."""
+        changed = []
+        for number, node in sorted(self.nodes.items()):
+            keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
+            if not node.living or (keeper is not None and keeper.living):
+                continue
+            others = [i for i, n in self.nodes.items() if n.living and i != number and n.records[1]]
+            node.keeper = min(others, key=lambda i: ((i - number) % (max(self.nodes) + 1), i), default=None)
+            if node.keeper is not None:
+                changed.append(number)
+        return changed
