@@ -1,4 +1,4 @@
-/* Where a rank is, and the two things it waits for: that the others have started a step, and that it is asked to pause. */
+/* Where a rank is, and what it waits for: that the others have started a step, that its record is copied, that it is asked to pause. */
 #include "internal.h"
 
 #include <string.h>
@@ -93,7 +93,7 @@ int taskd_started(uint64_t step)
     if (slot == NULL)
         return -ENOTCONN;
     struct taskd_page *page = taskd_self.page;
-    /* Sequentially consistent here and in taskd_wait_started: either we see the waiter, or it sees our step. */
+    /* Sequentially consistent here and in wait_at_gate: either we see the waiter, or it sees our step. */
     __atomic_store_n(&slot->started, steps_until(step), __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
         __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
@@ -102,24 +102,31 @@ int taskd_started(uint64_t step)
     return 0;
 }
 
-static bool all_started(const struct taskd_page *page, uint64_t steps)
+static bool all_started(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t steps)
 {
+    (void)slot;
     for (uint32_t i = 0; i < page->nslots; i++)
         if (__atomic_load_n(&page->slots[i].started, __ATOMIC_SEQ_CST) < steps)
             return false;
     return true;
 }
 
-int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
+static bool is_copied(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t number)
+{
+    return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number || __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
+}
+
+/* Wait at the gate until `is_open`: 0; 1 at a pause newer than `era`; -ETIMEDOUT. */
+static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *, uint64_t), uint64_t number, uint32_t era,
+                        int timeout_ms)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
         return -ENOTCONN;
     struct taskd_page *page = taskd_self.page;
-    uint64_t steps = steps_until(step);
     if (__atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST) > era)
         return 1;
-    if (all_started(page, steps))
+    if (is_open(page, slot, number))
         return 0;
 
     uint64_t deadline = taskd_deadline(timeout_ms);
@@ -132,7 +139,7 @@ int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
             rc = 1;
             break;
         }
-        if (all_started(page, steps)) {
+        if (is_open(page, slot, number)) {
             rc = 0;
             break;
         }
@@ -143,6 +150,16 @@ int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
     }
     __atomic_fetch_sub(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
     return rc;
+}
+
+int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
+{
+    return wait_at_gate(all_started, steps_until(step), era, timeout_ms);
+}
+
+int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms)
+{
+    return wait_at_gate(is_copied, number, era, timeout_ms);
 }
 
 uint32_t taskd_pause_number(void)

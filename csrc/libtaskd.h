@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 2u
+#define TASKD_ABI 3u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
 #define TASKD_DAMAGES 4         /* in a slot; the process itself keeps more, see taskd_damage_list */
@@ -95,6 +95,7 @@ struct taskd_slot {
     uint64_t until_ns;     /* CLOCK_MONOTONIC up to which the rank is not to be called hung, see taskd_patience; 0: none */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t pause; /* futex word: number of the newest pause request, never decreasing */
+    uint64_t copied; /* number of the newest record that another node has a copy of, see taskd_wait_copied */
     /* line 3: held by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
     _Alignas(64) pthread_mutex_t alive; /* robust, process-shared */
     struct taskd_record records[TASKD_RECORDS];
@@ -109,7 +110,8 @@ struct taskd_page {
     uint32_t nslots;
     uint32_t slot_bytes;
     uint64_t hold;               /* the step before which ranks stop on request, TASKD_NO_HOLD for none; by the agent */
-    _Alignas(64) uint32_t gate;  /* futex word: changes whenever somebody's `started` or `pause` does and somebody waits */
+    uint32_t copying;            /* 1: another node keeps copies of the ranks' records; by the agent */
+    _Alignas(64) uint32_t gate;  /* futex word: changes whenever somebody's `started`, `pause` or `copied` does and somebody waits */
     uint32_t gate_waiters;
     _Alignas(64) uint32_t bell;  /* futex word: +1 whenever somebody's `damaged` grows */
     struct taskd_slot slots[];
@@ -138,6 +140,10 @@ int taskd_page_unmap(struct taskd_page *page);
 int taskd_slot_reset(struct taskd_page *page, uint32_t slot);
 /* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to pause: pause = max(pause, number); wakes it. */
 int taskd_page_pause(struct taskd_page *page, uint32_t slot, uint32_t number);
+/* Whether another node keeps copies of the ranks' records. Off: no rank waits for that any more. On: every slot's count begins anew. */
+int taskd_page_copying(struct taskd_page *page, int on);
+/* Another node has a copy of record `number` of the rank in `slot`, and of all before. */
+int taskd_page_copied(struct taskd_page *page, uint32_t slot, uint64_t number);
 /* Ask every rank of the page to stop before it begins `step`; TASKD_NO_HOLD takes that back. Ranks look at step boundaries
  * (taskd_hold_step) and publish TASKD_HELD; nothing is woken or interrupted. Replaces the step asked for before. */
 int taskd_page_hold(struct taskd_page *page, uint64_t step);
@@ -188,6 +194,8 @@ int taskd_started(uint64_t step);
 /* Wait until every slot has started >= step: 0. 1 at once when a pause newer than `era` is asked for; -ETIMEDOUT after
  * timeout_ms. The usual case, all started already, makes no system call. */
 int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms);
+/* Wait until another node has a copy of this rank's record `number`, or nobody keeps copies: 0. 1 and -ETIMEDOUT as above. */
+int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms);
 /* Number of the newest pause request (0: none ever, or not attached). Never fails. */
 uint32_t taskd_pause_number(void);
 /* Wait until a pause newer than `era` is asked for: 1; 0 after timeout_ms. */

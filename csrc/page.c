@@ -158,6 +158,7 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->usual_ns = 0;
     slot->until_ns = 0;
     __atomic_store_n(&slot->started, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&slot->copied, 0, __ATOMIC_RELEASE);
     memset(slot->records, 0, sizeof slot->records);
     slot->damaged = 0;
     memset(slot->damages, 0, sizeof slot->damages);
@@ -165,6 +166,15 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     if (locked)
         pthread_mutex_unlock(&slot->alive);
     return 0;
+}
+
+/* Whoever waits looks again. */
+static void open_gate(struct taskd_page *page)
+{
+    if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
+        __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
+        taskd_wake(&page->gate);
+    }
 }
 
 static void pause_one(struct taskd_slot *slot, uint32_t number)
@@ -186,10 +196,27 @@ int taskd_page_pause(struct taskd_page *page, uint32_t index, uint32_t number)
     else
         for (uint32_t i = 0; i < page->nslots; i++)
             pause_one(&page->slots[i], number);
-    if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
-        __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
-        taskd_wake(&page->gate);
-    }
+    open_gate(page);
+    return 0;
+}
+
+int taskd_page_copying(struct taskd_page *page, int on)
+{
+    if (page == NULL)
+        return -EINVAL;
+    for (uint32_t i = 0; on && i < page->nslots; i++)
+        __atomic_store_n(&page->slots[i].copied, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&page->copying, on ? 1 : 0, __ATOMIC_SEQ_CST);
+    open_gate(page);
+    return 0;
+}
+
+int taskd_page_copied(struct taskd_page *page, uint32_t index, uint64_t number)
+{
+    if (!has_slot(page, index))
+        return -EINVAL;
+    __atomic_store_n(&page->slots[index].copied, number, __ATOMIC_SEQ_CST);
+    open_gate(page);
     return 0;
 }
 

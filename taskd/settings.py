@@ -27,6 +27,7 @@ class BadSetting(ValueError):
 
 
 HANG_LIMIT = 2.0  # seconds; what a rank may take at least before it counts as hung, however short its steps are
+RESCHEDULE_TIMEOUT = 270.0
 LINK_LIMIT = 2.0  # seconds without an acknowledgement; the kernel has sent the same three times by then
 
 
@@ -113,6 +114,21 @@ def hang_limit(environ: Mapping[str, str]) -> float | None:
 def link_limit(environ: Mapping[str, str]) -> float | None:
     """TASKD_LINK_LIMIT: seconds after which a connection between ranks on which nothing is acknowledged is broken; None: off."""
     return _seconds(environ, "TASKD_LINK_LIMIT", LINK_LIMIT)
+
+
+def standby(environ: Mapping[str, str]) -> bool:
+    """TASKD_STANDBY: this launcher waits for a node to take over."""
+    return _switch(environ, "TASKD_STANDBY", default=False)
+
+
+def reschedule_timeout(environ: Mapping[str, str]) -> float:
+    """TASKD_WAIT_RESCHEDULE_TIMEOUT: seconds that a lost node is waited for, documented as the annotation wait-reschedule-timeout."""
+    text = _get(environ, "TASKD_WAIT_RESCHEDULE_TIMEOUT")
+    if text is None:
+        return RESCHEDULE_TIMEOUT
+    if not (text.isascii() and text.isdigit() and 30 <= int(text) <= 270):
+        raise BadSetting("TASKD_WAIT_RESCHEDULE_TIMEOUT", text, "seconds from 30 to 270", "unset it for 270")
+    return float(text)
 
 
 def log_settings(environ: Mapping[str, str]) -> Logging:

@@ -157,6 +157,10 @@ class Entries:
                 return slot.kind, self._file.buffer[at : at + slot.length]
         return None
 
+    def all(self) -> list[int]:
+        """Steps that there is a record of, lowest first."""
+        return sorted({slot.step for slot in self._file.valid()}) if self._file else []
+
     def latest(self) -> tuple[int, int] | None:
         """(step, kind) of the newest record."""
         slots = self._file.valid() if self._file else []

@@ -14,15 +14,18 @@ import sys
 from typing import Any
 
 import torch.distributed as dist
+import torch.distributed.elastic.multiprocessing as multiprocessing
 import torch.distributed.launcher.api as launcher
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
+from taskd.agent.processes import Handler, Ordered
 from taskd.agent.supervisor import Supervisor, Verdict
 from taskd.agent.watchdog import Limits
+from taskd.core import commands
 from taskd.protocol import keys
 
 log = logging.getLogger("taskd.agent")
@@ -48,6 +51,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             limits=Limits(least=settings.hang_limit(os.environ)),
         )
         self._epoch = -1
+        self._order: commands.TakeOver | None = None  # a standby: the node that it has taken over
 
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
@@ -61,7 +65,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
         host = "127.0.0.1"
-        if (self._worker_group.group_world_size or 1) > 1:
+        if settings.standby(os.environ) or (self._worker_group.group_world_size or 1) > 1:
             host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
         # a listening socket of one family: behind torch's own, of both, every client's address is looked up in the name service,
         # and a name server that does not answer then holds up every rebuild for 5 s
@@ -101,12 +105,49 @@ class TaskdElasticAgent(LocalElasticAgent):
         for environment in envs.values():
             environment.update(MASTER_ADDR=host, MASTER_PORT=port)
 
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        order = self._order
+        if order is None:
+            super()._rendezvous(worker_group)
+            return
+        # nobody to meet: the job is under way
+        spec = worker_group.spec
+        worker_group.workers = [
+            Worker(local, global_rank=rank, role_rank=rank, world_size=order.world_size, role_world_size=order.world_size)
+            for local, rank in enumerate(order.ranks)
+        ]
+        group: Any = worker_group  # torch's annotations know these as None only
+        group.store, group.group_rank, group.group_world_size = self._supervisor.store, order.node, order.nodes
+        group.master_addr, group.master_port = spec.master_addr or "127.0.0.1", spec.master_port or 0
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        if self._order is not None:
+            return self._take_over(worker_group, self._order)
         ids = super()._start_workers(worker_group)
         if self._prepared and isinstance(self._pcontext, SubprocessContext):
             ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
-            self._supervisor.begin(self._pcontext, ranks, self._make_store)
+            self._supervisor.begin(self._pcontext, ranks, self._make_store, (worker_group.group_world_size or 1) > 1)
         return ids
+
+    def _take_over(self, worker_group: WorkerGroup, order: commands.TakeOver) -> dict[int, Any]:
+        """torch makes everything but the processes, which the agent starts as replacements."""
+        original = multiprocessing.SubprocessContext
+        multiprocessing.SubprocessContext = _Adopted  # type: ignore[misc]
+        try:
+            ids = super()._start_workers(worker_group)
+        finally:
+            multiprocessing.SubprocessContext = original  # type: ignore[misc]
+        if not self._prepared:
+            raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
+        self._supervisor.take_over(order, self._pcontext)
+        return ids
+
+    def _exit_barrier(self) -> None:
+        """torch waits at a store on node 0, which may be gone, for nodes that may have been replaced; the manager knows them all."""
+        if (self._worker_group.group_world_size or 1) > 1 and self._supervisor.protecting:
+            self._supervisor.farewell(self._exit_barrier_timeout)
+        else:
+            super()._exit_barrier()
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         verdict = self._supervisor.verdict()
@@ -157,6 +198,12 @@ class TaskdElasticAgent(LocalElasticAgent):
     def run(self, role: str = "default_role") -> RunResult:
         ok, why = False, ""
         try:
+            if settings.standby(os.environ):
+                log.info("standby: waiting for a node to take over")
+                self._order = self._supervisor.stand_by(self._worker_group.spec.local_world_size, self._make_store)
+                if self._order is None:
+                    return RunResult(state=WorkerState.SUCCEEDED)
+                self._epoch = self._order.epoch - 1
             result = super().run(role)
             ok = not result.is_failed()
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
@@ -169,6 +216,13 @@ class TaskdElasticAgent(LocalElasticAgent):
             raise
         finally:
             self._supervisor.close(ok, why)
+
+
+class _Adopted(SubprocessContext):
+    """torch's bookkeeping of processes that it does not start itself."""
+
+    def _start(self) -> None:
+        self.subprocess_handlers = {local: Handler(Ordered(), local) for local in range(self.nprocs)}  # type: ignore[misc]
 
 
 def install() -> None:

@@ -53,6 +53,16 @@ class Forked:
                 os.kill(self.pid, number)
 
 
+class Ordered(Forked):
+    """Stands for a rank that has been ordered and not been started yet."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def send_signal(self, number: int) -> None:
+        self.end(-number)
+
+
 class Handler:
     """Stands where torch keeps a SubprocessHandler."""
 
@@ -60,6 +70,9 @@ class Handler:
         self.proc, self.local_rank_id = proc, local_rank
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
+        if self.proc.pid == 0:  # not a process: the number would name our own group
+            self.proc.send_signal(death_sig or signal.SIGTERM)
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 

@@ -28,6 +28,7 @@ from taskd.agent import shared_memory
 from taskd.agent.attention import Attention
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
 from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.records import PIPE, Records, put_back
 from taskd.agent.replacements import Order, Replacements
 from taskd.agent.watchdog import TRAINING, Limits, Watchdog
 from taskd.core import commands, events
@@ -40,6 +41,7 @@ log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
 BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
+FETCH = 20.0  # seconds that the records of a node may take to come, 10 kB a rank; the manager gives this node up after 30
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
 
@@ -56,7 +58,13 @@ class Supervisor:
     """See the module docstring. Public methods are called by the launcher's thread."""
 
     def __init__(
-        self, address: Callable[[], tuple[str, int]], keys: Keys, job: str, manager_wait: float, preload: bool, limits: Limits
+        self,
+        address: Callable[[], tuple[str, int]],
+        keys: Keys,
+        job: str,
+        manager_wait: float,
+        preload: bool,
+        limits: Limits,
     ) -> None:
         self._address, self._keys, self._job, self._manager_wait, self._preload = address, keys, job, manager_wait, preload
         self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"
@@ -72,11 +80,16 @@ class Supervisor:
         self._link: Link | None = None
         self._replacements = Replacements(self._started, self._forked_ended)
         self._attention = Attention(self._tell, self._call, Watchdog(limits))
-        self._store: Any = None
+        self.store: Any = None
         self._store_address = ("", 0)
+        self._records: Records | None = None
+        self._orders: queue.SimpleQueue[commands.TakeOver | None] = queue.SimpleQueue()  # to a standby; None: there will be none
+        self._room: int | None = None  # a standby: how many ranks it can run
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
+        self._left = False  # the manager has been told that this node has ended well
+        self._over = threading.Event()  # the job is, or nobody can tell any more
         self._closing = False
         self._running = False
         self._thread = threading.Thread(target=self._loop, name="taskd-agent", daemon=True)
@@ -100,34 +113,97 @@ class Supervisor:
                 TASKD_LOCAL_RANK=str(local),
                 TASKD_INCARNATION="0",
             )
-            if self._preload:
-                present = os.environ.get("LD_PRELOAD", "")
-                ours = library_path()
-                environment["LD_PRELOAD"] = present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)
+            environment.update(self._preloading())
         self._pipes = {local: stacks.pipe(directory, local) for local in environments}
+        os.mkfifo(directory / PIPE, 0o600)
         self._next = Epoch(number, directory, page)
 
-    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]]) -> None:
-        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once."""
+    def _preloading(self) -> dict[str, str]:
+        """What makes a process start with libtaskd."""
+        present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
+        if not self._preload:
+            return {}
+        return {"LD_PRELOAD": present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)}
+
+    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
+        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `several`: there are
+        other nodes, which can keep records."""
         epoch = self._next
         self.context = context
         for local, handler in context.subprocess_handlers.items():
             epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self._pipes[local])
-        if self._store is None:
-            self._store, self._store_address = store()
+        self._listen(store, several)
         self._replacements.warm_up({**os.environ, **context.envs[0]})
-        if self._link is None:
-            self._link = Link(self._address(), self._keys, self._job, self.node)
+        self._connect(self.node)
         with self._lock:
             self._epoch, self._verdict = epoch, None
+        self._call(lambda: self._begun(epoch))
+
+    def _listen(self, store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
+        """What other nodes reach here: the store, and the place for their records."""
+        if self.store is None:
+            self.store, self._store_address = store()
+            if several:
+                self._records = Records(self._store_address[0], self._keys, self._job)
+
+    def _connect(self, node: int) -> None:
+        if self._link is None:
+            self._link = Link(self._address(), self._keys, self._job, node)
         if not self._running:
             self._running = True
             self._thread.start()
-        self._call(lambda: self._begun(epoch))
 
     def _begun(self, epoch: Epoch) -> None:
         self._attention.begin(epoch)
+        if self._records is not None:
+            self._records.begin(self.node, epoch)
         self._announce()
+
+    # -- a standby ---------------------------------------------------------------------------------------------------------------
+
+    def stand_by(self, ranks: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> commands.TakeOver | None:
+        """Wait for a node to take over, with a zygote that is warm; None when the job ends without. `ranks`: how many it can run."""
+        self._room = ranks
+        self._listen(store, several=True)
+        self._replacements.warm_up({**os.environ, **self._preloading()})
+        self._connect(messages.STANDBY)
+        self._call(self._announce)
+        order = self._orders.get()
+        self._room = None
+        return order
+
+    def take_over(self, order: commands.TakeOver, context: Any) -> None:
+        """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
+        epoch, link = self._next, self._link
+        assert link is not None and self._records is not None
+        self.context = context
+        epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
+        for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
+            epoch.ranks[local] = Rank(number, local, None, None, self._pipes[local], incarnation - 1, joined=True)
+        epoch.page.pause(order.pause)
+        if order.records[1]:
+            answer: queue.SimpleQueue[list[messages.Keep] | None] = queue.SimpleQueue()
+            self._records.fetch(order.node, order.records, answer.put)
+            try:
+                found = answer.get(timeout=FETCH)
+            except queue.Empty:
+                found = None
+            if found is None:
+                log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
+            put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+        left = tuple(vault.left_behind(epoch.directory, r.local) for r in epoch.ranks.values())
+        with self._lock:
+            self._epoch, self._verdict = epoch, None
+        self._call(lambda: self._taken(epoch, order, left))
+
+    def _taken(self, epoch: Epoch, order: commands.TakeOver, left: tuple[events.Position | None, ...]) -> None:
+        assert self._link is not None and self._records is not None
+        self._attention.begin(epoch)
+        self._records.begin(self.node, epoch)
+        self._link.node = order.node
+        self._tell(events.NodeTaken(order.node, self._link.incarnation, self._store_address, self._records.address, left))
+        for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
+            self._replace(epoch, rank, incarnation)
 
     def verdict(self) -> Verdict:
         """What the launcher shall make of its processes now."""
@@ -139,6 +215,11 @@ class Supervisor:
             if epoch is None or not epoch.protected:
                 return Verdict("native")
             return Verdict("native" if all(r.over == "ended well" for r in epoch.ranks.values()) else "hold")
+
+    @property
+    def protecting(self) -> bool:
+        """Whether this node's ranks are protected by a manager."""
+        return self._epoch is not None and self._epoch.protected
 
     def dead(self) -> list[Rank]:
         """Ranks whose process has failed, for the launcher's report."""
@@ -152,6 +233,13 @@ class Supervisor:
                 self._old = self._epoch
             self._epoch = None
 
+    def farewell(self, limit: float) -> None:
+        """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes' have, or the manager is gone."""
+        self._left = True
+        self._call(lambda: self._tell(events.AgentLeft(self.node, True)))
+        if not self._over.wait(limit):
+            log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
+
     def close(self, ok: bool, why: str) -> None:
         """The launcher leaves. Idempotent."""
         if self._closing:
@@ -159,9 +247,12 @@ class Supervisor:
         self._closing = True
         self.stopping()
         if self._running:
-            self._call(lambda: self._tell(events.AgentLeft(self.node, ok, why[:500])))
+            if self._room is None and not self._left:
+                self._call(lambda: self._tell(events.AgentLeft(self.node, ok, why[:500])))
             self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
         self._replacements.close()
+        if self._records is not None:
+            self._records.close()
         self._drop_epoch()
         self._listener.close()
 
@@ -257,6 +348,8 @@ class Supervisor:
     def _mind_manager(self, epoch: Epoch, link: Link, now: float) -> None:
         """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
         were to be protected train without."""
+        if self._left and not link.connected:
+            self._over.set()
         waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase == core.PAUSED]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
@@ -393,6 +486,15 @@ class Supervisor:
         epoch = self._epoch
         if isinstance(order, messages.Who):
             self._announce()
+        elif isinstance(order, commands.Fence):
+            self._fenced(order)
+        elif isinstance(order, commands.TakeOver):
+            if self._room is not None and self._link is not None and order.agent == self._link.incarnation:
+                self._orders.put(order)
+        elif isinstance(order, commands.End):
+            self._over.set()
+            if self._room is not None:
+                self._orders.put(None)
         elif isinstance(order, messages.Refused):
             if epoch is not None:
                 self._leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
@@ -416,6 +518,9 @@ class Supervisor:
             self._tell_ranks(epoch, order)
         elif isinstance(order, messages.Inject):
             self._attention.inject(epoch, order)
+        elif isinstance(order, commands.KeepRecords):
+            if order.node == self.node and self._records is not None:
+                self._records.keep_at(order.at)
         elif isinstance(order, (commands.Replace, commands.Kill)):
             rank = epoch.find(order.rank)
             if rank is None:
@@ -433,6 +538,19 @@ class Supervisor:
                 self._decide(Verdict("restart", order.reason))
         elif isinstance(order, commands.GiveUp):
             self._decide(Verdict("give up", order.reason))
+
+    def _fenced(self, order: commands.Fence) -> None:
+        """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
+        if self._link is None or order.agent != self._link.incarnation:
+            return
+        if self._room is not None:
+            self._orders.put(None)
+        reason = f"this node has been replaced: {order.reason}"
+        if self._verdict is None or self._verdict.what != "give up":
+            self._decide(Verdict("give up", reason))
+        for rank in self._epoch.ranks.values() if self._epoch else ():
+            if rank.over is None:
+                self._kill(rank)
 
     def _decide(self, verdict: Verdict) -> None:
         log.error("%s: %s", verdict.what, verdict.reason)
@@ -515,6 +633,10 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Everything a manager has to know about this node."""
+        assert self._link is not None
+        if self._room is not None:
+            assert self._records is not None
+            self._tell(events.StandbyJoined(self._link.incarnation, self._room, self._records.address))
         epoch = self._epoch
         if epoch is None:
             return
@@ -534,6 +656,8 @@ class Supervisor:
                 left=tuple(r.left for r in ranks if r.failed),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
+                agent=self._link.incarnation,
+                records=self._records.address if self._records is not None else ("", 0),
             )
         )
 

@@ -30,9 +30,10 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601.")
+@click.option("--standby", is_flag=True, help="Wait for a node of the job that is lost, and take its place (TASKD_STANDBY).")
 @click.option("--log-path", type=click.Path(file_okay=False), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.")
 @click.argument("torchrun", nargs=-1, type=click.UNPROCESSED)
-def command(recover_strategy: str | None, port: int | None, log_path: str | None, torchrun: tuple[str, ...]) -> None:
+def command(recover_strategy: str | None, port: int | None, standby: bool, log_path: str | None, torchrun: tuple[str, ...]) -> None:
     """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by taskd.
 
     taskd's own options come first: taskd run --recover-strategy retry,recover-in-place --nproc_per_node 4 train.py
@@ -40,6 +41,8 @@ def command(recover_strategy: str | None, port: int | None, log_path: str | None
     for name, value in (("TASKD_RECOVER_STRATEGY", recover_strategy), ("TASKD_PORT", port), ("TASKD_LOG_PATH", log_path)):
         if value is not None:
             os.environ[name] = str(value)
+    if standby:
+        os.environ["TASKD_STANDBY"] = "on"
     try:
         settings.read()
     except settings.BadSetting as error:
@@ -74,7 +77,7 @@ def command(recover_strategy: str | None, port: int | None, log_path: str | None
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
     """A manager on node 0 unless one of this job answers already."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
-    if os.environ.get("TASKD_MANAGER_ADDR") or (nodes > 1 and int(arguments.node_rank) != 0):
+    if settings.standby(os.environ) or os.environ.get("TASKD_MANAGER_ADDR") or (nodes > 1 and int(arguments.node_rank) != 0):
         return None
     host, port = settings.bind_address(os.environ), settings.port(os.environ)
     if nodes > 1 and not os.environ.get("POD_IP"):

@@ -37,12 +37,14 @@ class Kill:
 @dataclass(frozen=True)
 class TakeOver:
     """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not ("", 0), and starts `ranks` as
-    processes number `incarnations`. `epoch`, `generation` and `pause`: see AgentJoined."""
+    processes number `incarnations` in a job of `nodes` nodes and `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined."""
 
     agent: str
     node: int
     ranks: tuple[int, ...]
     incarnations: tuple[int, ...]
+    nodes: int
+    world_size: int
     epoch: int
     generation: int
     pause: int

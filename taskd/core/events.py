@@ -50,10 +50,12 @@ class AgentLost:
 
 @dataclass(frozen=True)
 class StandbyJoined:
-    """An agent without a node waits to take one over. `agent` names its process, `ranks` is how many it can run."""
+    """An agent without a node waits to take one over. `agent` names its process, `ranks` is how many it can run; `records`: see
+    AgentJoined."""
 
     agent: str
     ranks: int
+    records: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)

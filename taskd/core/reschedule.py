@@ -37,10 +37,15 @@ class Reschedule:
 
     def give_up(self, number: int, why: str) -> None:
         """A node that is heard, and is not used any more."""
-        node = self._job.topology.nodes[number]
         self.lose(number)
         self._job.note(f"node {number} is given up: {why}")
-        self._job.say(c.Fence(node.agent, number, why))
+        self._fence(number, why)
+
+    def _fence(self, number: int, why: str) -> None:
+        node = self._job.topology.nodes[number]
+        if node.agent:
+            self._job.say(c.Fence(node.agent, number, why))
+        node.agent = ""
 
     def assign(self, incident: Incident) -> None:
         """A standby for every lost node, as far as there are any."""
@@ -65,10 +70,20 @@ class Reschedule:
             keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
             records = keeper.records if keeper is not None and keeper.living else ("", 0)
             incarnations = tuple(self._job.ranks[r].incarnation for r in node.ranks)
-            self._job.say(c.Fence(node.agent, number, reason))
+            self._fence(number, reason)
             self._job.say(
                 c.TakeOver(
-                    agent, number, node.ranks, incarnations, node.epoch + 1, self._job.generation, self._job.pause, records, reason
+                    agent=agent,
+                    node=number,
+                    ranks=node.ranks,
+                    incarnations=incarnations,
+                    nodes=len(topology.nodes),
+                    world_size=topology.world_size,
+                    epoch=node.epoch + 1,
+                    generation=self._job.generation,
+                    pause=self._job.pause,
+                    records=records,
+                    reason=reason,
                 )
             )
 

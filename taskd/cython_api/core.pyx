@@ -79,6 +79,9 @@ cdef extern from "libtaskd.h" nogil:
     uint64_t taskd_hold_step()
     int taskd_started(uint64_t step)
     int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
+    int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms)
+    int taskd_page_copying(taskd_page *page, int on)
+    int taskd_page_copied(taskd_page *page, uint32_t slot, uint64_t number)
     uint32_t taskd_pause_number()
     int taskd_wait_pause(uint32_t era, int timeout_ms)
     int taskd_sockets_begin(uint32_t era)
@@ -313,6 +316,16 @@ cdef class Page:
         self.use(0)
         taskd_page_hold(self.page, TASKD_NO_HOLD if step is None else step)
 
+    def copying(self, on):
+        """Whether another node keeps copies of the ranks' records; where it does, each rank waits for its own."""
+        self.use(0)
+        taskd_page_copying(self.page, bool(on))
+
+    def copied(self, slot, uint64_t number):
+        """Another node has a copy of record `number` of the rank in `slot`."""
+        self.use(slot)
+        taskd_page_copied(self.page, slot, number)
+
     def bell(self):
         """A number that changes whenever a rank loses a page. Read it before `read` and pass it to `wait_bell`."""
         self.use(0)
@@ -447,6 +460,20 @@ def wait_started(uint64_t step, uint32_t era, timeout_ms=-1):
             PyErr_CheckSignals()
     if rc < 0:
         raise failure(rc, f"start of step {step} by all ranks of this node, {timeout_ms} ms")
+    return rc == 0
+
+
+def wait_copied(uint64_t number, uint32_t era):
+    """Wait until another node has a copy of this rank's record `number`, or nobody keeps copies: True. False as soon as a pause newer
+    than `era` is asked for."""
+    cdef int rc = taskd_wait_copied(number, era, 0)
+    cdef int part = slice_of(None)
+    while rc == -ETIMEDOUT:
+        with nogil:
+            rc = taskd_wait_copied(number, era, part)
+        PyErr_CheckSignals()
+    if rc < 0:
+        raise failure(rc, f"copy of record {number}")
     return rc == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from taskd.manager.gate import DOMAIN
+from taskd.protocol.gate import DOMAIN
 from taskd.protocol.keys import Keys
 from taskd.protocol.messages import MAX_BYTES
 from taskd.settings import BadSetting
@@ -20,8 +20,10 @@ class PortInUse(OSError):
         super().__init__(f"port {port} on {host} is in use: {remedy}")
 
 
-def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys) -> zmq.Socket[Any]:
+def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1) -> zmq.Socket[Any]:
     """A ROUTER on host:port for holders of the client key. Raises PortInUse and BadSetting."""
+    # ms; a connection that is cut is noticed within three of them: 1.2 s, and 3 s where the pings would cost a core
+    beat = 400 if nodes <= 1000 else 1000
     router: zmq.Socket[Any] = context.socket(zmq.ROUTER)
     options: dict[int, int | bytes] = {
         zmq.LINGER: 0,
@@ -29,8 +31,8 @@ def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys) -> zmq.S
         zmq.BACKLOG: 8192,  # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
         zmq.MAXMSGSIZE: MAX_BYTES,
         zmq.HANDSHAKE_IVL: 5000,  # half-open connections of strangers are closed after that; 30 s is the default
-        zmq.HEARTBEAT_IVL: 1000,  # with the time-out: a connection that is cut is noticed within 3-4 s
-        zmq.HEARTBEAT_TIMEOUT: 3000,
+        zmq.HEARTBEAT_IVL: beat,
+        zmq.HEARTBEAT_TIMEOUT: 2 * beat,
         zmq.IPV6: int(":" in host),
         zmq.CURVE_SERVER: 1,
         zmq.CURVE_SECRETKEY: keys.server_secret,

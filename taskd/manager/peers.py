@@ -37,12 +37,17 @@ class Dropped(ValueError):
 
 @dataclass
 class Peer:
+    """An agent. `node` is STANDBY for one without a node. `records`: where it listens for other agents; `line`: the descriptor of its
+    connection here."""
+
     node: int
     incarnation: str
     route: bytes
     ranks: tuple[int, ...]
     seq: int
     heard: float
+    records: tuple[str, int] = ("", 0)
+    line: int = -1
     backlog: deque[bytes] = field(default_factory=lambda: deque(maxlen=BACKLOG))
 
 
@@ -106,6 +111,8 @@ def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:
         if not ranks.issuperset((*event.joined, *event.waiting, *event.dead))
         else f"store port {event.store[1]}, allowed is 0 to 65535"
         if not 0 <= event.store[1] <= 65535 or len(event.store[0]) > 255
+        else f"records port {event.records[1]}, allowed is 0 to 65535"
+        if not 0 <= event.records[1] <= 65535 or len(event.records[0]) > 255
         else "a negative epoch, generation, pause or incarnation"
         if min((event.epoch, event.generation, event.pause, *event.incarnations)) < 0
         else ""
@@ -127,3 +134,9 @@ def check_event(message: Any, peer: Peer) -> None:
             raise Dropped("foreign rank", detail)
     else:
         raise Dropped("direction", f"node {peer.node} sent {name}, which is not for the manager")
+
+
+def check_agent(name: str, envelope: m.Envelope) -> None:
+    """Raises Dropped for an agent that speaks in another's name."""
+    if name != envelope.incarnation:
+        raise Dropped("another's name", f"agent {envelope.incarnation[:8]} sent a message of agent {name[:8]}")

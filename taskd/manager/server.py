@@ -17,26 +17,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
 from taskd.manager.endpoint import allow_files, listen
-from taskd.manager.gate import Gate
 from taskd.manager.journal import Journal
+from taskd.manager.lookout import Lookout
 from taskd.manager.peers import Dropped, Drops, Peer
 from taskd.protocol import messages as m
+from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 
 REQUESTS = 1000  # of operators, that wait for an answer
+MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 TO_ALL = (
-    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll
+    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End
 )  # fmt: skip
-TO_OWNER = (c.Replace, c.Kill)
+TO_OWNER = (c.Replace, c.Kill, c.KeepRecords)
 
 log = logging.getLogger("taskd.manager")
 
@@ -46,6 +49,7 @@ class Limits:
     """In seconds."""
 
     silence: float = 10.0  # an agent says something each second; ZeroMQ's own heartbeats cut a dead connection after 3-4
+    probe: float = 0.25  # an agent whose connection has ended and whose machine does not answer; a healthy one does in a round trip
     look: float = 1.0  # how often silence is looked for
     first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
     next_warning: float = 300.0
@@ -86,6 +90,9 @@ class Server:
     def __post_init__(self) -> None:
         self.coordinator = Coordinator(self.settings)
         self.agents: dict[int, Peer] = {}
+        self.standbys: dict[str, Peer] = {}  # by the name of their process
+        self.fenced: dict[str, c.Fence] = {}  # by the name of the process
+        self._lookout = Lookout(self.limits.probe)
         self.drops = Drops()
         self.outcome: Outcome | None = None
         self._parked: dict[int, _Parked] = {}
@@ -108,12 +115,13 @@ class Server:
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1 if self.settings.nodes <= 1000 else 2)
         try:
             self._gate = Gate(self._context, self.keys.client_public, self._refused_key)
-            self._router = listen(self._context, self.host, self.port, self.keys)
+            self._router = listen(self._context, self.host, self.port, self.keys, self.settings.nodes)
+            self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         except BaseException:
             self._context.destroy(linger=0)
             raise
         self._poller = zmq.Poller()
-        for source in (self._router, self._gate.socket, self._wake.fileno()):
+        for source in (self._router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
@@ -128,6 +136,8 @@ class Server:
             while self.outcome is None:
                 now = self._turn(now)
         finally:
+            self._lookout.close()
+            self._router.disable_monitor()
             # agents must still get the last command (why the job ends), so the sockets may linger for a moment
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
@@ -147,12 +157,12 @@ class Server:
         start = self.clock()
         due = self._due()
         timeout = max(0.0, due - start)
-        ready = dict(self._poller.poll(math.ceil(timeout * 1000)))
+        ready = self._poll(timeout)
         now = self.clock()
         late = max(start - before, now - start - timeout)
         if late > self.limits.stall:
             log.warning("the manager was stopped for %.1f s; silence in that time does not count", late)
-            for peer in self.agents.values():
+            for peer in (*self.agents.values(), *self.standbys.values()):
                 peer.heard += late
             self._tick_floor = now + self.limits.stall  # what was sent meanwhile is heard before deadlines are judged
         if self._gate.socket in ready:
@@ -161,13 +171,43 @@ class Server:
             self.outcome = Outcome(None, self._stopped)
             return now
         emptied = self._drain(now)
+        if self._monitor in ready:
+            self._connections(now)
+        for who, why in self._lookout.look(now):
+            self._gone(str(who), why, now)
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
             self._timers(now, emptied)
         return now
 
+    def _poll(self, timeout: float) -> dict[Any, int]:
+        probes = self._lookout.wanted
+        for line, writing in probes:
+            self._poller.register(line, zmq.POLLOUT if writing else zmq.POLLIN)
+        try:
+            return dict(self._poller.poll(math.ceil(timeout * 1000)))
+        finally:
+            for line, _ in probes:
+                self._poller.unregister(line)
+
+    def _connections(self, now: float) -> None:
+        """Connections have ended: whoever's it was has gone, or will be back."""
+        while self._monitor.poll(0):
+            line = recv_monitor_message(self._monitor)["value"]
+            for peer in (*self.agents.values(), *self.standbys.values()):
+                if peer.line == line:
+                    peer.line = -1
+                    if peer.records[1] and (why := self._lookout.ask(peer.incarnation, peer.records, now)):
+                        self._gone(peer.incarnation, why, now)
+
+    def _gone(self, agent: str, why: str, now: float) -> None:
+        """The lookout has found out that an agent is gone."""
+        for peer in (*self.agents.values(), *self.standbys.values()):
+            if peer.incarnation == agent and peer.line < 0:
+                self._lose(peer, why, now)
+
     def _due(self) -> float:
         deadline = self.coordinator.deadline()
-        due = min(self._next_look, self._next_warning)
+        due = min(self._next_look, self._next_warning, self._lookout.due or math.inf)
         # the floor: were a deadline to stay in the past after its Tick, the loop would spin
         return due if deadline is None else min(due, max(deadline, self._tick_floor))
 
@@ -176,7 +216,9 @@ class Server:
         for _ in range(BATCH):
             if not int(self._router.getsockopt(_EVENTS)) & _POLLIN:  # asked, because an exception per turn costs 30 us
                 return True
-            frames = self._router.recv_multipart(_NOBLOCK)
+            first = self._router.recv(_NOBLOCK, copy=False)
+            frames = [first.bytes, *self._router.recv_multipart(_NOBLOCK)] if first.more else [first.bytes]
+            self._line = first
             try:
                 self._take(frames, now)
             except Dropped as reason:
@@ -197,7 +239,7 @@ class Server:
             self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
         if now >= self._next_look:
             self._next_look = now + self.limits.look
-            for peer in list(self.agents.values()) if emptied else ():
+            for peer in (*self.agents.values(), *self.standbys.values()) if emptied else ():
                 if now - peer.heard > self.limits.silence:
                     self._safely(self._lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
             for node in list(self._parked):
@@ -219,9 +261,18 @@ class Server:
         route, data = frames
         envelope = peers.unseal(data)
         peers.check_envelope(envelope, self.job)
+        if (fence := self.fenced.get(envelope.incarnation)) is not None:
+            self._turn_away(route, fence, now)
+            raise Dropped("fenced", f"agent {envelope.incarnation[:8]}: {fence.reason}")
         message = peers.decode(envelope.body)
         if envelope.sender == m.OPERATOR:
             self._operate(route, message, now)
+            return
+        if envelope.sender == m.STANDBY:
+            self._stand_by(route, envelope, message, now)
+            return
+        if isinstance(message, e.NodeTaken):
+            self._node_taken(route, envelope, message, now)
             return
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
@@ -239,7 +290,7 @@ class Server:
                     self._answer(c.Answer(message.request, message.ok, message.text))
                     return
                 self._feed(message, now)
-                if isinstance(message, e.AgentLeft):
+                if isinstance(message, e.AgentLeft) and not message.ok:  # one that has ended well waits for the others
                     self.agents.pop(peer.node, None)
         elif isinstance(message, e.AgentJoined):
             self._register(route, envelope, message, now)
@@ -251,6 +302,9 @@ class Server:
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
+        if moved or peer.line < 0:
+            peer.line = self._descriptor()
+            self._lookout.forget(peer.incarnation)
         peer.seq, peer.heard = envelope.seq, now
         while peer.backlog and self._put(peer.route, peer.backlog[0]):
             peer.backlog.popleft()
@@ -272,6 +326,10 @@ class Server:
         before = self.coordinator.job.topology.nodes.get(event.node)
         commands = self.coordinator.step(event, now)
         entry = self.coordinator.job.topology.nodes.get(event.node)
+        if any(isinstance(command, c.Fence) and command.agent == envelope.incarnation for command in commands):
+            self._carry_out(commands, now)
+            self._turn_away(route, self.fenced[envelope.incarnation], now)
+            return
         if entry is None or (entry.ranks, entry.store, entry.epoch) != (event.ranks, event.store, event.epoch):
             why_not = next((command.text for command in commands if isinstance(command, c.Note)), "the job is over")
             log.warning("node %d is refused: %s", event.node, why_not)
@@ -280,7 +338,8 @@ class Server:
         if peer is None:
             log.info("node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch)
             peer = self.agents[event.node] = Peer(event.node, envelope.incarnation, route, event.ranks, envelope.seq, now)
-        peer.ranks = event.ranks
+            peer.line = self._descriptor()
+        peer.ranks, peer.records = event.ranks, event.records
         self._asked.pop(route, None)
         self._seen.add(event.node)
         self._carry_out(commands, now)
@@ -308,6 +367,54 @@ class Server:
             reason = f"node {node} has a living agent already: give each node another --node_rank, or end the other one"
             log.warning("a second agent was refused: %s", reason)
             self._reply(parked.route, m.Refused(reason))
+
+    def _stand_by(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
+        """What an agent without a node says."""
+        peer = self.standbys.get(envelope.incarnation)
+        if peer is not None:
+            moved = self._hear(peer, envelope, route, now)
+            if moved and not isinstance(message, e.StandbyJoined):
+                self._send(peer, m.Who())
+        if isinstance(message, e.StandbyJoined):
+            peers.check_agent(message.agent, envelope)
+            if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
+                raise Dropped("registration", f"a standby for {message.ranks} ranks")
+            if peer is None:
+                log.info("standby %s has registered, for up to %d ranks", message.agent[:8], message.ranks)
+                peer = self.standbys[message.agent] = Peer(m.STANDBY, message.agent, route, (), envelope.seq, now)
+                peer.line = self._descriptor()
+            peer.records = message.records
+            self._asked.pop(route, None)
+            self._feed(message, now)
+        elif peer is None:
+            self._ask(route, now)
+        elif not isinstance(message, m.Heartbeat):
+            raise Dropped("direction", f"a standby sent {type(message).__name__}")
+
+    def _node_taken(self, route: bytes, envelope: m.Envelope, event: e.NodeTaken, now: float) -> None:
+        """A standby is a node from here on."""
+        peers.check_agent(event.agent, envelope)
+        standby = self.standbys.get(event.agent)
+        node = self.coordinator.job.topology.nodes.get(event.node)
+        if standby is None or node is None or envelope.sender != event.node:
+            raise Dropped("registration", f"agent {event.agent[:8]} has taken node {event.node}, and is no standby")
+        self._hear(standby, envelope, route, now)
+        commands = self.coordinator.step(event, now)
+        if node.agent == event.agent or self.coordinator.job.topology.nodes[event.node].agent == event.agent:
+            del self.standbys[event.agent]
+            standby.node, standby.ranks, standby.records = event.node, node.ranks, event.records
+            self.agents[event.node] = standby
+        self._carry_out(commands, now)
+
+    def _descriptor(self) -> int:
+        """Of the connection that the message at hand has come by."""
+        return int(self._line.get(zmq.SRCFD))
+
+    def _turn_away(self, route: bytes, fence: c.Fence, now: float) -> None:
+        """A fenced agent is told so; once a second, however much it says."""
+        if now - self._asked.get(route, float("-inf")) >= 1.0:
+            self._asked[route] = now
+            self._reply(route, fence)
 
     def _ask(self, route: bytes, now: float) -> None:
         """A stranger is asked who it is; once a second, however much it has in the queue."""
@@ -349,6 +456,12 @@ class Server:
     # -- the coordinator -----------------------------------------------------------------------------------------------------
 
     def _lose(self, peer: Peer, why: str, now: float) -> None:
+        self._lookout.forget(peer.incarnation)
+        if peer.node == m.STANDBY:
+            log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
+            self.standbys.pop(peer.incarnation, None)
+            self._feed(e.StandbyLost(peer.incarnation, why), now)
+            return
         log.warning("node %d is lost: %s", peer.node, why)
         self.agents.pop(peer.node, None)
         self._feed(e.AgentLost(peer.node, why), now)
@@ -373,14 +486,25 @@ class Server:
                 data = self._seal(command)
                 for peer in self.agents.values():
                     self._deliver(peer, data)
+                for peer in self.standbys.values() if isinstance(command, c.End) else ():
+                    self._deliver(peer, data)
+                if isinstance(command, c.End):
+                    self._end(command)
             elif isinstance(command, TO_OWNER):
                 log.info("%s", command)
-                node = self.coordinator.job.topology.node_of(command.rank)
+                topology = self.coordinator.job.topology
+                node = command.node if isinstance(command, c.KeepRecords) else topology.node_of(command.rank)
                 owner = None if node is None else self.agents.get(node)
                 if owner is None:
-                    log.warning("%s of rank %d reaches nobody: its node has no agent", type(command).__name__, command.rank)
+                    log.warning("%s reaches nobody: its node has no agent", command)
                 else:
                     self._send(owner, command)
+            elif isinstance(command, c.TakeOver):
+                log.info("%s", command)
+                if (heir := self.standbys.get(command.agent)) is not None:
+                    self._send(heir, command)
+            elif isinstance(command, c.Fence):
+                self._fence(command)
             elif isinstance(command, c.Answer):
                 self._answer(command)
             elif isinstance(command, c.Note):
@@ -388,12 +512,24 @@ class Server:
             elif isinstance(command, c.Closed):
                 log.info("%s", command)
                 self.journal.closed(command, now)
-            elif isinstance(command, c.End):
-                (log.info if command.ok else log.error)("the job is over: %s", command.reason)
-                self.journal.end(command.ok, command.reason)
-                self.outcome = Outcome(command.ok, command.reason)
-                for request in list(self._operators):
-                    self._answer(c.Answer(request, False, f"the job is over: {command.reason}"))
+
+    def _end(self, command: c.End) -> None:
+        (log.info if command.ok else log.error)("the job is over: %s", command.reason)
+        self.journal.end(command.ok, command.reason)
+        self.outcome = Outcome(command.ok, command.reason)
+        for request in list(self._operators):
+            self._answer(c.Answer(request, False, f"the job is over: {command.reason}"))
+
+    def _fence(self, command: c.Fence) -> None:
+        """From here on nothing that this process says is heard."""
+        log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
+        self.fenced[command.agent] = command
+        peer = self.agents.get(command.node)
+        if peer is not None and peer.incarnation == command.agent:
+            self._send(peer, command)
+            del self.agents[command.node]
+        elif (standby := self.standbys.pop(command.agent, None)) is not None:
+            self._send(standby, command)
 
     # -- messages out --------------------------------------------------------------------------------------------------------
 

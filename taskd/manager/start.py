@@ -16,7 +16,9 @@ from taskd.protocol import keys
 def make(config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None) -> Server:
     """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
     return Server(
-        settings=events.Settings(config.nodes, config.ranks_per_node, config.ladder),
+        settings=events.Settings(
+            config.nodes, config.ranks_per_node, config.ladder, reschedule=settings.reschedule_timeout(environ)
+        ),
         job=config.job,
         keys=keys.for_job(config.job, environ),
         host=host or settings.bind_address(environ),

@@ -19,8 +19,8 @@ class Link:
     """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
 
     def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int) -> None:
-        self.address, self._job, self._node = address, job, node
-        self._incarnation = uuid.uuid4().hex
+        self.address, self._job, self.node = address, job, node
+        self.incarnation = uuid.uuid4().hex  # names this process to the manager
         self._seq = 0
         self.heard = False  # whether the manager has ever answered
         self.refused: str | None = None
@@ -56,7 +56,7 @@ class Link:
         """False when the queue is full: the manager has been away for long."""
         self._seq += 1
         body = messages.encode(message)
-        envelope = messages.Envelope(messages.VERSION, self._job, self._node, self._incarnation, self._seq, body)
+        envelope = messages.Envelope(messages.VERSION, self._job, self.node, self.incarnation, self._seq, body)
         try:
             self.socket.send(messages.seal(envelope), zmq.NOBLOCK)
         except zmq.Again:

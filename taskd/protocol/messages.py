@@ -102,9 +102,48 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """Agent to the agent that keeps its ranks' records: record number `number` of the rank's present process, for the start of `step`.
+    `anew`: all that was kept of the rank before is void."""
+
+    job: str
+    node: int
+    rank: int
+    number: int
+    step: int
+    kind: int
+    anew: bool
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The answer to Keep."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Agent to the agent that keeps records: all of those of `node`, as Keep messages, and a Fetched."""
+
+    job: str
+    node: int
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """How many Keep messages the answer to Fetch had."""
+
+    node: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Envelope:
-    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR for an operator; `incarnation` tells one
-    process of it from the next."""
+    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY; `incarnation` tells one process
+    of it from the next, and is the `agent` of events and commands."""
 
     version: int
     job: str
@@ -115,7 +154,8 @@ class Envelope:
 
 
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
-Own = Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected
+STANDBY = -3  # sender of an envelope from an agent that has no node yet
+Own = Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Keep | Kept | Fetch | Fetched
 Message = events.Event | commands.Command | Own
 
 
@@ -134,9 +174,9 @@ def encode(message: Any) -> bytes:
     return packed
 
 
-def decode(data: bytes) -> Any:
-    """The message in `data`. Raises BadMessage."""
-    raw = _unpack(data)
+def decode(data: bytes, limit: int = MAX_BYTES) -> Any:
+    """The message in `data`, of at most `limit` bytes. Raises BadMessage."""
+    raw = _unpack(data, limit)
     if not isinstance(raw, dict) or not isinstance(name := raw.pop("t", None), str) or name not in TYPES:
         raise BadMessage("not a map with a known type")
     return _build(TYPES[name], raw, name)
@@ -159,9 +199,9 @@ def unseal(data: bytes) -> Envelope:
     return typing.cast(Envelope, envelope)
 
 
-def _unpack(data: bytes) -> Any:
-    if len(data) > MAX_BYTES:
-        raise BadMessage(f"{len(data)} bytes, at most {MAX_BYTES} are taken")
+def _unpack(data: bytes, limit: int = MAX_BYTES) -> Any:
+    if len(data) > limit:
+        raise BadMessage(f"{len(data)} bytes, at most {limit} are taken")
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises a dozen kinds, and StackError, for hostile input

@@ -26,6 +26,7 @@ from taskd.worker import buckets
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
+from taskd.worker.copies import Copies
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
@@ -71,6 +72,7 @@ class Conversation:
     state: TrainingState
     stripes: Stripes | None
     entries: Entries
+    copies: Copies
     random: RandomState
     device: Device
     era: int = 0  # number of the pause that the present communicators were built in

@@ -216,6 +216,8 @@ class Job:
             line.stripes.write(step)
         if core.spoiled():
             return False
+        if not line.copies.wait(line.era):
+            return False
         self._versions = state.versions()
         self._attempt += 1
         core.attempt(self._attempt)
@@ -429,6 +431,7 @@ class Job:
             "gradients": self._carried,
         }
         line.entries.write(step, kind, pickle.dumps(entry, 5))
+        line.copies.wrote(step, kind)
 
     def _lay_out(self) -> None:
         line = self._line
@@ -511,6 +514,7 @@ class Job:
         record = (random, state.settings(), gather(state.private))
         self._write(self.step, PASS_END, record, random, None)
         core.progress(self.step, core.PAUSED)
+        line.copies.wait(line.era)
         line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
         outcome = line.hold(self._position, release=self.step)
         if isinstance(outcome, Resumed):

@@ -26,6 +26,7 @@ from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.conversation import Conversation, LeftAlone, scratch
+from taskd.worker.copies import Copies
 from taskd.worker.job import Job, gather
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState, UnsupportedState
@@ -64,6 +65,7 @@ def protect(objects: dict[str, Any]) -> Job:
         state=state,
         stripes=None if os.environ.get("TASKD_STRIPES") == "off" else Stripes(vault, local_rank, local_size),
         entries=Entries(vault, local_rank),
+        copies=Copies(vault, local_rank),
         random=RandomState(_device(state)),
         device=devices.of(_device(state)),
     )

@@ -12,6 +12,9 @@ A line at the left margin is an input; the lines indented below it are the expec
     node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead`
     node 1 leaves | node 1 leaves with an error: text
     node 1 is lost: text
+    standby S waits [ranks=2]                                without: as many as a node has
+    standby S is lost: text
+    standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
     WHO joined | ready | ended
     WHO died: cause @ POSITION                               without @: it left nothing behind
     WHO raised in step 5: text
@@ -134,6 +137,12 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Pause: lambda x: f"pause {x.pause}: {x.reason}",
     c.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
     c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}): {x.reason}",
+    c.TakeOver: lambda x: (
+        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation {x.generation}; ranks {ranks(x.ranks)}, "
+        f"incarnations {','.join(map(str, x.incarnations))}; records {f'at {x.records[0]}' if x.records[1] else 'nowhere'}): {x.reason}"
+    ),
+    c.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
+    c.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
     c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
     c.Restore: _restore,
     c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
@@ -210,7 +219,7 @@ class Play:
         everybody = list(self.coordinator.job.ranks)
         self.step(*(e.RankJoined(r) for r in everybody))
         said = self.step(*(e.RankRebuilt(r, 0, 1) for r in everybody))
-        return said[-1:]
+        return said[next(i for i, line in enumerate(said) if line.startswith("resume")) :]
 
     def new_manager(self, options: dict[str, str]) -> list[str]:
         assert self.settings is not None
@@ -258,11 +267,14 @@ class Play:
         assert self.settings is not None
         each, number = self.settings.ranks_per_node, int(node)
         given: dict[str, Any] = {"ranks": tuple(range(number * each, number * each + each)), "store": (f"node-{node}", 7000)}
+        given |= {"agent": f"agent-{node}", "records": (f"node-{node}", 8000)}
         for name, value in pairs(rest or "").items():
             if name == "left":
                 given[name] = tuple(position(p) for p in value.split("/"))
             elif name in ("epoch", "generation", "pause"):
                 given[name] = int(value)
+            elif name == "agent":
+                given[name] = value
             else:
                 given[name] = numbers(value)
         return self.step(e.AgentJoined(number, **given))
@@ -272,6 +284,20 @@ class Play:
 
     def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.AgentLost(int(node), why))
+
+    def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
+        assert self.settings is not None
+        return self.step(e.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node))))
+
+    def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
+        return self.step(e.StandbyLost(name, why))
+
+    def node_taken(self, options: dict[str, str], name: str, node: str, at: str) -> list[str]:
+        assert self.settings is not None
+        left = [None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none") for p in at.split("/")]
+        left = left * self.settings.ranks_per_node if len(left) == 1 else left
+        where = f"host-of-{name}"
+        return self.step(e.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left)))
 
     def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
         return self.step(e.StepsBegun(int(node), int(step)))
@@ -367,6 +393,9 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"node (?P<node>\d+) joins(?:: (?P<rest>.*))?", Play.node_joins),
     (r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?", Play.node_leaves),
     (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
+    (r"standby (?P<name>\w+) waits", Play.standby_waits),
+    (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
+    (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
     (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
     (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),

@@ -1,0 +1,291 @@
+"""Copies of the ranks' records on another node: what is a rank's own (random numbers, loader position, module buffers) and has no replica
+must outlive its node.
+
+A rank writes its record for the start of a step into shared memory and says so through a pipe; this thread sends it to the agent of
+another node, which the manager names, and lets the rank go into the step's first collective when that has it. So whoever has
+committed a step knows that every rank's record for its start is on two nodes. All agents listen for the records of others, and
+hand them to the agent that takes a lost node's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from taskd.agent.ranks import Epoch
+from taskd.protocol import messages
+from taskd.protocol.gate import DOMAIN, Gate
+from taskd.protocol.keys import Keys
+from taskd.vault import Entries
+
+log = logging.getLogger("taskd.agent")
+
+PIPE = "records"  # in the epoch's directory
+NOTE = struct.Struct("<IIQQ")  # local rank, kind, number of the record, step
+MAX_BYTES = 1 << 30  # of a record: module buffers are in it
+KEPT = 3  # records of a rank, as the rank itself keeps
+
+
+def listener(host: str, keys: Keys, context: zmq.Context[Any]) -> tuple[zmq.Socket[bytes], int]:
+    """A ROUTER on any port of `host` for holders of the client key, and the port."""
+    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    options: dict[int, int | bytes] = {
+        zmq.LINGER: 0,
+        zmq.MAXMSGSIZE: MAX_BYTES,
+        zmq.HANDSHAKE_IVL: 5000,
+        zmq.IPV6: int(":" in host),
+        zmq.CURVE_SERVER: 1,
+        zmq.CURVE_SECRETKEY: keys.server_secret,
+        zmq.ZAP_DOMAIN: DOMAIN,
+    }
+    for option, value in options.items():
+        router.setsockopt(option, value)
+    port = router.bind_to_random_port(f"tcp://{_bracketed(host)}")
+    return router, port
+
+
+class Records:
+    """`address` is where this agent takes others' records. Public methods may be called from any thread."""
+
+    def __init__(self, host: str, keys: Keys, job: str) -> None:
+        self._keys, self._job = keys, job
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._gate = Gate(self._context, keys.client_public, lambda address: log.warning("%s has another key", address))
+        self._router, port = listener(host, keys, self._context)
+        self.address = (host, port)
+        self._others: dict[int, dict[int, list[messages.Keep]]] = {}  # node -> rank -> what is kept of it, oldest first
+        self._out: zmq.Socket[bytes] | None = None  # to the agent that keeps ours
+        self._epoch: Epoch | None = None
+        self._node = 0
+        self._pipe = -1
+        self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
+        self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
+        self._fetching: dict[int, tuple[zmq.Socket[bytes], list[messages.Keep], Callable[[list[messages.Keep] | None], None]]] = {}
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="taskd-records", daemon=True)
+        self._thread.start()
+
+    # -- any thread --------------------------------------------------------------------------------------------------------------
+
+    def begin(self, node: int, epoch: Epoch) -> None:
+        """The ranks of `epoch` write records from now on."""
+        self._call(lambda: self._begin(node, epoch))
+
+    def keep_at(self, address: tuple[str, int]) -> None:
+        """From now on the agent at `address` keeps our records; it gets all there are."""
+        self._call(lambda: self._keep_at(address))
+
+    def fetch(self, node: int, address: tuple[str, int], then: Callable[[list[messages.Keep] | None], None]) -> None:
+        """Have `then` called, in this object's thread, with the records of `node` that the agent at `address` keeps. Whoever waits has a
+        deadline of its own: an agent that is gone does not answer."""
+        self._call(lambda: self._fetch(node, address, then))
+
+    def close(self) -> None:
+        self._closing = True
+        self._call(lambda: None)
+        self._thread.join(2.0)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        self._calls.put(action)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")
+
+    # -- the thread --------------------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while not self._closing:
+            try:
+                self._turn()
+            except Exception:
+                log.exception("the keeping of records goes on after an error")
+        self._context.destroy(linger=0)
+
+    def _turn(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._router, self._gate.socket, self._wake_read):
+            poller.register(source, zmq.POLLIN)
+        if self._out is not None:
+            poller.register(self._out, zmq.POLLIN)
+        for line, _, _ in self._fetching.values():
+            poller.register(line, zmq.POLLIN)
+        if self._pipe >= 0:
+            poller.register(self._pipe, zmq.POLLIN)
+        ready = dict(poller.poll())
+        if self._wake_read in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+        if self._gate.socket in ready:
+            self._gate.answer()
+        while not self._calls.empty():
+            self._calls.get()()
+        if self._pipe in ready:
+            self._forward()
+        if self._out is not None and self._out in ready:
+            self._acknowledged(self._out)
+        if self._router in ready:
+            self._serve()
+        for node, (line, _, _) in list(self._fetching.items()):
+            if line in ready:
+                self._arrived(node)
+
+    # -- ours --------------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, node: int, epoch: Epoch) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
+        # for writing too: a pipe without a writer would always be ready
+        self._pipe = os.open(epoch.directory / PIPE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._out is not None:  # a keeper of processes that are gone
+            self._out.close(0)
+            self._out = None
+
+    def _keep_at(self, address: tuple[str, int]) -> None:
+        epoch = self._epoch
+        if epoch is None or epoch.dropped:
+            return
+        if self._out is not None:
+            self._out.close(0)
+        self._out = self._dealer(address)
+        epoch.page.copying(True)  # ranks wait from here on: what they have said before is sent now
+        for local in epoch.ranks:
+            entries = self._read(local)
+            steps = entries.all() if entries is not None else []
+            for step in steps:  # the last one's acknowledgement lets the rank go on
+                self._send(local, self._sent.get(local, 0) if step == steps[-1] else 0, step, anew=step == steps[0])
+
+    def _forward(self) -> None:
+        """Ranks have written records."""
+        try:
+            data = os.read(self._pipe, NOTE.size * 1024)  # notes are written whole
+        except BlockingIOError:
+            return
+        for local, _, number, step in NOTE.iter_unpack(data):
+            self._sent[local] = number
+            if self._out is not None:
+                self._send(local, number, step, anew=False)
+
+    def _send(self, local: int, number: int, step: int, anew: bool) -> None:
+        epoch, out = self._epoch, self._out
+        entries = self._read(local)
+        rank = epoch.ranks.get(local) if epoch is not None else None
+        found = entries.read(step) if entries is not None else None
+        if found is None or rank is None or out is None:
+            return  # overwritten already: a later one is on its way
+        kind, payload = found
+        message = messages.Keep(self._job, self._node, rank.number, number, step, kind, anew, payload)
+        with contextlib.suppress(zmq.Again):  # the keeper has been away for long; the manager will name another one
+            out.send(messages.encode(message), zmq.NOBLOCK)
+
+    def _read(self, local: int) -> Entries | None:
+        """The rank's records; it makes a new file when they grow."""
+        epoch = self._epoch
+        assert epoch is not None
+        try:
+            inode = os.stat(epoch.directory / f"entries-{local}").st_ino
+            if self._entries.get(local, (0,))[0] != inode:
+                self._entries[local] = (inode, Entries(epoch.directory, local))
+        except OSError:
+            return None
+        return self._entries[local][1]
+
+    def _acknowledged(self, out: zmq.Socket[bytes]) -> None:
+        for message in _received(out):
+            epoch = self._epoch
+            rank = epoch.find(message.rank) if isinstance(message, messages.Kept) and epoch is not None else None
+            if rank is not None and epoch is not None and not epoch.dropped:
+                epoch.page.copied(rank.local, message.number)
+
+    # -- others' -----------------------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = messages.decode(frames[-1], MAX_BYTES)
+            except messages.BadMessage as error:
+                log.warning("a message to the keeper of records was dropped: %s", error)
+                continue
+            if getattr(message, "job", None) != self._job or len(frames) != 2:
+                continue
+            if isinstance(message, messages.Keep):
+                ranks = self._others.setdefault(message.node, {})
+                kept = [] if message.anew else ranks.get(message.rank, [])
+                ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+                self._answer(frames[0], messages.Kept(message.rank, message.number))
+            elif isinstance(message, messages.Fetch):
+                found = [k for records in self._others.get(message.node, {}).values() for k in records]
+                for keep in found:
+                    self._answer(frames[0], keep)
+                self._answer(frames[0], messages.Fetched(message.node, len(found)))
+
+    def _answer(self, route: bytes, message: Any) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
+            self._router.send_multipart([route, messages.encode(message)], zmq.NOBLOCK)
+
+    # -- another node's --------------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, node: int, address: tuple[str, int], then: Callable[[list[messages.Keep] | None], None]) -> None:
+        line = self._dealer(address)
+        self._fetching[node] = (line, [], then)
+        line.send(messages.encode(messages.Fetch(self._job, node)))
+
+    def _arrived(self, node: int) -> None:
+        line, found, then = self._fetching[node]
+        for message in _received(line):
+            if isinstance(message, messages.Keep):
+                found.append(message)
+            elif isinstance(message, messages.Fetched):
+                del self._fetching[node]
+                line.close(0)
+                # what did not fit into the line is missing: half of the records are none
+                then(found if len(found) == message.count else None)
+                return
+
+    def _dealer(self, address: tuple[str, int]) -> zmq.Socket[bytes]:
+        line: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        line.curve_serverkey = self._keys.server_public
+        line.curve_publickey = self._keys.client_public
+        line.curve_secretkey = self._keys.client_secret
+        line.setsockopt(zmq.LINGER, 0)
+        line.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
+        line.setsockopt(zmq.IPV6, int(":" in address[0]))
+        line.connect(f"tcp://{_bracketed(address[0])}:{address[1]}")
+        return line
+
+
+def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
+    """Write fetched records into the files of this node's ranks. `locals_of`: rank -> local rank."""
+    for keep in sorted(found, key=lambda k: k.step):
+        if keep.rank in locals_of:
+            Entries(directory, locals_of[keep.rank]).write(keep.step, keep.kind, keep.payload)
+
+
+def _received(socket: zmq.Socket[bytes]) -> list[Any]:
+    """The messages that have come; what is none is left out."""
+    out: list[Any] = []
+    while True:
+        try:
+            data = socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return out
+        with contextlib.suppress(messages.BadMessage):
+            out.append(messages.decode(data, MAX_BYTES))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
