@@ -1,0 +1,120 @@
+"""Several hosts on one machine: network namespaces on a bridge that is in a namespace too. Nothing outside of them is touched.
+
+Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs root and `ip`; `possible()` tells.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+
+SUBNET = "10.213.7"  # of no consequence: the bridge leads nowhere
+NOWHERE = "02:00:00:00:00:00"  # an address that no host has
+
+
+def possible() -> bool:
+    """Whether this machine lets us make namespaces with a bridge between them."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"taskd-{uuid.uuid4().hex[:6]}"
+    made = [_try("netns", "add", name), _try("-n", name, "link", "add", "br0", "type", "bridge")]
+    _try("netns", "del", name)
+    return all(made)
+
+
+class Hosts:
+    """`count` hosts; a context manager. Host i has the address `address(i)` on its interface eth0."""
+
+    def __init__(self, count: int) -> None:
+        self._prefix = f"taskd-{uuid.uuid4().hex[:6]}"
+        self.count = count
+        self._bridge = f"{self._prefix}-b"
+        self._names = [f"{self._prefix}-{i}" for i in range(count)]
+
+    def __enter__(self) -> Hosts:
+        try:
+            _ip("netns", "add", self._bridge)
+            _ip("-n", self._bridge, "link", "add", "br0", "type", "bridge")
+            _ip("-n", self._bridge, "link", "set", "br0", "up")
+            for number, name in enumerate(self._names):
+                port = f"p{number}"
+                _ip("netns", "add", name)
+                _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port)
+                _ip("-n", name, "link", "set", port, "netns", self._bridge)
+                _ip("-n", self._bridge, "link", "set", port, "master", "br0")
+                _ip("-n", self._bridge, "link", "set", port, "up")
+                _ip("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+                _ip("-n", name, "link", "set", "lo", "up")
+                _ip("-n", name, "link", "set", "eth0", "up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (*self._names, self._bridge):
+            for pid in self._pids(name):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            _try("netns", "del", name)
+
+    def address(self, host: int) -> str:
+        return f"{SUBNET}.{10 + host}"
+
+    def command(self, host: int, command: list[str]) -> list[str]:
+        """`command` as one that runs on that host. The process that is started becomes it."""
+        return ["ip", "netns", "exec", self._names[host], *command]
+
+    def pids(self, host: int) -> list[int]:
+        """All processes on that host."""
+        return self._pids(self._names[host])
+
+    @staticmethod
+    def _pids(name: str) -> list[int]:
+        found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
+
+    def signal(self, host: int, number: int) -> None:
+        """To every process on that host, as when the machine goes: twice, for what was started meanwhile."""
+        for _ in range(2):
+            for pid in self.pids(host):
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+
+    def cut(self, host: int, others: list[int] | None = None) -> None:
+        """Nothing is heard of the host any more, in either direction; with `others`, one way only: what it says to them is lost."""
+        if others is None:
+            _ip("-n", self._bridge, "link", "set", f"p{host}", "down")
+            return
+        for other in others:
+            _ip("-n", self._names[host], "neigh", "replace", self.address(other), "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
+
+    def mend(self, host: int, others: list[int] | None = None) -> None:
+        if others is None:
+            _ip("-n", self._bridge, "link", "set", f"p{host}", "up")
+            return
+        for other in others:
+            _ip("-n", self._names[host], "neigh", "del", self.address(other), "dev", "eth0")
+
+
+def shared_memory(pid: int) -> list[Path]:
+    """What the agent in process `pid` has in /dev/shm."""
+    return list(Path("/dev/shm").glob(f"taskd-*-{pid}-*"))
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _try(*arguments: str) -> bool:
+    return subprocess.run(["ip", *arguments], capture_output=True).returncode == 0
