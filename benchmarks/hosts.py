@@ -13,6 +13,8 @@ import uuid
 from pathlib import Path
 
 SUBNET = "10.213.7"  # of no consequence: the bridge leads nowhere
+ETC = Path("/etc/netns")  # where `ip netns exec` looks for files that a namespace has of its own
+LOCAL = f"127.0.0.1 localhost {os.uname().nodename}\n"
 NOWHERE = "02:00:00:00:00:00"  # an address that no host has
 
 
@@ -42,6 +44,9 @@ class Hosts:
             _ip("-n", self._bridge, "link", "set", "br0", "up")
             for number, name in enumerate(self._names):
                 port = f"p{number}"
+                # names for all addresses: torch asks for each, and there is no name server that could say no
+                (ETC / name).mkdir(parents=True)
+                (ETC / name / "hosts").write_text("".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL)
                 _ip("netns", "add", name)
                 _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port)
                 _ip("-n", name, "link", "set", port, "netns", self._bridge)
@@ -63,6 +68,7 @@ class Hosts:
                 except ProcessLookupError:
                     pass
             _try("netns", "del", name)
+            shutil.rmtree(ETC / name, ignore_errors=True)
 
     def address(self, host: int) -> str:
         return f"{SUBNET}.{10 + host}"
