@@ -5,6 +5,7 @@ Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs roo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -47,6 +48,7 @@ class Hosts:
                 # names for all addresses: torch asks for each, and there is no name server that could say no
                 (ETC / name).mkdir(parents=True)
                 (ETC / name / "hosts").write_text("".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL)
+                (ETC / name / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")  # nobody: refused at once
                 _ip("netns", "add", name)
                 _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port)
                 _ip("-n", name, "link", "set", port, "netns", self._bridge)
@@ -63,10 +65,8 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         for name in (*self._names, self._bridge):
             for pid in self._pids(name):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             _try("netns", "del", name)
             shutil.rmtree(ETC / name, ignore_errors=True)
 
@@ -90,10 +90,8 @@ class Hosts:
         """To every process on that host, as when the machine goes: twice, for what was started meanwhile."""
         for _ in range(2):
             for pid in self.pids(host):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
 
     def cut(self, host: int, others: list[int] | None = None) -> None:
         """Nothing is heard of the host any more, in either direction; with `others`, one way only: what it says to them is lost."""

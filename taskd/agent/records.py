@@ -91,6 +91,10 @@ class Records:
         deadline of its own: an agent that is gone does not answer."""
         self._call(lambda: self._fetch(node, address, then))
 
+    def keeps(self) -> tuple[int, ...]:
+        """Nodes whose records are kept here."""
+        return tuple(sorted(self._others.copy()))
+
     def close(self) -> None:
         self._closing = True
         self._call(lambda: None)

@@ -26,6 +26,7 @@ import zmq
 from taskd import stacks, vault
 from taskd.agent import shared_memory
 from taskd.agent.attention import Attention
+from taskd.agent.managers import Managers
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import PIPE, Records, put_back
@@ -35,7 +36,6 @@ from taskd.core import commands, events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
-from taskd.protocol.link import Link
 
 log = logging.getLogger("taskd.agent")
 
@@ -77,13 +77,14 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self._epoch: Epoch | None = None
         self._old: Epoch | None = None  # stopped, not cleared away yet
-        self._link: Link | None = None
+        self._managers: Managers | None = None
         self._replacements = Replacements(self._started, self._forked_ended)
         self._attention = Attention(self._tell, self._call, Watchdog(limits))
         self.store: Any = None
         self._store_address = ("", 0)
         self._records: Records | None = None
         self._orders: queue.SimpleQueue[commands.TakeOver | None] = queue.SimpleQueue()  # to a standby; None: there will be none
+        self._keeper = -1  # the node that keeps our ranks' records
         self._room: int | None = None  # a standby: how many ranks it can run
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
@@ -147,8 +148,9 @@ class Supervisor:
                 self._records = Records(self._store_address[0], self._keys, self._job)
 
     def _connect(self, node: int) -> None:
-        if self._link is None:
-            self._link = Link(self._address(), self._keys, self._job, node)
+        if self._managers is None:
+            here = self._records.address[0] if self._records is not None else ""
+            self._managers = Managers(self._address(), self._keys, self._job, node, here, self._announce)
         if not self._running:
             self._running = True
             self._thread.start()
@@ -174,8 +176,8 @@ class Supervisor:
 
     def take_over(self, order: commands.TakeOver, context: Any) -> None:
         """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
-        epoch, link = self._next, self._link
-        assert link is not None and self._records is not None
+        epoch = self._next
+        assert self._records is not None
         self.context = context
         epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
         for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
@@ -197,11 +199,11 @@ class Supervisor:
         self._call(lambda: self._taken(epoch, order, left))
 
     def _taken(self, epoch: Epoch, order: commands.TakeOver, left: tuple[events.Position | None, ...]) -> None:
-        assert self._link is not None and self._records is not None
+        assert self._managers is not None and self._records is not None
         self._attention.begin(epoch)
         self._records.begin(self.node, epoch)
-        self._link.node = order.node
-        self._tell(events.NodeTaken(order.node, self._link.incarnation, self._store_address, self._records.address, left))
+        self._managers.be_node(order.node)
+        self._tell(events.NodeTaken(order.node, self._managers.name, self._store_address, self._records.address, left))
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
             self._replace(epoch, rank, incarnation)
 
@@ -264,8 +266,8 @@ class Supervisor:
             os.write(self._wake_write, b"\0")
 
     def _loop(self) -> None:
-        link = self._link
-        assert link is not None
+        managers = self._managers
+        assert managers is not None
         beat = time.monotonic()
         while True:
             try:
@@ -275,20 +277,22 @@ class Supervisor:
                     beat = now + HEARTBEAT
                 epoch = self._epoch
                 look = self._attention.look(epoch, now) if epoch is not None else None
-                timeout = min(beat, beat if look is None else look) - now
-                self._turn(link, timeout)
+                search = managers.tend(now)
+                timeout = min(beat, beat if look is None else look, beat if search is None else search) - now
+                self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
                     self._attention.watchdog.excuse(time.monotonic())
             except Exception:
                 log.exception("the agent's loop goes on after an error")
             if self._closing and self._calls.empty():
-                link.close()
+                managers.close()
                 return
 
-    def _turn(self, link: Link, timeout: float) -> None:
+    def _turn(self, managers: Managers, timeout: float) -> None:
         poller = zmq.Poller()
-        poller.register(link.socket, zmq.POLLIN)
-        poller.register(link.monitor, zmq.POLLIN)
+        for link in managers.links:
+            poller.register(link.socket, zmq.POLLIN)
+            poller.register(link.monitor, zmq.POLLIN)
         poller.register(self._listener, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         zygote, epoch = self._replacements.zygote, self._epoch
@@ -319,20 +323,19 @@ class Supervisor:
             self._accept()
         if zygote is not None and zygote.socket.fileno() in ready:
             self._replacements.hear()
-        if link.monitor in ready:
-            link.read_monitor()
-        while (order := link.receive()) is not None:
+        managers.read_monitors()
+        for order in managers.orders():
             self._obey(order)
 
     def _beat(self, now: float) -> None:
         epoch = self._epoch
         self._tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
-        link = self._link
-        assert link is not None
+        assert self._managers is not None
+        link = self._managers.link
         if epoch is None:
             return
-        if link.heard:
-            self._mind_manager(epoch, link, now)
+        if link.heard or self._managers.voter.term:
+            self._mind_manager(epoch, self._managers, now)
             return
         if not any(r.joined for r in epoch.ranks.values()):
             return
@@ -345,24 +348,25 @@ class Supervisor:
         elif now - self._waiting_since > self._manager_wait and self._waiting_since != GIVEN_UP:
             self._leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s")
 
-    def _mind_manager(self, epoch: Epoch, link: Link, now: float) -> None:
+    def _mind_manager(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
         were to be protected train without."""
-        if self._left and not link.connected:
+        if self._left and not managers.content:
             self._over.set()
         waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase == core.PAUSED]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
         stuck = forming or (epoch.protected and bool(waiting or failed))
-        if link.connected or not stuck:
+        if managers.content or not stuck:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            log.warning("the manager at %s:%d is gone while ranks wait for it", *link.address)
+            log.warning("the manager at %s:%d is gone while ranks wait for it", *managers.link.address)
         elif now - self._alone_since > self._manager_wait and self._verdict is None:
             reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
             if epoch.protected:
-                self._decide(Verdict("restart", reason))
+                # alone, the other nodes may be well; together, none of them has found a majority
+                self._decide(Verdict("give up" if self._records is not None else "restart", reason))
             elif self._waiting_since != GIVEN_UP:
                 self._leave_unprotected(epoch, reason)
 
@@ -484,15 +488,15 @@ class Supervisor:
 
     def _obey(self, order: Any) -> None:
         epoch = self._epoch
-        if isinstance(order, messages.Who):
-            self._announce()
-        elif isinstance(order, commands.Fence):
+        if isinstance(order, commands.Fence):
             self._fenced(order)
         elif isinstance(order, commands.TakeOver):
-            if self._room is not None and self._link is not None and order.agent == self._link.incarnation:
+            if self._room is not None and self._managers is not None and order.agent == self._managers.name:
                 self._orders.put(order)
         elif isinstance(order, commands.End):
             self._over.set()
+            if self._managers is not None:
+                self._managers.over = True
             if self._room is not None:
                 self._orders.put(None)
         elif isinstance(order, messages.Refused):
@@ -520,6 +524,7 @@ class Supervisor:
             self._attention.inject(epoch, order)
         elif isinstance(order, commands.KeepRecords):
             if order.node == self.node and self._records is not None:
+                self._keeper = order.keeper
                 self._records.keep_at(order.at)
         elif isinstance(order, (commands.Replace, commands.Kill)):
             rank = epoch.find(order.rank)
@@ -541,8 +546,9 @@ class Supervisor:
 
     def _fenced(self, order: commands.Fence) -> None:
         """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
-        if self._link is None or order.agent != self._link.incarnation:
+        if self._managers is None or order.agent != self._managers.name:
             return
+        self._managers.over = True
         if self._room is not None:
             self._orders.put(None)
         reason = f"this node has been replaced: {order.reason}"
@@ -633,10 +639,11 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Everything a manager has to know about this node."""
-        assert self._link is not None
+        assert self._managers is not None
+        self._managers.stand()
         if self._room is not None:
             assert self._records is not None
-            self._tell(events.StandbyJoined(self._link.incarnation, self._room, self._records.address))
+            self._tell(events.StandbyJoined(self._managers.name, self._room, self._records.address))
         epoch = self._epoch
         if epoch is None:
             return
@@ -656,14 +663,16 @@ class Supervisor:
                 left=tuple(r.left for r in ranks if r.failed),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
-                agent=self._link.incarnation,
+                agent=self._managers.name,
                 records=self._records.address if self._records is not None else ("", 0),
+                keeper=self._keeper,
+                keeps=self._records.keeps() if self._records is not None else (),
             )
         )
 
     def _tell(self, message: Any) -> None:
-        assert self._link is not None
-        if not self._link.send(message):
+        assert self._managers is not None
+        if not self._managers.send(message):
             log.error("the manager does not take messages; %s was dropped", type(message).__name__)
 
     def _tell_ranks(self, epoch: Epoch, message: Any) -> None:

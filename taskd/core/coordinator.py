@@ -35,6 +35,7 @@ class Coordinator:
         self.building = False  # generation 1 is being made
         self.gathering: float | None = None  # deadline for the last agent of a job that an earlier manager has led
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
+        self._keeps: dict[int, int] = {}  # node -> the one that keeps its records, as agents have told a new manager
         self._waiting: set[int] = set()  # ranks that are known to wait for orders while agents are gathered
         self._handlers: dict[type, Callable[..., None]] = {
             e.AgentJoined: self._agent_joined,
@@ -123,6 +124,9 @@ class Coordinator:
             self._start_anew(event, now)
         elif known.lost:
             self._came_back(event, now)
+        node = job.topology.nodes[event.node]
+        node.keeper = event.keeper if event.keeper >= 0 else node.keeper
+        self._keeps |= dict.fromkeys(event.keeps, event.node)
         if job.topology.complete and not job.protected and event.generation:
             self._take_over(now)
 
@@ -142,7 +146,7 @@ class Coordinator:
             self.forming = now + job.settings.form if any(r.joined for r in job.ranks.values()) else None
             self.gathering = None
         elif not job.protected and self.gathering is None:
-            self.gathering = now + job.settings.form
+            self.gathering = now + (job.settings.gather if "recover" in job.settings.ladder else job.settings.form)
         job.generation = max(job.generation, event.generation)
         job.pause = max(job.pause, event.pause)
 
@@ -355,12 +359,36 @@ class Coordinator:
             what = f"join generation {job.generation}" if self.building else "call protect()"
             limit = job.settings.rebuild if self.building else job.settings.form
             self._restart_all(f"ranks {missing} did not {what} within {limit:.0f} s")
+        elif self.gathering is not None and now >= self.gathering and self._missing_nodes(now):
+            pass
         elif self.gathering is not None and now >= self.gathering:
             missing = [r for r, s in job.ranks.items() if job.topology.node_of(r) is None or not s.joined]
             self._restart_all(f"a new manager has heard nothing of ranks {missing} within {job.settings.form:.0f} s")
         else:
             self.recovery.tick(now)
             self.watch.tick(now)
+
+    def _missing_nodes(self, now: float) -> bool:
+        """A new manager has not heard of some nodes: they were lost with the one before, if there are any."""
+        job = self.job
+        each, nodes = job.settings.ranks_per_node, job.topology.nodes
+        missing = [n for n in range(job.settings.nodes) if n not in nodes]
+        joined = all(job.ranks[r].joined for n in nodes.values() for r in n.ranks)
+        if "recover" not in job.settings.ladder or not missing or not joined:
+            return False
+        epoch = max(n.epoch for n in nodes.values())
+        for number in missing:
+            ranks = tuple(range(number * each, number * each + each))
+            if job.topology.join(number, ranks, ("", 0), epoch) is not None:
+                return False
+            nodes[number].keeper = self._keeps.get(number)
+            for rank in ranks:
+                job.ranks[rank].joined = True
+        job.protected, self.gathering = True, None
+        self.hold.complete()
+        for number in missing:
+            self.recovery.lost(number, "nothing is heard of it since the manager before this one was lost", now)
+        return True
 
     def _drop(self, why: str) -> None:
         self.recovery.forget()

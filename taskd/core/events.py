@@ -29,6 +29,8 @@ class AgentJoined:
     pause: int = 0  # number of the newest pause
     agent: str = ""  # names the agent's process: another one is another agent, whatever node it says it is
     records: tuple[str, int] = ("", 0)  # where it takes copies of other nodes' records
+    keeper: int = -1  # the node that keeps copies of its ranks' records
+    keeps: tuple[int, ...] = ()  # nodes whose records it keeps
 
 
 @dataclass(frozen=True)
@@ -371,6 +373,7 @@ class Settings:
     roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
+    gather: float = 5.0  # until a new manager has heard of all living nodes; they look for it all the time, and find it in ~1 s
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1:

@@ -72,6 +72,7 @@ class Chair:
 
     name: str
     term: int = 1
+    successor: bool = False  # another one was in charge before, whoever has been heard so far
     roster: Roster = Roster()
     votes: set[str] = field(default_factory=set)  # agents that have acknowledged this term
     deposed: bool = False  # it was in charge, and another one is
@@ -83,11 +84,21 @@ class Chair:
     @property
     def fresh(self) -> bool:
         """Nobody has ever been in charge of this job."""
-        return self._known == NONE
+        return self._known == NONE and not self.successor
 
     @property
     def in_charge(self) -> bool:
-        return not self.deposed and (self.fresh or (self._known <= self.roster.stamp and self.roster.majority(self.votes)))
+        return not self.deposed and (self.fresh or (self._current and self.roster.majority(self.votes)))
+
+    @property
+    def _current(self) -> bool:
+        """Whether nobody that was heard knows of a newer roster than we."""
+        return NONE < self._known <= self.roster.stamp
+
+    def may_claim(self, heard: set[str]) -> bool:
+        """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever acknowledges a manager that
+        comes to nothing has left one that may be well."""
+        return not self.deposed and (self.fresh or (self._current and self.roster.majority(heard | self.votes)))
 
     @property
     def settled(self) -> bool:

@@ -1,7 +1,7 @@
 """`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own. Prints nothing on stdout.
 
-Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use; 128 + signal when SIGINT or
-SIGTERM ended it while the job went on.
+Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4 another manager is in charge; 128 +
+signal when SIGINT or SIGTERM ended it while the job went on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsed = config.parse(wanted)
         for warning in parsed.warnings:
             log.warning("%s", warning)
-        server = make(parsed, os.environ, arguments.bind, arguments.port)
+        server = make(parsed, os.environ, arguments.bind, arguments.port, arguments.successor)
         server.open()
     except PortInUse as error:
         return _refuse(log, 3, str(error))
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, leave)
     outcome = server.run()
     if outcome.ok is None:
-        return 128 + got[0]
+        return 128 + got[0] if got else 4
     return 0 if outcome.ok else 1
 
 
@@ -58,6 +58,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks-per-node", type=int, required=True, help=ranks)
     parser.add_argument("--job-id", help="default: MINDX_TASK_ID")
     parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
+    successor = "take over a job that had another manager: wait until a majority of its agents acknowledges this one"
+    parser.add_argument("--successor", action="store_true", help=successor)
     parser.add_argument("--bind", help="IP address to listen on; default: POD_IP, else 127.0.0.1")
     return parser.parse_args(argv)
 

@@ -65,7 +65,7 @@ class Drops:
             log.warning("dropped (%s, %d so far): %s", kind, self.total[kind], detail)
 
 
-_ENVELOPE = (int, str, int, str, int, bytes)
+_ENVELOPE = (int, str, int, str, int, bytes, int)
 
 
 def unseal(data: bytes) -> m.Envelope:

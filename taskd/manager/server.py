@@ -23,6 +23,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
+from taskd.manager.charge import Charge
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.journal import Journal
 from taskd.manager.lookout import Lookout
@@ -85,6 +86,7 @@ class Server:
     port: int
     journal: Journal
     limits: Limits = field(default_factory=Limits)
+    successor: bool = False  # another manager was in charge of this job before
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -99,6 +101,9 @@ class Server:
         self._operators: dict[str, bytes] = {}  # request -> way back to the operator who made it
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
         self._incarnation = uuid.uuid4().hex
+        shape = (self.settings.nodes, self.settings.ranks_per_node)
+        self.charge = Charge(self._incarnation, self.successor, shape, self.port, self._to_agent)
+        self._ways: dict[str, tuple[bytes, int]] = {}  # agent -> its route, and the descriptor of its connection
         self._seq = 0
         self._seen: set[int] = set()
         self._tick_floor = 0.0
@@ -175,6 +180,8 @@ class Server:
             self._connections(now)
         for who, why in self._lookout.look(now):
             self._gone(str(who), why, now)
+        if self.outcome is None:
+            self._govern(now)
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
             self._timers(now, emptied)
         return now
@@ -193,6 +200,9 @@ class Server:
         """Connections have ended: whoever's it was has gone, or will be back."""
         while self._monitor.poll(0):
             line = recv_monitor_message(self._monitor)["value"]
+            for agent in [a for a, (_, way) in self._ways.items() if way == line]:
+                del self._ways[agent]
+                self.charge.left(agent)
             for peer in (*self.agents.values(), *self.standbys.values()):
                 if peer.line == line:
                     peer.line = -1
@@ -268,6 +278,11 @@ class Server:
         if envelope.sender == m.OPERATOR:
             self._operate(route, message, now)
             return
+        if isinstance(message, m.Standing | m.Vote | m.RosterKept):
+            self._about_charge(route, envelope, message, now)
+            return
+        if not self.charge.in_charge:
+            raise Dropped("not in charge", f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge this manager")
         if envelope.sender == m.STANDBY:
             self._stand_by(route, envelope, message, now)
             return
@@ -318,6 +333,13 @@ class Server:
         except Dropped as reason:
             self._reply(route, m.Refused(str(reason)))
             raise
+        if self.charge.stranger(envelope.incarnation):
+            self._fence(c.Fence(envelope.incarnation, event.node, "it is none of this job's agents any more"))
+            self._turn_away(route, self.fenced[envelope.incarnation], now)
+            peer = self.agents.get(event.node)
+            if peer is not None and not self._put(peer.route, self._seal(m.Who())):
+                self._lose(peer, "its agent is gone and another one has registered for the node", now)
+            return
         peer = self.agents.get(event.node)
         if peer is not None and peer.incarnation != envelope.incarnation:
             self._parked[event.node] = _Parked(route, envelope, event)
@@ -383,9 +405,10 @@ class Server:
                 log.info("standby %s has registered, for up to %d ranks", message.agent[:8], message.ranks)
                 peer = self.standbys[message.agent] = Peer(m.STANDBY, message.agent, route, (), envelope.seq, now)
                 peer.line = self._descriptor()
-            peer.records = message.records
+            peer.records, peer.ranks = message.records, (0,) * message.ranks
             self._asked.pop(route, None)
-            self._feed(message, now)
+            self.charge.chair.want(message.agent, True)
+            self._admit(peer, now)
         elif peer is None:
             self._ask(route, now)
         elif not isinstance(message, m.Heartbeat):
@@ -405,6 +428,48 @@ class Server:
             standby.node, standby.ranks, standby.records = event.node, node.ranks, event.records
             self.agents[event.node] = standby
         self._carry_out(commands, now)
+
+    def _admit(self, standby: Peer, now: float) -> None:
+        """A standby may take a node over once it is one of those that vote: see core.terms."""
+        chair = self.charge.chair
+        if chair.fresh or chair.member(standby.incarnation):
+            self._feed(e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now)
+
+    # -- who is in charge ------------------------------------------------------------------------------------------------------
+
+    def _about_charge(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
+        agent = envelope.incarnation
+        peer = self.standbys.get(agent) or self.agents.get(envelope.sender)
+        if peer is not None and peer.incarnation == agent:
+            self._hear(peer, envelope, route, now)
+        self._ways[agent] = (route, self._descriptor())
+        if isinstance(message, m.Standing):
+            self.charge.stands(agent, message)
+        elif isinstance(message, m.Vote):
+            if self.charge.voted(agent, message):
+                for other in list(self._ways):
+                    self._to_agent(other, m.Who())
+        else:
+            self.charge.kept(agent, message)
+            for standby in list(self.standbys.values()):
+                self._admit(standby, now)
+
+    def _to_agent(self, agent: str, message: Any) -> None:
+        way = self._ways.get(agent)
+        if way is not None:
+            self._reply(way[0], message)
+
+    def _govern(self, now: float) -> None:
+        """The roster follows what has happened; a manager that another one has taken the place of leaves."""
+        if self.charge.chair.deposed:
+            self.outcome = Outcome(None, f"another manager is in charge; this one was in term {self.charge.chair.term}")
+            return
+        self.charge.tend(self.coordinator.job.protected, self._everybody)
+
+    def _everybody(self) -> list[tuple[str, str]]:
+        """Names and machines of all agents, those first on whose machine a manager is started first: ours, then by node."""
+        peers = [*(p for _, p in sorted(self.agents.items())), *self.standbys.values()]
+        return sorted(((p.incarnation, p.records[0]) for p in peers), key=lambda known: known[1] != self.host)
 
     def _descriptor(self) -> int:
         """Of the connection that the message at hand has come by."""
@@ -460,6 +525,7 @@ class Server:
         if peer.node == m.STANDBY:
             log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
             self.standbys.pop(peer.incarnation, None)
+            self.charge.chair.want(peer.incarnation, False)
             self._feed(e.StandbyLost(peer.incarnation, why), now)
             return
         log.warning("node %d is lost: %s", peer.node, why)
@@ -524,6 +590,7 @@ class Server:
         """From here on nothing that this process says is heard."""
         log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
         self.fenced[command.agent] = command
+        self.charge.chair.want(command.agent, False)
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:
             self._send(peer, command)
@@ -535,7 +602,7 @@ class Server:
 
     def _seal(self, message: Any) -> bytes:
         self._seq += 1
-        return m.seal(m.Envelope(m.VERSION, self.job, -1, self._incarnation, self._seq, m.encode(message)))
+        return m.seal(m.Envelope(m.VERSION, self.job, -1, self._incarnation, self._seq, m.encode(message), self.charge.chair.term))
 
     def _send(self, peer: Peer, message: Any) -> None:
         self._deliver(peer, self._seal(message))

@@ -13,7 +13,9 @@ from taskd.manager.server import Server
 from taskd.protocol import keys
 
 
-def make(config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None) -> Server:
+def make(
+    config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None, successor: bool = False
+) -> Server:
     """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
     return Server(
         settings=events.Settings(
@@ -24,4 +26,5 @@ def make(config: Config, environ: Mapping[str, str] = os.environ, host: str | No
         host=host or settings.bind_address(environ),
         port=settings.port(environ) if port is None else port,
         journal=Journal(environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH, config.job),
+        successor=successor,
     )

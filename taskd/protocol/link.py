@@ -1,4 +1,4 @@
-"""A connection to the manager, of an agent or an operator: one DEALER socket under CURVE, messages in numbered envelopes."""
+"""A connection to a manager, of an agent or an operator: one DEALER socket under CURVE, messages in numbered envelopes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ log = logging.getLogger("taskd.link")
 class Link:
     """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
 
-    def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int) -> None:
+    def __init__(
+        self, address: tuple[str, int], keys: Keys, job: str, node: int, incarnation: str = "", beat: int = 1000, refusal: bool = True
+    ) -> None:
+        """`incarnation` names this process to the manager. `beat`: ms between two looks whether the manager's machine is there.
+        `refusal`: say so when the key is refused."""
         self.address, self._job, self.node = address, job, node
-        self.incarnation = uuid.uuid4().hex  # names this process to the manager
+        self.incarnation = incarnation or uuid.uuid4().hex
         self._seq = 0
         self.heard = False  # whether the manager has ever answered
-        self.refused: str | None = None
+        self.term = 0  # of the manager that sent the last message that was received
+        self.manager = ""  # which process that was
         context: zmq.Context[Any] = zmq.Context.instance()
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self.socket.curve_serverkey = keys.server_public
         self.socket.curve_publickey = keys.client_public
         self.socket.curve_secretkey = keys.client_secret
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
-        # the manager pings every second; ours only tell a manager that is gone, and cost it as much as its own
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, 100)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, beat)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * beat)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)  # a machine that is cut off swallows the attempt; the next may reach another one
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         self.socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
@@ -47,8 +52,9 @@ class Link:
             | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_DISCONNECTED
         )
-        self._told = False
+        self._told = not refusal
         self.connected = False
+        self.connections = 0  # how many there have been
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         self.socket.connect(f"tcp://{host}:{address[1]}")
 
@@ -78,7 +84,7 @@ class Link:
             except messages.BadMessage as error:
                 log.warning("a message from %s:%d was dropped: %s", *self.address, error)
                 continue
-            self.heard = True
+            self.heard, self.term, self.manager = True, envelope.term, envelope.incarnation
             return message
 
     def read_monitor(self) -> None:
@@ -86,6 +92,7 @@ class Link:
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.connections += self.connected
             # a manager that cannot read our first words under its key hangs up without any of its own
             if not self._told and not self.heard and not self.connected:
                 self._told = True

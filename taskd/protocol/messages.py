@@ -18,7 +18,7 @@ import msgpack
 
 from taskd.core import commands, events, repair
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 1 << 20  # also ZMQ_MAXMSGSIZE: the largest real message is a table of a few kB
 
 
@@ -102,6 +102,50 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Agent to a manager that it meets: the term and manager that it has acknowledged last, the newest roster that it has (`members` is
+    empty where it has only the stamp), and whether it has a manager (`content`)."""
+
+    term: int
+    manager: str
+    stamp: tuple[int, int]
+    members: frozenset[str]
+    content: bool
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Manager to agent: the term of the envelope is claimed, by one that knows the roster of `stamp`."""
+
+    stamp: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Agent to manager: whether the claim of `term` is acknowledged."""
+
+    term: int
+    granted: bool
+
+
+@dataclass(frozen=True)
+class RosterIs:
+    """Manager to agent: who may vote from now on (only to those that may become the manager's host: `members`), and where managers may
+    be found, the most likely place first. `nodes` and `ranks_per_node` of the job."""
+
+    stamp: tuple[int, int]
+    members: frozenset[str]
+    successors: tuple[tuple[str, int], ...]
+    nodes: int
+    ranks_per_node: int
+
+
+@dataclass(frozen=True)
+class RosterKept:
+    stamp: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Keep:
     """Agent to the agent that keeps its ranks' records: record number `number` of the rank's present process, for the start of `step`.
     `anew`: all that was kept of the rank before is void."""
@@ -151,11 +195,15 @@ class Envelope:
     incarnation: str
     seq: int
     body: bytes
+    term: int = 0  # of the manager; see core.terms
 
 
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
-Own = Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Keep | Kept | Fetch | Fetched
+Own = (
+    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Standing | Claim | Vote | RosterIs
+    | RosterKept | Keep | Kept | Fetch | Fetched
+)  # fmt: skip
 Message = events.Event | commands.Command | Own
 
 

@@ -150,7 +150,8 @@ class Play:
     def turn(self, chair: Chair, heard: list[str], dice: random.Random) -> None:
         for agent in heard:
             voter = self.voters[agent]
-            chair.hear(agent, voter.term, voter.manager, voter.roster)
+            if dice.random() < 0.7:  # else what it said was lost, or was said before it learned more
+                chair.hear(agent, voter.term, voter.manager, voter.roster)
         if chair.deposed:
             return
         for agent in heard:

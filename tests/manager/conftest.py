@@ -52,11 +52,21 @@ class FakeAgent:
         self.socket.send(m.seal(m.Envelope(m.VERSION, self.job, self.node, self.incarnation, number, m.encode(message))))
 
     def join(self, **more: Any) -> None:
+        self.send(m.Standing(0, "", (0, 0), frozenset(), True))
         self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **more))
 
     def receive(self) -> Any:
-        assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
-        return m.decode(m.unseal(self.socket.recv()).body)
+        """The next message, but for those about who is in charge, which are answered as an agent does."""
+        while True:
+            assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
+            envelope = m.unseal(self.socket.recv())
+            message = m.decode(envelope.body)
+            if isinstance(message, m.Claim):
+                self.send(m.Vote(envelope.term, True))
+            elif isinstance(message, m.RosterIs):
+                self.send(m.RosterKept(message.stamp))
+            else:
+                return message
 
     def expect(self, kind: type) -> Any:
         """The next message of `kind`; others are passed over."""

@@ -1,0 +1,237 @@
+"""Finding the manager that is in charge, and starting one where there is none.
+
+An agent has one connection, to the manager whose term it has acknowledged last. When that ends it looks for another one in all places
+where one may be: where the last one was, and at the agents that the last one has named as its successors. Managers claim their
+terms there (core.terms has the rule). On the machine of a manager that is gone the agent starts the next one at once, on those of its
+successors after a while, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from taskd.core.terms import Roster, Voter
+from taskd.protocol import messages
+from taskd.protocol.keys import Keys
+from taskd.protocol.link import Link
+
+log = logging.getLogger("taskd.agent")
+
+LOOK = 0.05  # seconds between two looks while there is no manager
+FIRST = 0.7  # seconds that the manager's own machine, or a hiccup of the network, has before others start a manager
+NEXT = 0.9  # seconds that each of the successors has before the next one starts one: it takes ~0.5 s
+PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
+AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
+BEAT = 400  # ms; see Link
+TRIES = 3  # managers that one agent starts before it leaves that to others
+
+
+class Managers:
+    """Used by one thread. `announce` is called when a manager wants to know who we are."""
+
+    def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int, here: str, announce: Callable[[], None]) -> None:
+        """`here`: this machine's address for other nodes, "" where there are none."""
+        self._keys, self._job, self._here, self._announce = keys, job, here, announce
+        self._first = address
+        self.voter = Voter()
+        self.link = Link(address, keys, job, node, beat=BEAT if here else 1000)  # the one that is spoken to
+        self._others: list[Link] = []  # while we look
+        self._successors: tuple[tuple[str, int], ...] = ()
+        self._shape = (0, 0)  # nodes, ranks per node
+        self._said = 0.0
+        self._since: float | None = None  # when the connection was found to have ended
+        self._confirmed = False  # over the present connection we have heard the manager that we obey
+        self._met: dict[Link, int] = {}  # connections of each link that we have said something over
+        self._acknowledged: float | None = None  # when a manager was, that has not said anything as one in charge
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started = 0
+        self.over = False  # the job is: nobody is looked for
+
+    @property
+    def name(self) -> str:
+        """Of this process, to managers."""
+        return self.link.incarnation
+
+    def be_node(self, node: int) -> None:
+        """A standby has become one."""
+        for link in self.links:
+            link.node = node
+
+    # -- speaking --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def links(self) -> list[Link]:
+        return [self.link, *self._others]
+
+    @property
+    def content(self) -> bool:
+        return self.link.connected and self._confirmed
+
+    def send(self, message: Any) -> bool:
+        return self.link.send(message)
+
+    def stand(self, link: Link | None = None) -> None:
+        """Say where we stand."""
+        voter = self.voter
+        standing = messages.Standing(voter.term, voter.manager, voter.roster.stamp, voter.roster.members, self.content)
+        (link or self.link).send(standing)
+
+    def orders(self) -> Iterator[Any]:
+        """What managers say, but for what is between them and us, and what is not obeyed."""
+        for link in self.links:
+            while (message := link.receive()) is not None:
+                if self._between_us(link, message):
+                    continue
+                if link.term == 0 or self.voter.obeys(link.term, link.manager):
+                    self._confirm(link)
+                    yield message
+                else:
+                    log.warning(
+                        "%s of term %d is refused: term %d was acknowledged (%d refused so far)",
+                        type(message).__name__, link.term, self.voter.term, self.voter.refused,
+                    )  # fmt: skip
+
+    def _between_us(self, link: Link, message: Any) -> bool:
+        if isinstance(message, messages.Who):
+            if (link.term, link.manager) == (self.voter.term, self.voter.manager):
+                self._confirm(link)
+            if link is self.link:
+                self._announce()
+            else:
+                self.stand(link)
+        elif isinstance(message, messages.Claim):
+            known = (self.voter.term, self.voter.manager)
+            granted = self.voter.claim(link.term, link.manager, message.stamp)
+            link.send(messages.Vote(link.term, granted))
+            if not granted:
+                self.stand(link)
+            elif known != (self.voter.term, self.voter.manager):
+                self._change_to(link)
+        elif isinstance(message, messages.RosterIs):
+            if self.voter.obeys(link.term, link.manager):
+                self._confirm(link)
+                self._successors, self._shape = message.successors, (message.nodes, message.ranks_per_node)
+                if self.voter.learn(Roster(message.stamp, message.members)):
+                    link.send(messages.RosterKept(message.stamp))
+        else:
+            return False
+        return True
+
+    def _confirm(self, link: Link) -> None:
+        """The manager that we obey has spoken as one that is in charge."""
+        if link is self.link:
+            self._confirmed, self._acknowledged = True, None
+
+    def _change_to(self, link: Link) -> None:
+        """Its manager was acknowledged."""
+        self._others = [other for other in self.links if other is not link]
+        self.link, self._confirmed, self._acknowledged = link, False, time.monotonic()
+
+    # -- looking ---------------------------------------------------------------------------------------------------------------
+
+    def read_monitors(self) -> None:
+        for link in self.links:
+            link.read_monitor()
+            if link is self.link and (not link.connected or self._met.get(link) != link.connections):
+                self._confirmed = False
+            if link.connected and self._met.get(link) != link.connections:
+                self._met[link] = link.connections  # whoever listens there now may be another one than before
+                self.stand(link)
+
+    def tend(self, now: float) -> float | None:
+        """Look for a manager where there is none; returns when to look again."""
+        if self.over or not self._successors:  # the first one is waited for, where it was said to be
+            return None
+        if self.content:
+            if self._since is not None:
+                self._be_content()
+            return None
+        if self._acknowledged is not None and self.link.connected:
+            if now - self._acknowledged < PROVE:
+                return self._acknowledged + PROVE
+            log.warning("the manager at %s:%d was acknowledged and has not taken charge", *self.link.address)
+            self._acknowledged = None
+        if self._since is None:
+            self._since = self._said = now
+            log.warning("the connection to the manager at %s:%d has ended", *self.link.address)
+            self._look()
+        if now - self._said > AGAIN:  # a manager that has started meanwhile has heard nothing of us
+            self._said = now
+            for link in self.links:
+                if link.connected:
+                    self.stand(link)
+        if now - self._since >= self._turn():
+            self._start()
+        return now + LOOK
+
+    def _look(self) -> None:
+        known = {link.address for link in self.links}
+        for address in dict.fromkeys((self._first, *self._successors)):
+            if address not in known:
+                other = Link(address, self._keys, self._job, self.link.node, self.link.incarnation, BEAT, refusal=False)
+                self._others.append(other)
+                self.stand(other)  # waits in the queue until somebody is there
+
+    def _be_content(self) -> None:
+        self._since, self._started = None, 0
+        for other in self._others:
+            self._met.pop(other, None)
+            other.close()
+        self._others = []
+        child = self._child
+        if child is not None and child.poll() is None and self.link.address[0] != self._here:
+            log.info("the manager that was started here is not needed: another one is in charge")
+            child.terminate()
+
+    def _turn(self) -> float:
+        """How long to wait before a manager is started here."""
+        hosts = [host for host, _ in self._successors]
+        if self._started >= TRIES or self._here not in hosts or (self._child is not None and self._child.poll() is None):
+            return float("inf")
+        again = 2.0 * self._started
+        if self.link.address[0] == self._here and not _listens(self.link.address):
+            return again
+        others = [host for host in hosts if host != self.link.address[0]]
+        return again + FIRST + NEXT * (others.index(self._here) if self._here in others else len(others))
+
+    def _start(self) -> None:
+        """A manager on this machine."""
+        host, port = next(address for address in self._successors if address[0] == self._here)
+        if _listens((host, port)):
+            return
+        self._started += 1
+        nodes, ranks = self._shape
+        log.warning("no manager is in charge: one is started at %s:%d", host, port)
+        command = [
+            sys.executable, "-m", "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(ranks), "--job-id", self._job,
+            "--bind", host, "--port", str(port), "--successor",
+        ]  # fmt: skip
+        # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which tells the manager how the job ended
+        self._child = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        child = self._child
+        if child is not None and child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(5.0)  # it has been told how the job ended, and leaves by itself
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    """Whether somebody does there, on this very machine: it answers or refuses at once."""
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(address) == 0
+
+

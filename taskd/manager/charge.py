@@ -1,0 +1,93 @@
+"""The manager's dealings with agents about who is in charge: what `core.terms` decides, as messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from taskd.core.terms import Chair, Roster
+from taskd.protocol import messages as m
+
+SUCCESSORS = 5  # agents that may start a manager when this one is gone, and know for that who may vote
+
+log = logging.getLogger("taskd.manager")
+
+
+class Charge:
+    """`send(agent, message)` reaches an agent that has said where it stands."""
+
+    def __init__(self, name: str, successor: bool, shape: tuple[int, int], port: int, send: Callable[[str, Any], None]) -> None:
+        """`shape`: nodes of the job, ranks on each."""
+        self.chair = Chair(name, successor=successor)
+        self._shape, self._port, self._send = shape, port, send
+        self._standing: dict[str, m.Standing] = {}  # of agents that are connected
+        self._was = self.chair.in_charge
+
+    @property
+    def in_charge(self) -> bool:
+        return self.chair.in_charge
+
+    def stands(self, agent: str, standing: m.Standing) -> None:
+        """An agent says where it stands."""
+        self._standing[agent] = standing
+        chair = self.chair
+        roster = Roster(standing.stamp, standing.members)
+        if chair.hear(agent, standing.term, standing.manager, roster) or chair.may_claim(self._looking()):
+            self._claim()
+
+    def _looking(self) -> set[str]:
+        """Agents that have no manager, or us."""
+        return {a for a, s in self._standing.items() if not s.content or s.manager in ("", self.chair.name)}
+
+    def _claim(self) -> None:
+        chair, looking = self.chair, self._looking()
+        if not chair.may_claim(looking):
+            return
+        for agent in looking - chair.votes:
+            self._send(agent, m.Claim(chair.roster.stamp))
+
+    def voted(self, agent: str, vote: m.Vote) -> bool:
+        """True when this makes us the manager in charge, of a job that had one before."""
+        self.chair.vote(agent, vote.term, vote.granted)
+        became = self.in_charge and not self._was
+        if became:
+            self._was = True
+            log.warning("in charge in term %d, acknowledged by %d of %d agents", self.chair.term, *self._count())
+        return became
+
+    def _count(self) -> tuple[int, int]:
+        return len(self.chair.votes & self.chair.roster.members), len(self.chair.roster.members)
+
+    def kept(self, agent: str, kept: m.RosterKept) -> None:
+        self.chair.kept(agent, kept.stamp)
+
+    def left(self, agent: str) -> None:
+        """Its connection has ended."""
+        self._standing.pop(agent, None)
+
+    def stranger(self, agent: str) -> bool:
+        """Whether the agent is none of this job's any more."""
+        members = self.chair.roster.members
+        return bool(members) and agent not in members
+
+    def tend(self, protected: bool, agents: Callable[[], list[tuple[str, str]]]) -> None:
+        """Change the roster where that is due, and tell. `agents` of a job that is protected: their names and machines, in the order in
+        which a manager may be started there."""
+        chair = self.chair
+        if protected and chair.fresh and chair.in_charge:
+            known = agents()
+            chair.form(frozenset(agent for agent, _ in known))
+            self._was = True
+            self._publish(chair.roster, known)
+        elif (roster := chair.advance()) is not None:
+            self._publish(roster, agents())
+
+    def _publish(self, roster: Roster, agents: list[tuple[str, str]]) -> None:
+        hosts = list(dict.fromkeys(host for _, host in agents if host))[: SUCCESSORS + 1]
+        places = tuple((host, self._port) for host in hosts)
+        whole = m.RosterIs(roster.stamp, roster.members, places, *self._shape)
+        stamp = m.RosterIs(roster.stamp, frozenset(), places, *self._shape)  # of 10,000 agents the names are 400 kB
+        likely = {agent for agent, host in agents if host in hosts}
+        for agent in roster.members:
+            self._send(agent, whole if agent in likely else stamp)
