@@ -31,6 +31,7 @@ NEXT = 0.9  # seconds that each of the successors has before the next one starts
 PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
 AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
 BEAT = 400  # ms; see Link
+PLACES = 16  # where a manager is looked for
 TRIES = 3  # managers that one agent starts before it leaves that to others
 
 
@@ -40,7 +41,8 @@ class Managers:
     def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int, here: str, announce: Callable[[], None]) -> None:
         """`here`: this machine's address for other nodes, "" where there are none."""
         self._keys, self._job, self._here, self._announce = keys, job, here, announce
-        self._first = address
+        # wherever one may be; a manager that was cut off has named those that it still heard, and the one in charge is elsewhere
+        self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
         self.link = Link(address, keys, job, node, beat=BEAT if here else 1000)  # the one that is spoken to
         self._others: list[Link] = []  # while we look
@@ -111,6 +113,8 @@ class Managers:
             known = (self.voter.term, self.voter.manager)
             granted = self.voter.claim(link.term, link.manager, message.stamp)
             link.send(messages.Vote(link.term, granted))
+            if known != (self.voter.term, self.voter.manager) or not granted:
+                log.info("term %d of the manager at %s:%d is %s", link.term, *link.address, "acknowledged" if granted else "refused")
             if not granted:
                 self.stand(link)
             elif known != (self.voter.term, self.voter.manager):
@@ -119,6 +123,7 @@ class Managers:
             if self.voter.obeys(link.term, link.manager):
                 self._confirm(link)
                 self._successors, self._shape = message.successors, (message.nodes, message.ranks_per_node)
+                self._places = list(dict.fromkeys((*self._successors, *self._places)))[:PLACES]
                 if self.voter.learn(Roster(message.stamp, message.members)):
                     link.send(messages.RosterKept(message.stamp))
         else:
@@ -174,7 +179,8 @@ class Managers:
 
     def _look(self) -> None:
         known = {link.address for link in self.links}
-        for address in dict.fromkeys((self._first, *self._successors)):
+        log.info("looking for a manager at %s", ", ".join(f"{host}:{port}" for host, port in self._places))
+        for address in self._places:
             if address not in known:
                 other = Link(address, self._keys, self._job, self.link.node, self.link.incarnation, BEAT, refusal=False)
                 self._others.append(other)

@@ -373,7 +373,7 @@ class Settings:
     roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
-    gather: float = 5.0  # until a new manager has heard of all living nodes; they look for it all the time, and find it in ~1 s
+    gather: float = 1.5  # until a new manager has heard of all living nodes; they look for it all the time, and find it in ~0.3 s
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1:

@@ -333,15 +333,16 @@ class Server:
         except Dropped as reason:
             self._reply(route, m.Refused(str(reason)))
             raise
-        if self.charge.stranger(envelope.incarnation):
-            self._fence(c.Fence(envelope.incarnation, event.node, "it is none of this job's agents any more"))
+        peer = self.agents.get(event.node)
+        other = peer is not None and peer.incarnation != envelope.incarnation
+        if self.charge.stranger(envelope.incarnation) or (other and self.coordinator.job.protected):
+            why = f"node {event.node} has another agent: this one was replaced, or has the --node_rank of another node"
+            self._fence(c.Fence(envelope.incarnation, event.node, why))
             self._turn_away(route, self.fenced[envelope.incarnation], now)
-            peer = self.agents.get(event.node)
             if peer is not None and not self._put(peer.route, self._seal(m.Who())):
                 self._lose(peer, "its agent is gone and another one has registered for the node", now)
             return
-        peer = self.agents.get(event.node)
-        if peer is not None and peer.incarnation != envelope.incarnation:
+        if other:
             self._parked[event.node] = _Parked(route, envelope, event)
             self._settle(event.node, now)
             return
@@ -449,6 +450,8 @@ class Server:
             if self.charge.voted(agent, message):
                 for other in list(self._ways):
                     self._to_agent(other, m.Who())
+            elif self.charge.in_charge and peer is None:  # late
+                self._to_agent(agent, m.Who())
         else:
             self.charge.kept(agent, message)
             for standby in list(self.standbys.values()):

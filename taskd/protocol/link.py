@@ -38,7 +38,7 @@ class Link:
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, beat)
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * beat)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, beat // 2)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)  # a machine that is cut off swallows the attempt; the next may reach another one
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
         self.socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_BYTES)
