@@ -239,12 +239,13 @@ def unseal(data: bytes) -> Envelope:
     """Raises BadMessage, also for another protocol version."""
     raw = _unpack(data)
     names = [f.name for f in fields(Envelope)]
-    if not isinstance(raw, list) or len(raw) != len(names):
+    if not isinstance(raw, list) or not raw or type(raw[0]) is not int:
         raise BadMessage("not an envelope")
-    envelope = _build(Envelope, dict(zip(names, raw, strict=True)), "Envelope")
-    if envelope.version != VERSION:
-        raise BadMessage(f"protocol version {envelope.version}, this side speaks {VERSION}: install the same taskd on all nodes")
-    return typing.cast(Envelope, envelope)
+    if raw[0] != VERSION:  # which may have other fields
+        raise BadMessage(f"protocol version {raw[0]}, this side speaks {VERSION}: install the same taskd on all nodes")
+    if len(raw) != len(names):
+        raise BadMessage("not an envelope")
+    return typing.cast(Envelope, _build(Envelope, dict(zip(names, raw, strict=True)), "Envelope"))
 
 
 def _unpack(data: bytes, limit: int = MAX_BYTES) -> Any:

@@ -41,8 +41,10 @@ def test_every_phase_is_left_but_the_final_ones(phase):
 
 @pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
 def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
-    # a deadline leads to a round in which the silent ranks are killed; and there, when they do not die, SPENT leads out
-    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if phase is Phase.REPLACE else Phase.PAUSE)
+    # a deadline leads to a round in which the silent ranks are killed; and there, when they do not die, SPENT leads out. Where
+    # replacements or standbys are waited for there is nobody to kill
+    waits_for_new_ones = phase in (Phase.REPLACE, Phase.RESCHEDULE)
+    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if waits_for_new_ones else Phase.PAUSE)
     assert TABLE[phase][Move.SPENT] is Phase.FAILED
 
 
@@ -72,7 +74,8 @@ def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restor
     assert into[Phase.RESTORE] == {Phase.REBUILD}
     assert into[Phase.REBUILD] == {Phase.REPLACE}
     assert into[Phase.REPLACE] == {Phase.DECIDE}
-    assert into[Phase.DECIDE] == {Phase.PAUSE}
+    assert into[Phase.DECIDE] == {Phase.PAUSE, Phase.RESCHEDULE}
+    assert into[Phase.RESCHEDULE] == {Phase.PAUSE}
 
 
 def test_every_move_is_used():
@@ -170,7 +173,25 @@ def test_each_phase_has_its_own_limit(length):
 
 
 def test_all_phases_that_are_waited_in_are_in_the_story():
-    assert len(STORY) == len(WAITED)
+    assert len(STORY) + 1 == len(WAITED)  # RESCHEDULE is waited in where a node is lost: below
+
+
+def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_long_as_it_needs():
+    k = Coordinator(e.Settings(2, 1, ("recover", "exit"), reschedule=100.0, take_over=7.0))
+    for node in (0, 1):
+        k.step(e.AgentJoined(node, (node,), ("h", 1), agent=f"a{node}", records=("h", 2)), 0.0)
+    for event in (e.RankJoined(0), e.RankJoined(1), e.RankRebuilt(0, 0, 1), e.RankRebuilt(1, 0, 1)):
+        k.step(event, 0.0)
+    k.step(e.AgentLost(1, "nothing is heard"), 10.0)
+    k.step(e.RankPaused(0, 0, 1, AT), 11.0)
+    assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
+    k.step(e.StandbyJoined("s", 1), 50.0)
+    assert k.deadline() == 50.0 + 7.0
+    k.step(e.Tick(), 57.0)  # given up: the next one has the rest of the time
+    k.step(e.RankPaused(0, 0, 2, AT), 58.0)
+    assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
+    k.step(e.Tick(), 111.0)
+    assert k.job.over
 
 
 def test_asked_again_only_once():

@@ -13,6 +13,7 @@ DEATH = Damage(ONE, NONE, True)
 PAGE = Damage(NONE, NONE, True, condemned={2: "its page failed again"})
 DEATHS = Damage(frozenset({3, 1}), NONE, True)
 NODE = Damage(frozenset({2, 3}), ONE, True)
+NODES_ALL = Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=0)
 NODE_ALONE = Damage(NONE, ONE, True)
 EARLY = Damage(ONE, NONE, False)
 LATE = Damage(ONE, NONE, True, frozenset({4, 2}))
@@ -42,8 +43,14 @@ ALL = ladder.STRATEGIES
         (("exit",), LINK, (), "exit"),
         ((), LINK, (), "exit"),
         (ALL, DEATH, (), "recover-in-place"),
-        (ALL, DEATH, ("recover-in-place",), "exit"),
-        (("recover", "elastic-training", "dump", "exit"), LINK, (), "exit"),
+        (ALL, DEATH, ("recover-in-place",), "recover"),
+        (ALL, NODE, (), "recover"),
+        (ALL, NODE, ("recover",), "exit"),
+        (ALL, NODES_ALL, (), "exit"),
+        (("recover", "exit"), DEATH, (), "recover"),
+        (("recover", "exit"), EARLY, (), "exit"),
+        (("recover", "elastic-training", "dump", "exit"), LINK, (), "recover"),
+        (("elastic-training", "dump", "exit"), LINK, (), "exit"),
         (("exit", "retry"), LINK, (), "exit"),
     ],
 )
@@ -71,11 +78,12 @@ def test_choice(rungs, damage, failed, chosen):
             NODE,
             (),
             Rung(
-                "exit",
-                "the end of the ladder",
-                ("recover-in-place: node 1 is lost, and its ranks with it", "recover: not available in this version"),
+                "recover",
+                "a standby takes the place of node 1",
+                ("recover-in-place: node 1 is lost, and its ranks with it",),
             ),
         ),
+        (("recover",), DEATH, (), Rung("recover", "move what is broken to another node")),
         (
             ("retry",),
             LATE,

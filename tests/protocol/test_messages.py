@@ -14,7 +14,7 @@ from taskd.protocol import messages as m
 
 NUMBER = st.integers(-(2**63), 2**64 - 1)
 REAL = st.floats(allow_nan=False)
-PLAIN = {int: NUMBER, float: REAL, str: st.text(max_size=20)}
+PLAIN = {int: NUMBER, float: REAL, str: st.text(max_size=20), bytes: st.binary(max_size=20)}
 EVERY = st.one_of(*(st.deferred(lambda t=t: made(t)) for t in m.TYPES.values()))
 
 
@@ -151,4 +151,5 @@ def test_a_bool_is_not_a_number_and_a_number_is_not_a_bool():
 
 def test_all_of_events_and_commands_are_known():
     own = {m.Heartbeat, m.Who, m.Refused, m.RankHello, m.AttendantHello, m.Here, m.Inject, m.Injected, m.Unprotected}
+    own |= {m.Standing, m.Claim, m.Vote, m.RosterIs, m.RosterKept, m.Keep, m.Kept, m.Fetch, m.Fetched}
     assert set(m.TYPES.values()) == {*events.Event.__args__, *commands.Command.__args__, *own}
