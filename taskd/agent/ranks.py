@@ -27,6 +27,8 @@ class Rank:
     channel: socket.socket | None = None  # to its training thread
     attendant: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
+    blank: bool = False  # its process is a replacement that has not been given its state
+    ready: bool = False  # and it waits for orders
     over: str | None = None  # how its process ended
     left: events.Position | None = None
     paused: int = 0  # number of the last pause it reported

@@ -181,7 +181,7 @@ class Supervisor:
         self.context = context
         epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
         for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
-            epoch.ranks[local] = Rank(number, local, None, None, self._pipes[local], incarnation - 1, joined=True)
+            epoch.ranks[local] = Rank(number, local, None, None, self._pipes[local], incarnation - 1, joined=True, blank=True)
         epoch.page.pause(order.pause)
         if order.records[1]:
             answer: queue.SimpleQueue[list[messages.Keep] | None] = queue.SimpleQueue()
@@ -193,7 +193,9 @@ class Supervisor:
             if found is None:
                 log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
             put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
-        left = tuple(vault.left_behind(epoch.directory, r.local) for r in epoch.ranks.values())
+        for rank in epoch.ranks.values():
+            rank.left = vault.left_behind(epoch.directory, rank.local)
+        left = tuple(r.left for r in epoch.ranks.values())
         with self._lock:
             self._epoch, self._verdict = epoch, None
         self._call(lambda: self._taken(epoch, order, left))
@@ -446,6 +448,8 @@ class Supervisor:
                 self._tell_rank(rank, messages.Unprotected("no manager answered"))
         elif isinstance(message, events.RankPaused):
             rank.paused = message.pause
+        elif isinstance(message, events.RankReady):
+            rank.ready = True
         self._tell(message)
 
     def _watch_death(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
@@ -512,6 +516,8 @@ class Supervisor:
             elif isinstance(order, commands.Resume):
                 with self._lock:
                     epoch.protected = True
+                for member in epoch.ranks.values():
+                    member.blank = False
             self._tell_ranks(epoch, order)
         elif isinstance(order, commands.RollCall):
             self._attention.roll_call(epoch, order)
@@ -595,6 +601,7 @@ class Supervisor:
             self._retired.append(rank.process)
         rank.process = None  # what is still told about the old one is not about the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
+        rank.blank, rank.ready = True, False
         try:
             epoch.page.reset(rank.local)
         except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
@@ -660,7 +667,9 @@ class Supervisor:
                 if epoch.protected
                 else (),
                 dead=tuple(r.number for r in ranks if r.failed),
-                left=tuple(r.left for r in ranks if r.failed),
+                new=tuple(r.number for r in ranks if r.blank and not r.failed),
+                ready=tuple(r.number for r in ranks if r.blank and r.ready and not r.failed),
+                left=tuple(r.left for r in (*(r for r in ranks if r.failed), *(r for r in ranks if r.blank and not r.failed))),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
                 agent=self._managers.name,

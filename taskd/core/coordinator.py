@@ -36,6 +36,8 @@ class Coordinator:
         self.gathering: float | None = None  # deadline for the last agent of a job that an earlier manager has led
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
         self._keeps: dict[int, int] = {}  # node -> the one that keeps its records, as agents have told a new manager
+        self._new: set[int] = set()  # replacements that an earlier manager has ordered, and that have no state yet
+        self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that are known to wait for orders while agents are gathered
         self._handlers: dict[type, Callable[..., None]] = {
             e.AgentJoined: self._agent_joined,
@@ -80,7 +82,7 @@ class Coordinator:
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
-        elif rank is None or getattr(event, "incarnation", 0) == job.ranks[rank].incarnation:
+        elif rank is None or (getattr(event, "incarnation", 0) == job.ranks[rank].incarnation and not job.topology.is_lost(rank)):
             pause, incident = job.pause, self.recovery.incident
             self._handlers[type(event)](event, now)
             if job.over:
@@ -125,7 +127,8 @@ class Coordinator:
         elif known.lost:
             self._came_back(event, now)
         node = job.topology.nodes[event.node]
-        node.keeper = event.keeper if event.keeper >= 0 else node.keeper
+        if event.keeper >= 0:
+            node.keeper, node.told = event.keeper, True
         self._keeps |= dict.fromkeys(event.keeps, event.node)
         if job.topology.complete and not job.protected and event.generation:
             self._take_over(now)
@@ -134,7 +137,9 @@ class Coordinator:
         """A node's processes are new to us: first contact, a whole restart, or we are a manager that was restarted."""
         job = self.job
         incarnations = event.incarnations or (0,) * len(event.ranks)
-        left = dict(zip(event.dead, event.left, strict=False))
+        left = dict(zip((*event.dead, *event.new), event.left, strict=False))
+        self._new = self._new - set(event.ranks) | set(event.new)
+        self._ready = self._ready - set(event.ranks) | set(event.ready)
         for rank, incarnation in zip(event.ranks, incarnations, strict=True):
             job.ranks[rank] = RankState(incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank))
         self._waiting = self._waiting - set(event.ranks) | set(event.waiting)
@@ -159,10 +164,12 @@ class Coordinator:
         self.hold.complete()
         self.recovery.nodes.keep_records()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
-        if dead:
-            self.recovery.fault("; ".join(f"rank {r}: died while there was no manager" for r in dead), now, dead=frozenset(dead))
-        elif self._waiting:
-            self.recovery.fault(UNDER_WAY, now)
+        if dead or self._waiting or self._new:
+            text = "; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY
+            incident = self.recovery.join(text, now)
+            incident.new |= self._new
+            incident.ready |= self._ready
+            self.recovery.next_round(now, frozenset(dead))
         else:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
 
@@ -173,6 +180,7 @@ class Coordinator:
         for number, incarnation in zip(event.ranks, incarnations, strict=True):
             rank = self.job.ranks[number]
             rank.incarnation, rank.alive, rank.left = incarnation, number not in event.dead, left.get(number)
+        self.hold.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
         self.recovery.fault(f"node {event.node} is heard again{dead}", now, dead=frozenset(event.dead))
 
@@ -230,7 +238,7 @@ class Coordinator:
             job.ranks[rank].left = left
         job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
         if self.hold.step is not None:
-            job.say(c.Hold(self.hold.step))
+            self.hold.remind()
         self.recovery.nodes.keep_records()
         self.recovery.advance(now)
 
@@ -386,6 +394,10 @@ class Coordinator:
                 job.ranks[rank].joined = True
         job.protected, self.gathering = True, None
         self.hold.complete()
+        incident = self.recovery.join(f"nodes {missing} were not heard", now) if self._new else None
+        if incident is not None:
+            incident.new |= self._new
+            incident.ready |= self._ready
         for number in missing:
             self.recovery.lost(number, "nothing is heard of it since the manager before this one was lost", now)
         return True

@@ -24,7 +24,9 @@ class AgentJoined:
     joined: tuple[int, ...] = ()  # ranks whose scripts have called protect()
     waiting: tuple[int, ...] = ()  # ranks that are paused
     dead: tuple[int, ...] = ()  # ranks without a process
-    left: tuple[Position | None, ...] = ()  # what `dead` left behind, in their order; empty: not known
+    new: tuple[int, ...] = ()  # replacements that have not been given their state
+    ready: tuple[int, ...] = ()  # of these, those that wait for orders
+    left: tuple[Position | None, ...] = ()  # what the processes before `dead` and `new` left behind, in their order; empty: not known
     generation: int = 0  # the communicators' generation, 0: the scripts' own
     pause: int = 0  # number of the newest pause
     agent: str = ""  # names the agent's process: another one is another agent, whatever node it says it is

@@ -96,6 +96,10 @@ class Hold:
             self._owed = False
             self._job.say(c.Continue())
 
+    def remind(self) -> None:
+        """An agent may have missed what was said last; nobody else minds."""
+        self._job.say(c.Continue() if self.step is None else c.Hold(self.step))
+
     def drop(self, why: str) -> None:
         """The processes that were held are gone, or the job is over."""
         self._answer(False, why)

@@ -247,7 +247,8 @@ class Recovery:
         if incident.missing is None:
             incident.missing = now
         waits = any(not self._job.topology.nodes[n].heir for n in self._job.topology.lost)
-        incident.deadline = max(incident.missing + settings.reschedule, now) if waits else now + settings.take_over
+        soonest = now + settings.take_over
+        incident.deadline = max(incident.missing + settings.reschedule, soonest) if waits else soonest
 
     def advance(self, now: float) -> None:
         """Leave every phase whose condition holds."""

@@ -16,6 +16,7 @@ class Node:
     lost: bool = False  # nobody is heard of there; until a standby is in its place
     heir: str = ""  # the standby that has been told to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
+    told: bool = False  # its agent, who that is
 
     @property
     def living(self) -> bool:
@@ -52,7 +53,7 @@ class Topology:
         before = self.nodes.get(node)
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
-            self.nodes[node].keeper = before.keeper
+            self.nodes[node].keeper, self.nodes[node].told = before.keeper, before.told and before.agent == agent
         self._node_of.update(dict.fromkeys(ranks, node))
         return None
 
@@ -71,6 +72,11 @@ class Topology:
 
     def node_of(self, rank: int) -> int | None:
         return self._node_of.get(rank)
+
+    def is_lost(self, rank: int) -> bool:
+        """Whether the rank's node is."""
+        node = self._node_of.get(rank)
+        return node is not None and self.nodes[node].lost
 
     def store_host(self) -> int | None:
         """The node that hosts the next generation's store: the lowest living one; no node is special."""
@@ -91,14 +97,16 @@ class Topology:
         return next((agent for agent, room in self.standbys.items() if room >= ranks), None)
 
     def renew_keepers(self) -> list[int]:
-        """Give every living node whose keeper is not living the next living node as keeper; returns whom that has changed for."""
+        """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told."""
         changed = []
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
-            if not node.living or (keeper is not None and keeper.living):
+            if not node.living or (keeper is not None and keeper.living and node.told):
                 continue
-            others = [i for i, n in self.nodes.items() if n.living and i != number and n.records[1]]
-            node.keeper = min(others, key=lambda i: ((i - number) % (max(self.nodes) + 1), i), default=None)
-            if node.keeper is not None:
+            if keeper is None or not keeper.living:
+                others = [i for i, n in self.nodes.items() if n.living and i != number and n.records[1]]
+                node.keeper = min(others, key=lambda i: ((i - number) % (max(self.nodes) + 1), i), default=None)
+            node.told = node.keeper is not None
+            if node.told:
                 changed.append(number)
         return changed

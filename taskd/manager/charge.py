@@ -71,11 +71,11 @@ class Charge:
         members = self.chair.roster.members
         return bool(members) and agent not in members
 
-    def tend(self, protected: bool, agents: Callable[[], list[tuple[str, str]]]) -> None:
-        """Change the roster where that is due, and tell. `agents` of a job that is protected: their names and machines, in the order in
+    def tend(self, agents: Callable[[], list[tuple[str, str]]]) -> None:
+        """Of a job that is protected: change the roster where that is due, and tell. `agents`: their names and machines, in the order in
         which a manager may be started there."""
         chair = self.chair
-        if protected and chair.fresh and chair.in_charge:
+        if chair.fresh and chair.in_charge:
             known = agents()
             chair.form(frozenset(agent for agent, _ in known))
             self._was = True

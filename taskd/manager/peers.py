@@ -107,8 +107,8 @@ def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:
         if not 0 <= sender < nodes
         else f"{len(event.incarnations)} incarnations for {len(event.ranks)} ranks"
         if event.incarnations and len(event.incarnations) != len(event.ranks)
-        else "a rank outside `ranks` in joined, waiting or dead"
-        if not ranks.issuperset((*event.joined, *event.waiting, *event.dead))
+        else "a rank outside `ranks` in joined, waiting, dead, new or ready"
+        if not ranks.issuperset((*event.joined, *event.waiting, *event.dead, *event.new, *event.ready))
         else f"store port {event.store[1]}, allowed is 0 to 65535"
         if not 0 <= event.store[1] <= 65535 or len(event.store[0]) > 255
         else f"records port {event.records[1]}, allowed is 0 to 65535"

@@ -467,7 +467,8 @@ class Server:
         if self.charge.chair.deposed:
             self.outcome = Outcome(None, f"another manager is in charge; this one was in term {self.charge.chair.term}")
             return
-        self.charge.tend(self.coordinator.job.protected, self._everybody)
+        if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
+            self.charge.tend(self._everybody)
 
     def _everybody(self) -> list[tuple[str, str]]:
         """Names and machines of all agents, those first on whose machine a manager is started first: ours, then by node."""

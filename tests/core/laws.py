@@ -93,6 +93,8 @@ class Laws:
         if isinstance(command, c.Rebuild | c.Restore | c.Resume):
             assert command.generation == job.generation
             assert incident is None or not incident.condemned, "somebody is to be killed, and built with"
+        if isinstance(command, c.TakeOver):
+            self._check_take_over(command)
         if isinstance(command, c.Replace):
             assert command.incarnation == self.newest[command.rank] + 1, "an incarnation twice, or one left out"
             assert "recover-in-place" in self.world.settings.ladder
@@ -125,6 +127,19 @@ class Laws:
             assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), "this collective would have ended"
         elif isinstance(command, c.GiveUp):
             self._check_paragraph(command.reason)
+
+    def _check_take_over(self, command: c.TakeOver) -> None:
+        world = self.world
+        node = world.coordinator.job.topology.nodes[command.node]
+        assert "recover" in world.settings.ladder and node.lost and command.agent not in world.fenced
+        assert command.agent.startswith("standby"), "an agent that has a node"
+        heard, everybody = world.coordinator.job.topology.heard()
+        assert 2 * heard > everybody, "a node is given away without a majority"
+        assert world.nodes[command.node].agent in world.fenced or world.manager, "the one that had it is not fenced"
+        for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
+            assert incarnation == self.newest[rank] + 1, "an incarnation twice, or one left out"
+            self.newest[rank] = incarnation
+        world.counts["taken over"] += 1
 
     def _check_kill(self, command: c.Kill) -> None:
         """Whoever is killed has given a reason, or gives no sign."""
@@ -166,7 +181,11 @@ class Laws:
         incident = k.recovery.incident
         assert incident is not None
         ends = [r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()]
-        assert min(max(p.final) for p in ends if p) <= plan.step <= min(max(p.final | p.provisional) for p in ends if p)
+        known = [p for p in ends if p]
+        assert plan.step <= min(max(p.final | p.provisional) for p in known)
+        if final := [max(p.final) for p in known if p.final]:
+            oldest = [max(p.provisional) for p in known if not p.final]  # of lost nodes only what was recorded at a commit is known
+            assert min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest)
         for number in plan.keep:
             rank = ranks[number]
             if rank.alive and rank.incarnation == self.newest[number]:
@@ -198,4 +217,4 @@ class Laws:
         if incident is not None and incident.rounds:
             assert not tried.startswith("nothing"), "something was tried, and the paragraph denies it"
         if "did not end within" in reason:
-            assert any(r.immortal for r in self.world.ranks), "a rank that would have died was not waited for"
+            assert any(r.immortal for r in self.world.ranks) or self.world.fenced, "a rank that would have died was not waited for"

@@ -49,6 +49,12 @@ def test_everything_that_can_go_wrong_does():
     wanted = [
         "closed by retry",
         "closed by recover-in-place",
+        "closed by recover",
+        "node lost",
+        "node cut",
+        "node comes back",
+        "standby lost",
+        "taken over",
         "GiveUp",
         "RestartAll",
         "Kill",

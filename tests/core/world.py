@@ -56,6 +56,7 @@ class Rank:
     cpu: float = 0.0
     bad: int = 0  # a memory page that fails whenever the step is computed
     unfit: str = ""
+    record: e.Position | None = None  # what another node knows of it, when its own is lost
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     evidence: Counter[str] = field(default_factory=Counter)  # what this process has said against itself
 
@@ -81,7 +82,9 @@ class Node:
     protected: bool = False
     pause: int = 0
     hold: int | None = None  # ranks stop before this step
-    gone: bool = False
+    gone: bool = False  # nobody is there
+    cut: bool = False  # nothing is heard of it, and it hears nothing
+    agent: str = ""
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
     joined: int = -1  # the manager that has heard of it
@@ -95,15 +98,19 @@ class World:
 
     def __post_init__(self) -> None:
         self.chance = chance = random.Random(self.seed)
-        nodes = chance.choice([1, 1, 2])
+        nodes = chance.choice([1, 1, 2, 3])
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
-        both = ("retry", "recover-in-place", "exit")
-        ladder = chance.choice([both, both, both, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")])
-        self.settings = e.Settings(nodes, per_node, ladder)
+        both, three = ("retry", "recover-in-place", "exit"), ("retry", "recover-in-place", "recover", "exit")
+        ladders = [both, both, three, three, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")]
+        ladders.append(("recover", "exit"))
+        ladder = chance.choice(ladders)
+        self.settings = e.Settings(nodes, per_node, ladder, reschedule=60.0, take_over=10.0)
         self.coordinator = Coordinator(self.settings)
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
-        self.nodes = [Node(n, self.ranks[n * per_node : (n + 1) * per_node]) for n in range(nodes)]
+        self.nodes = [Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}") for n in range(nodes)]
+        self.standbys: set[str] = set()  # that wait, or take a node over
+        self.fenced: set[str] = set()
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
@@ -132,6 +139,8 @@ class World:
             self.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
             self.after(self.chance.uniform(0.5, 20.0), self.hold)
+        for number in range(self.chance.choice([0, 1, 2, 3]) if "recover" in self.settings.ladder else 0):
+            self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]), lambda n=number: self.standby(f"standby-{n}"))
         for _ in range(60_000):
             if self.over and not self.queue:
                 self.laws.at_the_end()
@@ -158,19 +167,24 @@ class World:
 
     def say(self, node: Node, event: e.Event) -> None:
         """From a node to the manager."""
-        if node.gone:
+        if node.gone or node.cut:
             return
         arrival = max(node.sent, self.now + self.chance.choice([0.0001, 0.001, 0.001, 0.02])) + 1e-6
         node.sent, manager = arrival, self.manager
-        self.after(arrival - self.now, lambda: self.deliver(event) if manager == self.manager else None)
+        agent = node.agent
+        self.after(arrival - self.now, lambda: self.hear(event, agent) if (manager, agent) == (self.manager, node.agent) else None)
         if isinstance(event, GUARDED) and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.0, 0.5, 3.0])
             epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
             self.after(
                 arrival - self.now + again,
-                lambda: self.deliver(event) if (manager, epoch) == (self.manager, node.epoch) else None,
+                lambda: self.hear(event, agent) if (manager, epoch, agent) == (self.manager, node.epoch, node.agent) else None,
             )
+
+    def hear(self, event: e.Event, agent: str) -> None:
+        if agent not in self.fenced:
+            self.deliver(event)
 
     def deliver(self, event: e.Event) -> None:
         if not isinstance(event, e.Tick):
@@ -196,10 +210,14 @@ class World:
             )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
-        elif not isinstance(command, c.Note | c.Answer):
+        elif isinstance(command, c.Fence):
+            self.fence(command.agent)
+        elif isinstance(command, c.TakeOver):
+            self.take_over(command)
+        elif not isinstance(command, c.Note | c.Answer | c.KeepRecords):
             late = isinstance(command, c.Hold | c.Continue | c.AskSteps | c.RollCall)
             for node in self.nodes:
-                if node.gone or (late and node.joined != self.manager):
+                if node.gone or node.cut or (late and node.joined != self.manager):
                     continue
                 if isinstance(command, c.Pause) and self.likely(0.02):
                     for rank in node.ranks:
@@ -243,6 +261,7 @@ class World:
     def announce(self, node: Node) -> None:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive]
+        new = [r for r in node.ranks if r.alive and r.blank]
         event = e.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
@@ -254,11 +273,95 @@ class World:
             if node.protected
             else (),
             tuple(r.number for r in dead),
-            tuple(r.left for r in dead),
+            tuple(r.number for r in new),
+            tuple(r.number for r in new if r.mode == HELD),
+            tuple(r.left for r in (*dead, *new)),
             node.generation if node.protected else 0,
             node.pause,
+            node.agent,
+            (f"node-{node.number}", 8000),
         )
         self.say(node, event)
+
+    # -- nodes and standbys
+
+    def standby(self, agent: str) -> None:
+        """It waits, and says so again when it is asked by a new manager."""
+        self.standbys.add(agent)
+        self.deliver(e.StandbyJoined(agent, self.settings.ranks_per_node))
+        if self.likely(0.1):
+            self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
+
+    def lose_standby(self, agent: str) -> None:
+        if agent in self.standbys:
+            self.counts["standby lost"] += 1
+            self.standbys.discard(agent)
+            self.deliver(e.StandbyLost(agent, "its connection has ended"))
+
+    def fence(self, agent: str) -> None:
+        """Its ranks end, and nothing that it says is heard."""
+        self.fenced.add(agent)
+        self.standbys.discard(agent)
+        for node in self.nodes:
+            if node.agent == agent:
+                self.vanish(node)
+
+    def vanish(self, node: Node) -> None:
+        node.gone = True
+        for rank in node.ranks:
+            rank.record = rank.record if rank.blank or not rank.alive else self.kept(rank)
+            rank.alive = False
+
+    def kept(self, rank: Rank) -> e.Position:
+        """What another node knows of it: the record of a step is there before the rank goes into the step's first collective."""
+        begun = rank.stage != COMMITTED or self.chance.random() < 0.5
+        last = rank.step if begun else rank.step - 1
+        return e.Position(max(last, 0), None, frozenset(), frozenset(s for s in range(last - 2, last + 1) if s >= 0))
+
+    def lose_node(self, node: Node) -> None:
+        """Its processes are gone, or nothing is heard of it for a while."""
+        if node.gone or node.cut:
+            return
+        noticed = self.chance.choice([0.05, 1.2])
+        manager, agent = self.manager, node.agent
+        if self.chance.random() < 0.5:
+            self.counts["node lost"] += 1
+            self.vanish(node)
+        else:
+            self.counts["node cut"] += 1
+            node.cut = True
+            self.after(self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]), lambda: self.come_back(node, agent))
+        self.after(
+            noticed, lambda: self.deliver(e.AgentLost(node.number, "its connection has ended")) if manager == self.manager else None
+        )
+
+    def come_back(self, node: Node, agent: str) -> None:
+        if node.agent == agent and node.cut and not node.gone:
+            self.counts["node comes back"] += 1
+            node.cut, node.sent = False, self.now
+            node.received = self.now
+            self.announce(node)
+
+    def take_over(self, order: c.TakeOver) -> None:
+        if order.agent not in self.standbys or self.likely(0.05):
+            return  # it is gone, or says nothing
+        manager = self.manager
+        self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
+
+    def taken(self, order: c.TakeOver, manager: int) -> None:
+        if order.agent not in self.standbys or manager != self.manager:
+            return
+        self.standbys.discard(order.agent)
+        old = self.nodes[order.node]
+        fresh = Node(old.number, old.ranks, order.epoch, order.generation, True, order.pause, agent=order.agent, joined=self.manager)
+        left = tuple(r.record if order.records[1] else None for r in old.ranks)
+        old.__dict__.update({**fresh.__dict__, "sent": self.now, "received": self.now})
+        for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
+            kept = rank.record
+            rank.__dict__.update(Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__)
+            rank.record = rank.left = kept if order.records[1] else None
+            self.replace(rank, incarnation)
+        self.say(old, e.NodeTaken(old.number, old.agent, (f"node-{old.number}", 7001), (f"node-{old.number}", 8001), left))
 
     def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
         """`action`, unless the process is another one by then."""
@@ -528,7 +631,7 @@ class World:
         if incarnation <= rank.incarnation:
             return
         node = self.nodes[rank.node]
-        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True, left=rank.left, paused=node.pause)
+        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True, left=rank.left, paused=node.pause, record=rank.record)
         rank.__dict__.update(fresh.__dict__)
         if self.likely(0.01):
             rank.mode = HUNG
@@ -602,5 +705,7 @@ class World:
         self.laws.new_manager()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
-            self.after(self.chance.uniform(0.05, 1.0), lambda n=node: self.announce(n))
+            self.after(self.chance.uniform(0.05, 1.0), lambda n=node: None if n.agent in self.fenced else self.announce(n))
+        for agent in sorted(self.standbys):
+            self.after(self.chance.uniform(0.05, 1.0), lambda a=agent: self.standby(a) if a in self.standbys else None)
         self.after(5.0, self.go_on)  # somebody who was told that the ranks go on looks again whether they do

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,33 +11,42 @@ from hosts import Hosts
 from training import BIN, LIMIT, SCRIPTS, Result, environment, incidents
 
 MASTER = 29400
+STEPS = "240"  # of steered.py in these tests
 
 
 class Cluster:
     """`nodes` launchers of `ranks` ranks each on hosts 0, 1…; further hosts are for standbys. Leaving the `with` leaves nothing behind."""
 
-    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str, *arguments: str, strategy: str, **env: str) -> None:
+    def __init__(
+        self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str, *arguments: str, strategy: str, **env: str
+    ) -> None:
         self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
         directory.mkdir(parents=True, exist_ok=True)
         self.env = environment(directory, GLOO_SOCKET_IFNAME="eth0", TASKD_RECOVER_STRATEGY=strategy, **env)
         self._script = [str(SCRIPTS / script), str(directory), *arguments]
         self.launchers: dict[int, subprocess.Popen[bytes]] = {}
         for node in range(nodes):
-            self.launch(node, "--node_rank", str(node))
+            self.launch(node, node)
 
-    def launch(self, host: int, *options: str) -> None:
+    def launch(self, host: int, node: int, *options: str) -> None:
         command = [
-            str(BIN / "taskd"), "run", *(o for o in options if o == "--standby"), "--nnodes", str(self.nodes), *(o for o in options if o != "--standby"),
-            "--nproc_per_node", str(self.ranks), "--master_addr", self.hosts.address(0), "--master_port", str(MASTER), *self._script,
+            str(BIN / "taskd"), "run", *options, "--nnodes", str(self.nodes), "--node_rank", str(node), "--nproc_per_node", str(self.ranks),
+            "--master_addr", self.hosts.address(0), "--master_port", str(MASTER), *self._script,
         ]  # fmt: skip
-        env = {**self.env, "POD_IP": self.hosts.address(host)}
         with open(self.directory / f"output-{host}", "ab") as output:
             self.launchers[host] = subprocess.Popen(
-                self.hosts.command(host, command), env=env, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.directory
+                self.hosts.command(host, command),
+                env={**self.env, "POD_IP": self.hosts.address(host)},
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=self.directory,
             )
 
-    def standby(self, host: int) -> None:
-        self.launch(host, "--standby", "--node_rank", "0")
+    def standby(self, *hosts: int) -> None:
+        for host in hosts:
+            self.launch(host, 0, "--standby")
 
     def __enter__(self) -> Cluster:
         return self
@@ -62,12 +69,14 @@ class Cluster:
         output = "".join(f"== host {h}\n{(self.directory / f'output-{h}').read_text()}" for h in sorted(self.launchers))
         return Result(status, output, self.directory, incidents(self.directory))
 
-    def until(self, what: str, condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    def until(self, what: str, condition: Callable[[], object], limit: float = 60.0) -> None:
         end = time.monotonic() + limit
         while not condition():
-            if time.monotonic() > end or all(p.poll() is not None for p in self.launchers.values()):
+            over = all(p.poll() is not None for p in self.launchers.values()) and not condition()
+            if over or time.monotonic() > end:
                 result = self.result()
-                raise AssertionError(f"not within {limit:g} s, or all had ended: {what}\n{result.output[-5000:]}\n{result.log('*.log')[-12000:]}")
+                why = "all launchers have ended" if over else f"{limit:g} s have passed"
+                raise AssertionError(f"{why} before {what}\n{result.output[-5000:]}\n{result.log('*.log')[-12000:]}")
             time.sleep(0.02)
 
     def committed(self) -> int:
@@ -78,19 +87,46 @@ class Cluster:
         wanted = self.committed() + steps
         self.until(f"all ranks had committed step {wanted}", lambda: self.committed() >= wanted)
 
-    def repaired(self) -> list[dict]:
+    def ready(self, standbys: int) -> None:
+        """All train, and the standbys wait."""
+        self.until("the standbys waited", lambda: self.log("manager*.log").count("waits for a node") >= standbys)
+        self.trains()
+
+    def repaired(self) -> dict:
+        """Wait until one incident more is closed; the newest."""
         known = self._known
         self.until(f"incident {known + 1} was closed", lambda: len(incidents(self.directory)) > known)
-        new = incidents(self.directory)[known:]
-        self._known += len(new)
-        return new
+        found = incidents(self.directory)
+        self._known = len(found)
+        return found[-1]
 
     _known = 0
 
     def log(self, name: str) -> str:
         return self.result().log(name)
 
-    def end(self, gone: tuple[int, ...] = ()) -> Result:
+    def host_of(self, rank: int) -> int:
+        """Where the rank's present process, which has committed a step, runs."""
+        pid = self.result().pids(rank)[-1]
+        return next(h for h in range(self.hosts.count) if pid in self.hosts.pids(h))
+
+    def managers(self, host: int) -> list[int]:
+        """Processes of managers there."""
+        found = []
+        for pid in self.hosts.pids(host):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"taskd.manager\0" in line:
+                found.append(pid)
+        return found
+
+    def emptied(self, host: int) -> None:
+        """Wait until nothing of the job runs there."""
+        self.until(f"host {host} was empty", lambda: not self.hosts.pids(host), 30.0)
+
+    def end(self, *gone: int) -> Result:
         """Wait for all launchers but those of the hosts that are gone; the highest status of them, -1 where one hangs."""
         (self.directory / "hurry").touch()
         end, statuses = time.monotonic() + LIMIT, []
@@ -102,6 +138,3 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 return self.result(-1)
         return self.result(max(statuses))
-
-
-sys.path.insert(0, os.fspath(SCRIPTS))

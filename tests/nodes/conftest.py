@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "recovery"), str(Path(__file__).parent)]
-import hosts
-import training
+import cluster  # noqa: E402
+import hosts as lab  # noqa: E402
+import training  # noqa: E402
 
 
-@pytest.fixture(scope="session", autouse=True)
-def namespaces() -> None:
-    if not hosts.possible():
+@pytest.fixture
+def hosts() -> Iterator[Callable[[int], lab.Hosts]]:
+    """Makes hosts, which are gone after the test."""
+    if not lab.possible():
         pytest.skip("network namespaces cannot be made here (root, ip)")
+    made: list[lab.Hosts] = []
+
+    def make(count: int) -> lab.Hosts:
+        made.append(lab.Hosts(count))
+        return made[-1].__enter__()
+
+    yield make
+    for one in made:
+        one.__exit__()
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory):
-    kept: dict[tuple, training.Result] = {}
-
-    def get(world: int, script: str, *arguments: str) -> training.Result:
-        key = (world, script, arguments)
-        if key not in kept:
-            kept[key] = training.undisturbed(tmp_path_factory.mktemp("undisturbed"), world, script, *arguments)
-        return kept[key]
-
-    return get
+def reference(tmp_path_factory: pytest.TempPathFactory) -> training.Result:
+    """Four ranks of steered.py, undisturbed."""
+    return training.undisturbed(tmp_path_factory.mktemp("undisturbed"), 4, "steered.py", cluster.STEPS)

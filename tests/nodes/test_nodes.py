@@ -1,0 +1,100 @@
+"""Nodes are lost in every way that there is; standbys take their place, and the losses are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import training
+from cluster import STEPS, Cluster
+
+STRATEGY = "retry,recover-in-place,recover"
+
+
+def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path, reference):
+    with Cluster((machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+        job.standby(2, 3, 4)
+        job.ready(3)
+        # killed: the standby has its place, and what is left of the old one is not heard
+        machines.signal(1, signal.SIGKILL)
+        first = job.repaired()
+        assert first["strategy"] == "recover" and first["ranks"] == [2, 3], first
+        assert "its process has ended" in " ".join(first["faults"])
+        job.trains()
+        # stopped, and on again when it has been replaced: it finds itself fenced, and ends
+        stopped = job.host_of(2)
+        machines.signal(stopped, signal.SIGSTOP)
+        second = job.repaired()
+        assert second["strategy"] == "recover" and "does not answer" in " ".join(second["faults"]), second
+        machines.signal(stopped, signal.SIGCONT)
+        job.emptied(stopped)
+        assert "this node has been replaced" in job.result().output
+        job.trains()
+        # a rank of the node that has moved is replaced on it
+        os.kill(job.result().pids(3)[-1], signal.SIGKILL)
+        assert job.repaired()["strategy"] == "recover-in-place"
+        job.trains()
+        # node 0: rank 0, the manager and the store move
+        machines.signal(0, signal.SIGKILL)
+        third = job.repaired()
+        assert third["strategy"] == "recover" and third["ranks"] == [0, 1], third
+        assert job.host_of(0) not in (0, 1, stopped)
+        assert "in charge in term 2" in job.log("manager*.log")
+        job.trains()
+        result = job.end(0, 1, stopped)
+    training.assert_equal(result, reference, 4)
+
+
+def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
+    with Cluster((machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+        job.standby(2, 3, 4)
+        job.ready(3)
+        gone = []
+        for how in ("both", "out", "in"):
+            host = job.host_of(2)
+            rest = [h for h in range(5) if h != host]
+            if how == "in":
+                for other in rest:
+                    machines.cut(other, [host])
+            else:
+                machines.cut(host, rest if how == "out" else None)
+            closed = job.repaired()
+            assert closed["strategy"] == "recover" and closed["ranks"] == [2, 3], (how, closed)
+            job.trains()
+            # what comes back is fenced: it ends by itself, and changes nothing
+            if how == "in":
+                for other in rest:
+                    machines.mend(other, [host])
+            else:
+                machines.mend(host, rest if how == "out" else None)
+            job.emptied(host)
+            gone.append(host)
+        result = job.end(*gone)
+    training.assert_equal(result, reference, 4)
+    assert len(result.incidents) == 3
+
+
+def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, reference):
+    with Cluster((machines := hosts(3)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+        job.standby(2)
+        job.ready(1)
+        (manager,) = job.managers(0)
+        os.kill(manager, signal.SIGKILL)
+        job.trains()  # training does not stop for that
+        job.until("another manager was in charge", lambda: "in charge in term 2" in job.log("manager*.log"))
+        # a fault while there is none is repaired by the next one
+        (manager,) = job.managers(0)
+        os.kill(manager, signal.SIGKILL)
+        os.kill(job.result().pids(1)[-1], signal.SIGKILL)
+        closed = job.repaired()
+        assert closed["strategy"] == "recover-in-place" and closed["ranks"] == [1], closed
+        job.trains()
+        # a node and, before anybody has its place, the manager
+        (manager,) = job.managers(0)
+        machines.signal(1, signal.SIGKILL)
+        job.until("the manager had noticed", lambda: "node 1 (ranks 2-3)" in job.log("manager*.log"))
+        os.kill(manager, signal.SIGKILL)
+        job.until("ranks 2 and 3 trained elsewhere", lambda: all(len(job.result().pids(r)) == 2 for r in (2, 3)))
+        job.trains()
+        result = job.end(1)
+    training.assert_equal(result, reference, 4)
