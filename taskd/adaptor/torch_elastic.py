@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException, Subpr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
+from taskd.agent import asking
 from taskd.agent.processes import Handler, Ordered
 from taskd.agent.supervisor import Supervisor, Verdict
 from taskd.agent.watchdog import Limits
@@ -41,7 +42,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             spec.max_restarts = MAX_RESTARTS
         super().__init__(spec, *args, **kwargs)
         logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
-        job = settings.job_id(os.environ)
+        job = self._job = settings.job_id(os.environ)
         self._supervisor = Supervisor(
             address=self._manager_address,
             keys=keys.for_job(job, os.environ),
@@ -61,6 +62,20 @@ class TaskdElasticAgent(LocalElasticAgent):
         if group.group_rank == 0 or group.group_world_size == 1:
             return settings.bind_address(os.environ), port
         return str(self._worker_group.spec.master_addr or group.master_addr), port
+
+    def _comes_late(self) -> bool:
+        """Whether this launcher was started for a job that is under way, as a scheduler does with a pod that it has replaced: nobody
+        would meet it. Asked of the manager where there is one; at the start of a job that is not always so."""
+        spec = self._worker_group.spec
+        nodes = getattr(spec.rdzv_handler, "world_size", 1)  # of static rendezvous, which the documented launchers use
+        if nodes == 1 or "recover" not in settings.ladder_from(os.environ):
+            return False
+        address = settings.manager_address({**os.environ, "MASTER_ADDR": str(spec.master_addr or "")})
+        under_way = asking.under_way(address, keys.for_job(self._job, os.environ), self._job)
+        if under_way:
+            log.warning("the job is under way: this launcher waits for a node that is lost, as a standby")
+            os.environ["TASKD_STANDBY"] = "on"
+        return under_way
 
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
@@ -198,7 +213,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def run(self, role: str = "default_role") -> RunResult:
         ok, why = False, ""
         try:
-            if settings.standby(os.environ):
+            if settings.standby(os.environ) or self._comes_late():
                 log.info("standby: waiting for a node to take over")
                 self._order = self._supervisor.stand_by(self._worker_group.spec.local_world_size, self._make_store)
                 if self._order is None:

@@ -393,6 +393,9 @@ class Server:
 
     def _stand_by(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
         """What an agent without a node says."""
+        if isinstance(message, m.Arrived):
+            self._reply(route, m.UnderWay(self.coordinator.job.protected))
+            return
         peer = self.standbys.get(envelope.incarnation)
         if peer is not None:
             moved = self._hear(peer, envelope, route, now)

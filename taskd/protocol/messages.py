@@ -102,6 +102,18 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
+class Arrived:
+    """A launcher that has been started, to the manager: is the job under way already?"""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost node's place."""
+
+    protected: bool
+
+
+@dataclass(frozen=True)
 class Standing:
     """Agent to a manager that it meets: the term and manager that it has acknowledged last, the newest roster that it has (`members` is
     empty where it has only the stamp), and whether it has a manager (`content`)."""
@@ -201,8 +213,8 @@ class Envelope:
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
-    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Standing | Claim | Vote | RosterIs
-    | RosterKept | Keep | Kept | Fetch | Fetched
+    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Arrived | UnderWay
+    | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
 )  # fmt: skip
 Message = events.Event | commands.Command | Own
 

@@ -98,3 +98,17 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
         job.trains()
         result = job.end(1)
     training.assert_equal(result, reference, 4)
+
+
+def test_half_of_the_agents_is_lost_until_the_pod_is_started_again(hosts, tmp_path, reference):
+    """One of two nodes, and nobody waits: no majority, nothing is given away. The launcher that is started again, as it was, makes one."""
+    with Cluster((machines := hosts(2)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+        job.trains()
+        machines.signal(1, signal.SIGKILL)
+        job.until("the node was waited for", lambda: "node 1 waits for a standby" in job.log("manager*.log"))
+        job.launch(1, 1)
+        closed = job.repaired()
+        assert closed["strategy"] == "recover" and closed["ranks"] == [2, 3], closed
+        assert "the job is under way" in job.result().output
+        result = job.end()
+    training.assert_equal(result, reference, 4)
