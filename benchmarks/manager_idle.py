@@ -24,6 +24,7 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
+from taskd.agent.managers import BEAT
 from taskd.agent.supervisor import HEARTBEAT
 from taskd.core import events
 from taskd.protocol import keys, messages
@@ -36,8 +37,8 @@ class Agent:
         self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)  # as taskd.protocol.link
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT)  # as taskd.protocol.link
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * BEAT)
         self.socket.curve_serverkey = pair.server_public
         self.socket.curve_publickey, self.socket.curve_secretkey = pair.client_public, pair.client_secret
         self.socket.connect(f"tcp://127.0.0.1:{port}")

@@ -15,6 +15,7 @@ import os
 import queue
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ log = logging.getLogger("taskd.agent")
 PIPE = "records"  # in the epoch's directory
 NOTE = struct.Struct("<IIQQ")  # local rank, kind, number of the record, step
 MAX_BYTES = 1 << 30  # of a record: module buffers are in it
+PATIENCE = 5.0  # seconds without an acknowledgement after which ranks do not wait any more; it comes within a round trip
 KEPT = 3  # records of a rank, as the rank itself keeps
 
 
@@ -69,6 +71,9 @@ class Records:
         self._pipe = -1
         self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
+        self._copied: dict[int, int] = {}  # local rank -> number of the last one that is kept
+        self._unanswered: float | None = None  # since when an acknowledgement is waited for
+        self._copying = False  # ranks wait for theirs
         self._fetching: dict[int, tuple[zmq.Socket[bytes], list[messages.Keep], Callable[[list[messages.Keep] | None], None]]] = {}
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -125,7 +130,7 @@ class Records:
             poller.register(line, zmq.POLLIN)
         if self._pipe >= 0:
             poller.register(self._pipe, zmq.POLLIN)
-        ready = dict(poller.poll())
+        ready = dict(poller.poll(None if self._unanswered is None else 1000))
         if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
@@ -137,6 +142,7 @@ class Records:
             self._forward()
         if self._out is not None and self._out in ready:
             self._acknowledged(self._out)
+        self._judge(time.monotonic())
         if self._router in ready:
             self._serve()
         for node, (line, _, _) in list(self._fetching.items()):
@@ -162,6 +168,7 @@ class Records:
         if self._out is not None:
             self._out.close(0)
         self._out = self._dealer(address)
+        self._copied, self._unanswered, self._copying = {}, None, True
         epoch.page.copying(True)  # ranks wait from here on: what they have said before is sent now
         for local in epoch.ranks:
             entries = self._read(local)
@@ -189,6 +196,8 @@ class Records:
             return  # overwritten already: a later one is on its way
         kind, payload = found
         message = messages.Keep(self._job, self._node, rank.number, number, step, kind, anew, payload)
+        if self._unanswered is None:
+            self._unanswered = time.monotonic()
         with contextlib.suppress(zmq.Again):  # the keeper has been away for long; the manager will name another one
             out.send(messages.encode(message), zmq.NOBLOCK)
 
@@ -209,7 +218,24 @@ class Records:
             epoch = self._epoch
             rank = epoch.find(message.rank) if isinstance(message, messages.Kept) and epoch is not None else None
             if rank is not None and epoch is not None and not epoch.dropped:
+                self._copied[rank.local] = message.number
                 epoch.page.copied(rank.local, message.number)
+                if all(self._copied.get(local, 0) >= number for local, number in self._sent.items()):
+                    self._unanswered = None
+                    if not self._copying:
+                        log.info("records are kept on another node again")
+                        self._copying = True
+                        epoch.page.copying(True)
+                        for other in epoch.ranks:
+                            epoch.page.copied(other, self._copied.get(other, 0))
+
+    def _judge(self, now: float) -> None:
+        """A keeper that says nothing must not hold up training for long: where it is gone the manager names another one."""
+        if self._unanswered is not None and self._copying and now - self._unanswered > PATIENCE:
+            log.error("the keeper of this node's records has not answered for %.0f s: ranks go on without copies", PATIENCE)
+            self._copying = False
+            if self._epoch is not None and not self._epoch.dropped:
+                self._epoch.page.copying(False)
 
     # -- others' -----------------------------------------------------------------------------------------------------------------
 

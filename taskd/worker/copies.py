@@ -17,7 +17,8 @@ class Copies:
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
-        self._pipe = os.open(directory / "records", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # for reading too: where nobody reads, in a job of one node, it could not be opened otherwise
+        self._pipe = os.open(directory / "records", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1

@@ -152,3 +152,17 @@ print("paused", copies.wait(0), flush=True)
         print(file=rank.stdin, flush=True)
         here.page.pause(1)
         assert rank.stdout.readline() == "paused False\n"
+
+
+def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
+    monkeypatch.setattr("taskd.agent.records.PATIENCE", 0.2)
+    here, there = nodes(1), nodes(0)
+    here.records.keep_at(there.records.address)
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: kept(there.fetch(1, there.records.address)) and here.records._unanswered is None)
+    there.records._job = "another"  # it takes nothing any more
+    here.write(0, 2, PROVISIONAL, b"two")
+    until(lambda: not here.records._copying)
+    there.records._job = "job"
+    here.write(0, 3, PROVISIONAL, b"three")  # acknowledged, and all before it with it
+    until(lambda: here.records._copying)

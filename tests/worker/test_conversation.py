@@ -51,7 +51,7 @@ def page(monkeypatch) -> SimpleNamespace:
 
 
 def rank(line: Line) -> Rank:
-    return Rank(0, 0, line, *[None] * 5, device=None)  # type: ignore[arg-type]
+    return Rank(0, 0, line, *[None] * 6, device=None)  # type: ignore[arg-type]
 
 
 def position() -> tuple[e.Position, str]:

@@ -1,0 +1,308 @@
+"""Loss of a node, of its network and of the manager, on several hosts made of network namespaces: how long until it is noticed, and until
+every rank has committed the next step.
+
+    python benchmarks/nodes.py [--nodes 4] [--ranks 2] [--repeats 5] [--json FILE]
+
+One job of benchmarks/toy.py with standbys, everything in one run. A host that has lost its part is started again as a standby, so that
+each repetition finds the same job. Needs root and `ip`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import toy
+from hosts import Hosts, possible
+from jobs import FOREIGN, Failed, end_cleanly, free_port, machine, monotonic, ms, summary
+from rich.console import Console
+from rich.table import Table
+
+from taskd.cli import status
+from taskd.manager import journal
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 90.0
+STRATEGY = "retry,recover-in-place,recover"
+
+
+class Job:
+    """Launchers on hosts 0 to nodes - 1, standbys on the others. Leaving the `with` ends them."""
+
+    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int) -> None:
+        self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
+        self.world = nodes * ranks
+        self.log = directory / "log"
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "MINDX_TASK_ID": f"benchmark-{uuid.uuid4().hex[:12]}",
+            "TASKD_SECRET": uuid.uuid4().hex,
+            "TASKD_PORT": str(free_port()),
+            "TASKD_LOG_PATH": str(self.log),
+            "TASKD_RECOVER_STRATEGY": STRATEGY,
+            "PYTHONPATH": os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
+        }
+        self._output = directory / "output"
+        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        for node in range(nodes):
+            self.launch(node, node)
+        for host in range(nodes, hosts.count):
+            self.launch(host, 0, "--standby")
+        self.steps = [toy.Steps(directory, r) for r in range(self.world)]
+
+    def launch(self, host: int, node: int, *options: str) -> None:
+        command = [
+            sys.executable, "-c", "from taskd.cli import main; main()", "run", *options,
+            "--nnodes", str(self.nodes), "--node_rank", str(node),
+            "--nproc_per_node", str(self.ranks), "--master_addr", self.hosts.address(0), "--master_port", "29400",
+            str(HERE / "toy.py"), "--out", str(self.directory),
+        ]  # fmt: skip
+        environment = {**self._environment, "POD_IP": self.hosts.address(host), "TASKD_MANAGER_ADDR": ""}
+        if options:
+            environment["TASKD_MANAGER_ADDR"] = self.hosts.address(self.manager_host())
+        with open(self._output, "ab") as output:
+            self.launchers[host] = subprocess.Popen(
+                self.hosts.command(host, command),
+                env=environment,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.launchers.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self.launchers.values():
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + PATIENCE
+        while not (found := condition()):
+            if time.monotonic() > end:
+                raise Failed(f"no {what} within {PATIENCE:.0f} s; output: {self._output}, logs: {self.log}")
+            time.sleep(0.005)
+        return found
+
+    def committed(self) -> int:
+        last = [s.last() for s in self.steps]
+        return -1 if None in last else min(r[0] for r in last if r is not None)
+
+    def trains(self, steps: int = 20) -> None:
+        goal = self.committed() + steps
+        self.wait(lambda: self.committed() >= goal, f"step {goal} of all ranks")
+
+    def logged(self) -> str:
+        return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
+
+    def incidents(self) -> list[dict[str, Any]]:
+        path = self.log / journal.NAME
+        return [e for e in status.read(path)[0] if e["kind"] == "incident"] if path.exists() else []
+
+    def host_of(self, rank: int) -> int:
+        last = self.steps[rank].last()
+        assert last is not None
+        return next(h for h in range(self.hosts.count) if last[2] in self.hosts.pids(h))
+
+    def manager_host(self) -> int:
+        return next((h for h in range(self.hosts.count) if self.managers(h)), 0)
+
+    def managers(self, host: int) -> list[int]:
+        found = []
+        for pid in self.hosts.pids(host):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"taskd.manager\0" in line and b"-m\0" in line:
+                found.append(pid)
+        return found
+
+    def standby(self, host: int) -> None:
+        """The host is a new machine, and waits."""
+        self.hosts.signal(host, signal.SIGKILL)
+        process = self.launchers[host]
+        process.wait()
+        known = self.logged().count("waits for a node")
+        self.launch(host, 0, "--standby")
+        self.wait(lambda: self.logged().count("waits for a node") > known, f"standby on host {host}")
+        time.sleep(3.0)  # its zygote imports torch, which takes a core from the job that is measured next
+
+    def next_step(self, since: int) -> int:
+        """When every rank had committed a step that its process began after `since`, and all after it; time.monotonic_ns."""
+
+        def moments() -> list[int]:
+            return [next((r[1] for r in s.read(s.after(since))), 0) for s in self.steps]
+
+        self.wait(lambda: 0 not in moments(), "step of all ranks")
+        return max(moments())
+
+    def usual(self, before: int) -> float:
+        """The median step, in seconds, of the second before."""
+        times = [[r[1] for r in s.read(s.after(before - 1_000_000_000)) if r[1] <= before] for s in self.steps]
+        taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
+        return statistics.median(taken) if taken else 0.0
+
+
+def lose(job: Job, how: str, host: int) -> dict[str, float]:
+    """A host that has a node: noticed, and repaired."""
+    known = len(job.incidents())
+    began = time.monotonic_ns()
+    if how == "cut":
+        job.hosts.cut(host)
+    else:
+        job.hosts.signal(host, signal.SIGKILL)
+        began = time.monotonic_ns()  # the last of its processes has been told
+    incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
+    noticed = monotonic(incident["began"])
+    done = noticed + round(incident["seconds"] * 1e9)
+    result = {
+        "noticed": (noticed - began) / 1e9,
+        "repaired": incident["seconds"],
+        "together": (done - began) / 1e9,
+        "step": job.usual(began),
+    }
+    if how == "cut":
+        job.hosts.mend(host)
+    job.standby(host)
+    job.trains()
+    return result
+
+
+def kill_manager(job: Job) -> dict[str, float]:
+    """Its process: when the next one is in charge, and the longest step meanwhile."""
+    host = job.manager_host()
+    (pid,) = job.managers(host)
+    known = job.logged().count("in charge in term")
+    began, wall = time.monotonic_ns(), time.time()
+    usual = job.usual(began)
+    os.kill(pid, signal.SIGKILL)
+    job.wait(lambda: job.logged().count("in charge in term") > known, "manager in charge")
+    charge = in_charge(job) - wall
+    time.sleep(max(0.0, 1.0 - (time.monotonic_ns() - began) / 1e9))  # the second after the kill is looked at
+    slowest = max(
+        (b[1] - a[1]) / 1e9
+        for s in job.steps
+        for records in [s.read(s.after(began - 200_000_000))]
+        for a, b in zip(records, records[1:], strict=False)
+    )
+    job.trains()
+    return {"charge": charge, "slowest": slowest, "step": usual}
+
+
+def lose_manager_node(job: Job) -> dict[str, float]:
+    """The host with the manager, whatever else it has."""
+    host = job.manager_host()
+    known, before = len(job.incidents()), job.logged().count("in charge in term")
+    job.hosts.signal(host, signal.SIGKILL)
+    wall, began = time.time(), time.monotonic_ns()
+    job.wait(lambda: job.logged().count("in charge in term") > before, "manager in charge")
+    charge = in_charge(job) - wall
+    incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
+    done = monotonic(incident["began"]) + round(incident["seconds"] * 1e9)
+    result = {"charge": charge, "together": (done - began) / 1e9, "repaired": incident["seconds"]}
+    job.standby(host)
+    job.trains()
+    return result
+
+
+def in_charge(job: Job) -> float:
+    """When a manager last said that it is; seconds since 1970."""
+    lines = [line for line in job.logged().splitlines() if "in charge in term" in line]
+    stamps = [re.match(r"(\S+ \S+),(\d+)", line) for line in lines]
+    return max(time.mktime(time.strptime(m[1], "%Y-%m-%d %H:%M:%S")) + int(m[2]) / 1000 for m in stamps if m)
+
+
+def row(table: Table, name: str, values: list[float], target: str, met: bool | None) -> None:
+    found = summary(values)
+    table.add_row(
+        name,
+        str(found["count"]),
+        *(ms(found[k]) for k in ("median", "least", "worst")),
+        target,
+        "" if met is None else "yes" if met else "NO",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=2, help="on each node")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    args = parser.parse_args()
+    end_cleanly()
+    if not possible():
+        sys.exit("network namespaces cannot be made here: root and `ip` are needed")
+    console, work = Console(), Path(tempfile.mkdtemp(prefix="taskd-nodes-"))
+    figures: dict[str, Any] = {"machine": machine()}
+    with Hosts(args.nodes + 1) as hosts, Job(hosts, work, args.nodes, args.ranks) as job:
+        job.wait(lambda: "waits for a node" in job.logged(), "standby")
+        job.trains(100)
+        for name in ("killed", "cut"):
+            figures[name] = []
+            for _ in range(args.repeats):
+                host = next(h for h in (job.host_of(r) for r in range(0, job.world, job.ranks)) if h != job.manager_host())
+                figures[name].append(lose(job, name, host))
+                console.print(f"{name}: {figures[name][-1]}", style="dim")
+        figures["manager"] = []
+        for _ in range(args.repeats):
+            figures["manager"].append(kill_manager(job))
+            console.print(f"manager: {figures['manager'][-1]}", style="dim")
+            time.sleep(1.0)
+        figures["manager's node"] = []
+        for _ in range(args.repeats):
+            figures["manager's node"].append(lose_manager_node(job))
+            console.print(f"manager's node: {figures[chr(39).join(('manager', 's node'))][-1]}", style="dim")
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    show(console, figures)
+
+
+def show(console: Console, figures: dict[str, Any]) -> None:
+    table = Table(title="loss of nodes and managers, ms")
+    for column in ("", "count", "median", "least", "worst", "target", "met"):
+        table.add_column(column, justify="left" if not column else "right")
+
+    def take(kind: str, what: str) -> list[float]:
+        return [f[what] for f in figures[kind]]
+
+    def median(kind: str, what: str) -> float:
+        return statistics.median(take(kind, what))
+
+    row(table, "node's processes killed: noticed", take("killed", "noticed"), "100", median("killed", "noticed") <= 0.1)
+    row(table, "network cut: noticed", take("cut", "noticed"), "1,500", median("cut", "noticed") <= 1.5)
+    row(table, "killed: from notice to the step on all ranks", take("killed", "repaired"), "1,000", median("killed", "repaired") <= 1.0)
+    row(table, "cut: from notice to the step on all ranks", take("cut", "repaired"), "1,000", median("cut", "repaired") <= 1.0)
+    row(table, "usual step", take("killed", "step"), "", None)
+    row(table, "manager killed: successor in charge, same node", take("manager", "charge"), "1,000", median("manager", "charge") <= 1.0)
+    worst = statistics.median(f["slowest"] / f["step"] for f in figures["manager"])
+    row(table, "manager killed: slowest step in the second around it", take("manager", "slowest"), "2 steps", worst <= 2.0)
+    other = "manager's node"
+    row(table, "manager's node killed: successor in charge", take(other, "charge"), "3,000", median(other, "charge") <= 3.0)
+    row(table, "manager's node killed: to the step on all ranks", take(other, "together"), "", None)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

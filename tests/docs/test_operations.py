@@ -1,0 +1,42 @@
+"""The table of docs/operations.md that says what happens when X dies, held against the ladder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from taskd.core import ladder
+from taskd.core.ladder import Damage
+
+TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+NONE = frozenset()
+RUNGS = ladder.parse("retry,recover-in-place,recover")
+# what each row says is gone, in a job of two nodes with two ranks each
+DAMAGE = {
+    "a connection between ranks": Damage(NONE, NONE, True, living_nodes=2),
+    "a rank's process": Damage(frozenset({1}), NONE, True, living_nodes=2),
+    "a rank that cannot be kept (it hangs, its memory page fails again)": Damage(
+        NONE, NONE, True, condemned={1: "it hangs"}, living_nodes=2
+    ),
+    "a node: its launcher is killed, it stands still, or it is cut off": Damage(frozenset({2, 3}), frozenset({1}), True, living_nodes=1),
+    "two nodes at once": Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=1),  # of three
+    "every node but standbys": Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=0),
+}
+
+
+def test_the_table_says_what_the_ladder_chooses():
+    part = TEXT.split("## What happens when it dies")[1].split("## ")[0]
+    rows = re.findall(r"^\| (.+?) \| `([a-z-]+)` \|", part, re.MULTILINE)
+    assert {name for name, _ in rows} == set(DAMAGE)
+    for name, strategy in rows:
+        assert ladder.choose(RUNGS, DAMAGE[name]).strategy == strategy, name
+
+
+def test_the_limits_are_those_of_the_code():
+    from taskd.agent import managers
+    from taskd.core.events import Settings
+    from taskd.manager.server import Limits
+
+    assert f"after {managers.FIRST:g} s, the second {managers.NEXT:g} s later" in TEXT
+    assert f"for {3 * managers.BEAT / 1000:g} s, and once more for {Limits().probe:g} s" in TEXT
+    assert Settings(1, 1).reschedule == 270.0
