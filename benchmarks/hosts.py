@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -86,12 +87,16 @@ class Hosts:
         found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
         return [int(pid) for pid in found.stdout.split()]
 
-    def signal(self, host: int, number: int) -> None:
-        """To every process on that host, as when the machine goes: twice, for what was started meanwhile."""
+    def signal(self, host: int, number: int) -> int:
+        """To every process on that host, as when the machine goes: twice, for what was started meanwhile. Returns when the first was
+        told; time.monotonic_ns."""
+        first = 0
         for _ in range(2):
             for pid in self.pids(host):
+                first = first or time.monotonic_ns()
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
+        return first
 
     def cut(self, host: int, others: list[int] | None = None) -> None:
         """Nothing is heard of the host any more, in either direction; with `others`, one way only: what it says to them is lost."""

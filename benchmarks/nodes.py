@@ -171,8 +171,7 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
     if how == "cut":
         job.hosts.cut(host)
     else:
-        job.hosts.signal(host, signal.SIGKILL)
-        began = time.monotonic_ns()  # the last of its processes has been told
+        began = job.hosts.signal(host, signal.SIGKILL)
     incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
     noticed = monotonic(incident["began"])
     done = noticed + round(incident["seconds"] * 1e9)

@@ -46,6 +46,7 @@ class Managers:
         self.voter = Voter()
         self.link = Link(address, keys, job, node, beat=BEAT if here else 1000)  # the one that is spoken to
         self._others: list[Link] = []  # while we look
+        self._members: dict[str, int] = {}  # of the newest roster, and their nodes
         self._successors: tuple[tuple[str, int], ...] = ()
         self._shape = (0, 0)  # nodes, ranks per node
         self._said = 0.0
@@ -83,7 +84,7 @@ class Managers:
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = messages.Standing(voter.term, voter.manager, voter.roster.stamp, voter.roster.members, self.content)
+        standing = messages.Standing(voter.term, voter.manager, voter.roster.stamp, self._members, self.content)
         (link or self.link).send(standing)
 
     def orders(self) -> Iterator[Any]:
@@ -124,7 +125,9 @@ class Managers:
                 self._confirm(link)
                 self._successors, self._shape = message.successors, (message.nodes, message.ranks_per_node)
                 self._places = list(dict.fromkeys((*self._successors, *self._places)))[:PLACES]
-                if self.voter.learn(Roster(message.stamp, message.members)):
+                if message.stamp > self.voter.roster.stamp:
+                    self._members = message.members
+                if self.voter.learn(Roster(message.stamp, frozenset(message.members))):
                     link.send(messages.RosterKept(message.stamp))
         else:
             return False

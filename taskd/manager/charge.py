@@ -22,6 +22,7 @@ class Charge:
         self.chair = Chair(name, successor=successor)
         self._shape, self._port, self._send = shape, port, send
         self._standing: dict[str, m.Standing] = {}  # of agents that are connected
+        self._nodes: dict[str, int] = {}  # agents of the roster, and their nodes; STANDBY for none
         self._was = self.chair.in_charge
 
     @property
@@ -32,8 +33,11 @@ class Charge:
         """An agent says where it stands."""
         self._standing[agent] = standing
         chair = self.chair
-        roster = Roster(standing.stamp, standing.members)
-        if chair.hear(agent, standing.term, standing.manager, roster) or chair.may_claim(self._looking()):
+        roster = Roster(standing.stamp, frozenset(standing.members))
+        anew = chair.hear(agent, standing.term, standing.manager, roster)
+        if chair.roster == roster and standing.members:
+            self._nodes = dict(standing.members)
+        if anew or chair.may_claim(self._looking()):
             self._claim()
 
     def _looking(self) -> set[str]:
@@ -71,23 +75,34 @@ class Charge:
         members = self.chair.roster.members
         return bool(members) and agent not in members
 
-    def tend(self, agents: Callable[[], list[tuple[str, str]]]) -> None:
-        """Of a job that is protected: change the roster where that is due, and tell. `agents`: their names and machines, in the order in
+    def holder(self, node: int) -> str:
+        """The agent of the roster that has `node`, as far as is known; ""."""
+        return next((agent for agent, at in self._nodes.items() if at == node), "")
+
+    def tend(self, agents: Callable[[], list[tuple[str, str, int]]]) -> None:
+        """Of a job that is protected: change the roster where that is due, and tell. `agents`: names, machines and nodes, in the order in
         which a manager may be started there."""
         chair = self.chair
         if chair.fresh and chair.in_charge:
             known = agents()
-            chair.form(frozenset(agent for agent, _ in known))
+            chair.form(frozenset(agent for agent, _, _ in known))
             self._was = True
             self._publish(chair.roster, known)
         elif (roster := chair.advance()) is not None:
-            self._publish(roster, agents())
+            known = agents()
+            here = {agent for agent, _, _ in known}
+            for agent, node in self._nodes.items():
+                if node == m.STANDBY and agent not in here:  # it has nothing that anybody could lose; when it comes back it is added again
+                    chair.want(agent, False)
+            self._publish(roster, known)
 
-    def _publish(self, roster: Roster, agents: list[tuple[str, str]]) -> None:
-        hosts = list(dict.fromkeys(host for _, host in agents if host))[: SUCCESSORS + 1]
+    def _publish(self, roster: Roster, agents: list[tuple[str, str, int]]) -> None:
+        hosts = list(dict.fromkeys(host for _, host, _ in agents if host))[: SUCCESSORS + 1]
         places = tuple((host, self._port) for host in hosts)
-        whole = m.RosterIs(roster.stamp, roster.members, places, *self._shape)
-        stamp = m.RosterIs(roster.stamp, frozenset(), places, *self._shape)  # of 10,000 agents the names are 400 kB
-        likely = {agent for agent, host in agents if host in hosts}
+        nodes = self._nodes | {agent: node for agent, _, node in agents}
+        self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
+        whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape)
+        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape)  # of 10,000 agents the names are 400 kB
+        likely = {agent for agent, host, _ in agents if host in hosts}
         for agent in roster.members:
             self._send(agent, whole if agent in likely else stamp)

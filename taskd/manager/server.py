@@ -473,10 +473,10 @@ class Server:
         if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
             self.charge.tend(self._everybody)
 
-    def _everybody(self) -> list[tuple[str, str]]:
-        """Names and machines of all agents, those first on whose machine a manager is started first: ours, then by node."""
+    def _everybody(self) -> list[tuple[str, str, int]]:
+        """Names, machines and nodes of all agents, those first on whose machine a manager is started first: ours, then by node."""
         peers = [*(p for _, p in sorted(self.agents.items())), *self.standbys.values()]
-        return sorted(((p.incarnation, p.records[0]) for p in peers), key=lambda known: known[1] != self.host)
+        return sorted(((p.incarnation, p.records[0], p.node) for p in peers), key=lambda known: known[1] != self.host)
 
     def _descriptor(self) -> int:
         """Of the connection that the message at hand has come by."""
@@ -574,6 +574,9 @@ class Server:
                     self._send(owner, command)
             elif isinstance(command, c.TakeOver):
                 log.info("%s", command)
+                before = self.charge.holder(command.node)
+                if before and before != command.agent and before not in self.fenced:  # lost with the manager before this one
+                    self._fence(c.Fence(before, command.node, command.reason))
                 if (heir := self.standbys.get(command.agent)) is not None:
                     self._send(heir, command)
             elif isinstance(command, c.Fence):

@@ -116,12 +116,12 @@ class UnderWay:
 @dataclass(frozen=True)
 class Standing:
     """Agent to a manager that it meets: the term and manager that it has acknowledged last, the newest roster that it has (`members` is
-    empty where it has only the stamp), and whether it has a manager (`content`)."""
+    empty where it has only the stamp), and whether it has a manager (`content`). `members`: see RosterIs."""
 
     term: int
     manager: str
     stamp: tuple[int, int]
-    members: frozenset[str]
+    members: dict[str, int]
     content: bool
 
 
@@ -142,11 +142,11 @@ class Vote:
 
 @dataclass(frozen=True)
 class RosterIs:
-    """Manager to agent: who may vote from now on (only to those that may become the manager's host: `members`), and where managers may
-    be found, the most likely place first. `nodes` and `ranks_per_node` of the job."""
+    """Manager to agent: who may vote from now on (only to those that may become the manager's host: `members`, the name of an agent and
+    its node, STANDBY for none), and where managers may be found, the most likely place first. `nodes` and `ranks_per_node` of the job."""
 
     stamp: tuple[int, int]
-    members: frozenset[str]
+    members: dict[str, int]
     successors: tuple[tuple[str, int], ...]
     nodes: int
     ranks_per_node: int

@@ -52,7 +52,7 @@ class FakeAgent:
         self.socket.send(m.seal(m.Envelope(m.VERSION, self.job, self.node, self.incarnation, number, m.encode(message))))
 
     def join(self, **more: Any) -> None:
-        self.send(m.Standing(0, "", (0, 0), frozenset(), True))
+        self.send(m.Standing(0, "", (0, 0), {}, True))
         self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **more))
 
     def receive(self) -> Any:
