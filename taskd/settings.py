@@ -13,6 +13,7 @@ from taskd.core import ladder
 
 PORT = 9601  # documented, and opened in the pod's YAML
 LOG_PATH = "./taskd_log"
+DUMP_PATH = "./taskd_dump"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FALLBACK_JOB = "default"
 HIGH_AVAILABILITY = ("recover", "retry", "dump", "elastic-training")
@@ -129,6 +130,16 @@ def reschedule_timeout(environ: Mapping[str, str]) -> float:
     if not (text.isascii() and text.isdigit() and 30 <= int(text) <= 270):
         raise BadSetting("TASKD_WAIT_RESCHEDULE_TIMEOUT", text, "seconds from 30 to 270", "unset it for 270")
     return float(text)
+
+
+def dump_path(environ: Mapping[str, str]) -> str:
+    """TASKD_DUMP_PATH: the directory for what is saved when a job ends."""
+    return _get(environ, "TASKD_DUMP_PATH") or DUMP_PATH
+
+
+def resume_path(environ: Mapping[str, str]) -> str | None:
+    """TASKD_RESUME_PATH: begin from the newest dump in this directory, or from this dump."""
+    return _get(environ, "TASKD_RESUME_PATH")
 
 
 def log_settings(environ: Mapping[str, str]) -> Logging:

@@ -100,6 +100,10 @@ class Records:
         """Nodes whose records are kept here."""
         return tuple(sorted(self._others.copy()))
 
+    def of(self, node: int) -> list[messages.Keep]:
+        """What is kept of `node`."""
+        return [keep for records in self._others.get(node, {}).copy().values() for keep in records]
+
     def close(self) -> None:
         self._closing = True
         self._call(lambda: None)

@@ -24,7 +24,7 @@ from typing import Any
 import zmq
 
 from taskd import stacks, vault
-from taskd.agent import shared_memory
+from taskd.agent import dumping, shared_memory
 from taskd.agent.attention import Attention
 from taskd.agent.managers import Managers
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
@@ -528,6 +528,14 @@ class Supervisor:
             self._tell_ranks(epoch, order)
         elif isinstance(order, messages.Inject):
             self._attention.inject(epoch, order)
+        elif isinstance(order, commands.SaveState):
+            rank = epoch.find(order.rank)
+            if rank is not None:
+                self._tell_rank(rank, order)
+        elif isinstance(order, commands.SaveRecords):
+            dumping.save_records(order, self.node, epoch, self._records, lambda told: self._call(lambda: self._tell(told)))
+        elif isinstance(order, commands.Seal):
+            dumping.seal(order, lambda told: self._call(lambda: self._tell(told)))
         elif isinstance(order, commands.KeepRecords):
             if order.node == self.node and self._records is not None:
                 self._keeper = order.keeper

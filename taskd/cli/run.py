@@ -6,11 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from taskd import settings
+from taskd import dumps, settings
 from taskd.core import ladder
 
 
@@ -30,19 +31,42 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601.")
+@click.option("--dump-dir", type=click.Path(file_okay=False), help="Where `dump` saves (TASKD_DUMP_PATH). Default: ./taskd_dump.")
+@click.option(
+    "--resume-dir",
+    type=click.Path(exists=True, file_okay=False),
+    help="Begin from this dump, or from the newest one in this directory (TASKD_RESUME_PATH).",
+)
 @click.option("--standby", is_flag=True, help="Wait for a node of the job that is lost, and take its place (TASKD_STANDBY).")
 @click.option("--log-path", type=click.Path(file_okay=False), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.")
 @click.argument("torchrun", nargs=-1, type=click.UNPROCESSED)
-def command(recover_strategy: str | None, port: int | None, standby: bool, log_path: str | None, torchrun: tuple[str, ...]) -> None:
+def command(
+    recover_strategy: str | None,
+    port: int | None,
+    dump_dir: str | None,
+    resume_dir: str | None,
+    standby: bool,
+    log_path: str | None,
+    torchrun: tuple[str, ...],
+) -> None:
     """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by taskd.
 
     taskd's own options come first: taskd run --recover-strategy retry,recover-in-place --nproc_per_node 4 train.py
     """
-    for name, value in (("TASKD_RECOVER_STRATEGY", recover_strategy), ("TASKD_PORT", port), ("TASKD_LOG_PATH", log_path)):
-        if value is not None:
-            os.environ[name] = str(value)
-    if standby:
-        os.environ["TASKD_STANDBY"] = "on"
+    given = {
+        "TASKD_RECOVER_STRATEGY": recover_strategy,
+        "TASKD_PORT": port,
+        "TASKD_LOG_PATH": log_path,
+        "TASKD_DUMP_PATH": dump_dir,
+        "TASKD_RESUME_PATH": resume_dir,
+        "TASKD_STANDBY": "on" if standby else None,
+    }
+    if resume_dir is not None:
+        try:
+            dumps.newest(Path(resume_dir))
+        except dumps.BadDump as error:
+            raise click.UsageError(str(error)) from None
+    os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
         settings.read()
     except settings.BadSetting as error:

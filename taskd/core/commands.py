@@ -100,6 +100,42 @@ class Resume:
 
 
 @dataclass(frozen=True)
+class SaveState:
+    """Rank `rank` saves the replicated state at the start of `step` as part of the dump `name`. `stripes`: from its node's stripes, else
+    from its memory."""
+
+    pause: int
+    generation: int
+    rank: int
+    step: int
+    name: str
+    stripes: bool
+
+
+@dataclass(frozen=True)
+class SaveRecords:
+    """Every agent saves its ranks' records for the start of `step` as part of the dump `name`, and those of lost nodes that it keeps.
+    `lost`: (node, keeper) pairs."""
+
+    pause: int
+    step: int
+    name: str
+    lost: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The agent of `node` makes a dump of what has been written: `files` are (name, bytes, checksum)."""
+
+    pause: int
+    node: int
+    step: int
+    name: str
+    world_size: int
+    files: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True)
 class Release:
     """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier step."""
 
@@ -197,6 +233,9 @@ Command = (
     | Rebuild
     | Restore
     | Resume
+    | SaveState
+    | SaveRecords
+    | Seal
     | Release
     | RollCall
     | AskSteps

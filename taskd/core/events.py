@@ -249,6 +249,36 @@ class RankFailed:
 
 
 @dataclass(frozen=True)
+class StateSaved:
+    """The rank has written its part of the dump: `files` are (name, bytes, checksum)."""
+
+    rank: int
+    incarnation: int
+    pause: int
+    files: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True)
+class RecordsSaved:
+    """The agent of `node` has written its ranks' records, or `why` not."""
+
+    node: int
+    pause: int
+    files: tuple[tuple[str, int, str], ...]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """The dump is complete, and lies at `path`; or `why` not."""
+
+    node: int
+    pause: int
+    path: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class StepCommitted:
     """The first step after a resume is committed on this rank."""
 
@@ -340,6 +370,9 @@ Event = (
     | RankRebuilt
     | RankRestored
     | RankFailed
+    | StateSaved
+    | RecordsSaved
+    | Sealed
     | StepCommitted
     | RankFinished
     | HoldRequested
@@ -366,6 +399,7 @@ class Settings:
     replace: float = 120.0  # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     rebuild: float = 20.0  # 16 ranks need 0.2 s
     restore: float = 120.0  # ~4 GB/s on a node
+    dump: float = 1800.0  # MindIO's documented limit for a save: 30 minutes
     resume: float = 300.0  # the first step may be long; a hang in it is the watchdog's business, this is the last net
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     replacements: int = 3  # deaths of a rank's replacements in one incident before the strategy is given up

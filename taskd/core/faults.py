@@ -89,6 +89,9 @@ class Faults:
         if incident is None:
             return
         incident.heard.add(event.rank)
+        if incident.phase is Phase.DUMP and incident.dump is not None and event.rank == incident.dump.saver:
+            self._recovery.climb(Move.SPENT, f"rank {event.rank} could not save the state: {event.reason}", now)
+            return
         if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
             return
         self._recovery.join(f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False)

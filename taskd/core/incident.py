@@ -8,7 +8,8 @@ RESCHEDULE, where a node is lost, waits until a standby has taken it over and ha
 DECIDE is not waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a death
 becomes known, in whatever phase; REPLACE waits until the last of them has run its script up to the first attempt.
 REBUILD makes the communicators of a new generation, RESTORE brings every rank's state to the start of the step,
-RESUME lasts until every rank has committed that step; then the incident is CLOSED.
+RESUME lasts until every rank has committed that step; then the incident is CLOSED. Under `dump` nothing is replaced: DUMP follows
+DECIDE, in which the state is saved, and then the job is over.
 
 A rank whose process cannot be kept is *condemned*: it is killed at the start of a round, PAUSE waits for its death, and
 the death starts the next round, in which it is replaced.
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from taskd.core import repair
+from taskd.core.dump import Dump
 from taskd.core.events import Position, Timeline
 from taskd.core.state import RankState
 
@@ -40,6 +42,7 @@ class Phase(Enum):
     REBUILD = "REBUILD"
     RESTORE = "RESTORE"
     RESUME = "RESUME"
+    DUMP = "DUMP"
     FAILED = "FAILED"
     CLOSED = "CLOSED"
     ENDED = "ENDED"
@@ -53,6 +56,8 @@ class Move(Enum):
     MISSED = "all paused, nodes are missing"
     TAKEN = "no node is missing"
     PLANNED = "planned"
+    SAVING = "planned, to be saved"
+    SAVED = "saved"
     REFUSED = "refused"
     READY = "all ready"
     REBUILT = "all rebuilt"
@@ -73,7 +78,8 @@ TABLE: dict[Phase, dict[Move, Phase]] = {
         Move.SPENT: Phase.FAILED,
     },
     Phase.RESCHEDULE: {Move.TAKEN: Phase.DECIDE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
-    Phase.DECIDE: {Move.PLANNED: Phase.REPLACE, Move.REFUSED: Phase.FAILED},
+    Phase.DECIDE: {Move.PLANNED: Phase.REPLACE, Move.SAVING: Phase.DUMP, Move.REFUSED: Phase.FAILED},
+    Phase.DUMP: {Move.SAVED: Phase.ENDED, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
     Phase.REPLACE: {Move.READY: Phase.REBUILD, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.FAILED, Move.SPENT: Phase.FAILED},
     Phase.REBUILD: {Move.REBUILT: Phase.RESTORE, Move.FAULT: Phase.PAUSE, Move.DEADLINE: Phase.PAUSE, Move.SPENT: Phase.FAILED},
     Phase.RESTORE: {
@@ -135,6 +141,7 @@ class Incident:
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
+    dump: Dump | None = None
     missing: float | None = None  # since when a node is missing
 
     def renew(self, number: int, rank: RankState) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
-AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "exit"})
+AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
 
 
@@ -77,6 +77,8 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
     if strategy == "retry" and damage.condemned:
         rank = min(damage.condemned)
         return f"it keeps every process, and that of rank {rank} cannot be kept: {damage.condemned[rank]}"
+    if strategy == "dump":
+        return None
     if strategy == "recover":
         return None if damage.living_nodes else "no node is left to train on with"
     if damage.lost_nodes:
@@ -97,4 +99,6 @@ def _because(strategy: str, damage: Damage) -> str:
             return "move what is broken to another node"
         many = sorted(damage.lost_nodes)
         return f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'} {','.join(map(str, many))}"
+    if strategy == "dump":
+        return "save the training state, and end"
     return "the end of the ladder"

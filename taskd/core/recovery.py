@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from taskd.core import commands as c
+from taskd.core import dump, ladder, repair
 from taskd.core import events as e
-from taskd.core import ladder, repair
 from taskd.core.incident import Incident, Move, Phase, after
 from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
@@ -97,7 +97,8 @@ class Recovery:
     def next_round(self, now: float, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT) -> None:
         incident, settings = self.incident, self._job.settings
         assert incident is not None
-        spent = [r for r in sorted(dead | set(incident.condemned)) if incident.replaced[r] >= settings.replacements]
+        lost = dead | set(incident.condemned) if incident.strategy != "dump" else NOBODY  # which replaces nobody
+        spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
         rounds = incident.rounds - incident.first
         if spent:
             again = "died again" if spent[0] in dead else f"cannot be kept: {incident.condemned[spent[0]]}"
@@ -201,11 +202,15 @@ class Recovery:
                 self._forget(job.topology.nodes[node].ranks)
         job.say(c.Pause(job.pause, incident.faults[-1]))
         absent = job.topology.absent()
-        for number, rank in job.ranks.items():
+        for number, rank in job.ranks.items() if rung.strategy != "dump" else ():
             if not rank.alive and number not in absent:
                 job.say(c.Replace(number, rank.incarnation + 1, incident.renew(number, rank)))
-        self.nodes.assign(incident)
-        for number, why in sorted(incident.condemned.items()):
+        if rung.strategy == "dump":
+            self._forget(tuple(r for r, s in job.ranks.items() if not s.alive))
+            incident.killed.clear()
+        else:
+            self.nodes.assign(incident)
+        for number, why in sorted(incident.condemned.items()) if rung.strategy != "dump" else ():
             if number not in incident.killed:
                 incident.killed[number] = now
                 job.say(c.Kill(number, job.ranks[number].incarnation, why, number in incident.hung))
@@ -213,7 +218,7 @@ class Recovery:
         self.advance(now)
 
     def _forget(self, ranks: tuple[int, ...]) -> None:
-        """Of ranks whose node is lost: whatever was known of their processes."""
+        """Of ranks that have no process and get none here: whatever was known of it."""
         incident = self.incident
         assert incident is not None
         for number in ranks:
@@ -261,7 +266,7 @@ class Recovery:
                     mute = dict.fromkeys(incident.new - incident.heard, "it has given no sign since it was ready")
                     self._condemn({**mute, **suspects}, now)
                     return
-                if job.topology.lost:
+                if job.topology.lost and incident.strategy != "dump":
                     self._move(Move.MISSED, now)
                     self._wait_for_nodes(now)
                 else:
@@ -293,26 +298,38 @@ class Recovery:
             return []
         everybody, absent = set(self._job.ranks), self._job.topology.absent()
         done: dict[Phase, set[int]] = {
-            Phase.PAUSE: (set(incident.reports) | incident.new | absent) - set(incident.killed),
+            Phase.PAUSE: (set(incident.reports) | incident.new | absent | self._gone()) - set(incident.killed),
             Phase.RESCHEDULE: everybody - absent,
             Phase.REPLACE: everybody - (incident.new - incident.ready),
             Phase.REBUILD: incident.rebuilt,
             Phase.RESTORE: set(incident.restored),
             Phase.RESUME: incident.committed,
+            Phase.DUMP: everybody - ({incident.dump.saver} if incident.dump is not None and not incident.dump.saved else set()),
         }
         return sorted(everybody - done.get(incident.phase, everybody))
+
+    def _gone(self) -> set[int]:
+        """Under `dump`, which replaces and ends nobody: ranks without a process, or with one that nothing can be expected of."""
+        incident = self.incident
+        assert incident is not None
+        if incident.strategy != "dump":
+            return set()
+        return {r for r, s in self._job.ranks.items() if not s.alive} | set(incident.condemned)
 
     def _decide(self, now: float) -> None:
         job, incident = self._job, self.incident
         assert incident is not None
         members = []
         for number, rank in job.ranks.items():
-            new = number in incident.new
+            new = number in incident.new or not rank.alive
             node = job.topology.node_of(number)
             position = rank.left if new else incident.reports.get(number)
             if position is not None and number in incident.odd:
                 position = replace(position, clean=None, stripes=frozenset())
             members.append(repair.Member(number, -1 if node is None else node, not new, position))
+        if incident.strategy == "dump":
+            self._dump(members, now)
+            return
         plan = repair.plan(members, self.resumed)
         if isinstance(plan, repair.Refusal):
             self.climb(Move.REFUSED, plan.reason, now)
@@ -320,6 +337,45 @@ class Recovery:
         incident.plan, self.resumed = plan, plan.step
         job.note(f"repair: {plan.reason}")
         self._move(Move.PLANNED, now)
+
+    # -- the dump --------------------------------------------------------------------------------------------------------------
+
+    def _dump(self, members: list[repair.Member], now: float) -> None:
+        incident = self.incident
+        assert incident is not None
+        begun = dump.begin(self._job, members, set(incident.reports) - set(incident.condemned))
+        if isinstance(begun, repair.Refusal):
+            self.climb(Move.REFUSED, begun.reason, now)
+            return
+        incident.dump = begun
+        self._move(Move.SAVING, now)
+
+    def saved(self, event: e.StateSaved | e.RecordsSaved, now: float) -> None:
+        """A part of the dump is written, or cannot be."""
+        incident = self.incident
+        if incident is None or incident.phase is not Phase.DUMP or incident.dump is None or event.pause != self._job.pause:
+            return
+        if isinstance(event, e.RecordsSaved):
+            if event.why:
+                self.climb(Move.SPENT, f"node {event.node} could not save its ranks' records: {event.why}", now)
+                return
+            incident.dump.waiting.discard(event.node)
+        else:
+            incident.dump.saved = True
+        incident.dump.files += event.files
+        dump.advance(self._job, incident.dump)
+
+    def sealed(self, event: e.Sealed, now: float) -> None:
+        incident, job = self.incident, self._job
+        if incident is None or incident.phase is not Phase.DUMP or incident.dump is None or event.pause != job.pause:
+            return
+        if event.why:
+            self.climb(Move.SPENT, f"the dump could not be sealed: {event.why}", now)
+            return
+        step = incident.dump.step
+        self._move(Move.SAVED, now)
+        incident.tried.append(f"dump: done, the state at the start of step {step} is at {event.path}")
+        self._give_up(now, "")
 
     def _compare(self, now: float) -> None:
         job, incident = self._job, self.incident
@@ -385,12 +441,17 @@ class Recovery:
         self._enter_pause(now, Move.CLIMBED)
 
     def _stop(self, rung: ladder.Rung, now: float) -> None:
-        job, incident = self._job, self.incident
+        incident = self.incident
         assert incident is not None
         self._move(Move.STOPPED, now)
-        tried = "; ".join(incident.tried) or "nothing"
         passed = [s for s in rung.skipped if "it has failed in this incident" not in s]
-        skipped = f" Passed over: {'; '.join(passed)}." if passed else ""
+        self._give_up(now, f" Passed over: {'; '.join(passed)}." if passed else "")
+
+    def _give_up(self, now: float, skipped: str) -> None:
+        """The paragraph that the user reads, and the end."""
+        job, incident = self._job, self.incident
+        assert incident is not None
+        tried = "; ".join(incident.tried) or "nothing"
         reason = (
             f"The job ends: incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
             f"{' and more' if len(incident.faults) > 6 else ''}. When: {now - incident.began:.1f} s ago, "
@@ -410,6 +471,7 @@ class Recovery:
             Phase.REBUILD: settings.rebuild,
             Phase.RESTORE: settings.restore,
             Phase.RESUME: settings.resume,
+            Phase.DUMP: settings.dump,
         }
         incident.deadline = now + limits.get(incident.phase, 0.0)
 
@@ -427,6 +489,8 @@ class Recovery:
             self._job.say(c.Pause(self._job.pause, "asked again"))
         elif phase is Phase.RESCHEDULE:
             self._not_taken(now)
+        elif phase is Phase.DUMP:
+            self.climb(Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s", now)
         elif phase is Phase.REPLACE:
             self.climb(Move.DEADLINE, f"the replacement of ranks {silent} was not ready within {settings.replace:.0f} s", now)
         elif undead:

@@ -124,7 +124,7 @@ def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:
 def check_event(message: Any, peer: Peer) -> None:
     """Raises Dropped for what this agent has no business to say."""
     name = type(message).__name__
-    if isinstance(message, e.AgentLeft | e.StepsBegun):
+    if isinstance(message, e.AgentLeft | e.StepsBegun | e.RecordsSaved | e.Sealed):
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")
     elif isinstance(message, (*RANK_EVENTS, m.Injected)):

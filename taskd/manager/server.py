@@ -38,9 +38,10 @@ BATCH = 1000  # messages per turn: timers and new connections get their turn in 
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 TO_ALL = (
-    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End
+    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End,
+    c.SaveRecords,
 )  # fmt: skip
-TO_OWNER = (c.Replace, c.Kill, c.KeepRecords)
+TO_OWNER = (c.Replace, c.Kill, c.SaveState, c.KeepRecords, c.Seal)
 
 log = logging.getLogger("taskd.manager")
 
@@ -566,7 +567,7 @@ class Server:
             elif isinstance(command, TO_OWNER):
                 log.info("%s", command)
                 topology = self.coordinator.job.topology
-                node = command.node if isinstance(command, c.KeepRecords) else topology.node_of(command.rank)
+                node = command.node if isinstance(command, c.KeepRecords | c.Seal) else topology.node_of(command.rank)
                 owner = None if node is None else self.agents.get(node)
                 if owner is None:
                     log.warning("%s reaches nobody: its node has no agent", command)

@@ -7,15 +7,18 @@ dropped: the ranks start over with the next round's orders. State is put in plac
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from taskd import settings
 from taskd.core import commands, events
 from taskd.core.repair import Plan
 from taskd.cython_api import core
@@ -118,6 +121,8 @@ class Conversation:
                     self._send(events.RankRestored(self.rank, self.incarnation, order.generation, digest))
                 elif isinstance(order, commands.Resume) and order.pause == self.era:
                     return restored or Resumed(order.step, None, 0)
+                elif isinstance(order, commands.SaveState):
+                    self._save(order)
                 elif isinstance(order, commands.Release):
                     if release is not None and order.step >= release:
                         return Released(order.step)
@@ -145,6 +150,26 @@ class Conversation:
         self.device.leave_collectives()
         with scratch():
             self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device)
+
+    def _save(self, order: commands.SaveState) -> None:
+        """Write the state at the start of the step, which this rank has or can read from its node's stripes."""
+        from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
+
+        try:
+            found = self.entries.read(order.step)
+            if order.stripes:
+                if self.stripes is None:
+                    raise RuntimeError("stripes are switched off on this node")
+                self.stripes.read_all(order.step, self.state.replicated)
+            if found is not None:
+                self.state.put_settings(pickle.loads(found[1])["settings"])
+            work = Path(settings.dump_path(os.environ)) / order.name
+            files = dumping.save(self.state, work)
+            self._send(events.StateSaved(self.rank, self.incarnation, order.pause, files))
+        except Exception as error:
+            log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)
+            reason = f"{type(error).__name__}: {error}"[:500]
+            self._send(events.RankFailed(self.rank, self.incarnation, order.generation, reason))
 
     def _send(self, message: Any) -> None:
         self.channel.send(message)
@@ -195,7 +220,7 @@ class Conversation:
                 self._take(source)
         self.device.synchronize()
         if not before or core.spoiled():
-            _scatter(entry["private"], self.state.private)
+            scatter(entry["private"], self.state.private)
         for parameter, gradient in zip(self.state.parameters(), entry["gradients"] or (), strict=False):
             parameter.grad = gradient
         with scratch():
@@ -261,7 +286,7 @@ def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield pieces
 
 
-def _scatter(data: bytes, rows: list[torch.Tensor]) -> None:
+def scatter(data: bytes, rows: list[torch.Tensor]) -> None:
     if sum(r.numel() for r in rows) != len(data):
         raise RuntimeError(f"the record has {len(data)} bytes of private tensors, this process has {sum(r.numel() for r in rows)}")
     if rows:

@@ -21,7 +21,7 @@ from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.vault import FINAL, PASS_END, PROVISIONAL
 from taskd.worker import buckets, damage, loading
-from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed
+from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, scatter
 from taskd.worker.patience import Patience
 
 log = logging.getLogger("taskd.worker")
@@ -128,7 +128,7 @@ class Job:
         iterator: Iterator[Any] | None = None
         if self._pass == self._target:
             iterator = self._arrive(loader)
-            self._target = -2
+            self._target, self._begins = -2, None
             if self._line is None:  # the manager could not be kept; impossible for a replacement to go on alone
                 raise RuntimeError("the repair of this rank was given up")
         elif loader is not None:
@@ -551,7 +551,7 @@ class Job:
         """A replacement has reached the place of its predecessor: come back into the job, and to the right batch."""
         line = self._line
         assert line is not None
-        resumed = self.come_back()
+        resumed = self._begins or self.come_back()
         entry = resumed.entry
         assert entry is not None
         self._index, self._pass_random = entry["index"], entry["pass_random"]
@@ -568,6 +568,28 @@ class Job:
             self._keep(next(iterator), before, present)
             line.random.put(present)
         return iterator
+
+    def begin_at(self, step: int, kind: int, entry: dict[str, Any]) -> None:
+        """The first process of a rank, in a job that begins from a dump whose training state is in memory: take the rank's own from its
+        record there, and let the loops pass over what was finished."""
+        line = self._line
+        assert line is not None
+        scatter(entry["private"], line.state.private)
+        for parameter, gradient in zip(line.state.parameters(), entry["gradients"] or (), strict=False):
+            parameter.grad = gradient
+        for ddp, order in zip(line.state.ddps, entry["orders"], strict=True):
+            buckets.rebuild(ddp, order)
+        line.state.put_settings(entry["settings"])
+        line.random.put(entry["random"])
+        self._take_up(Resumed(step, entry, kind))
+        self._told = True
+        line.entries.write(step, kind, pickle.dumps(entry, 5))
+        line.copies.wrote(step, kind)
+        self._target, self._begins = entry["pass"], Resumed(step, entry, kind)
+        if self._target < 0:  # before its first step
+            self._target, self._begins = -2, None
+
+    _begins: Resumed | None = None
 
     def come_back(self) -> Resumed:
         """Announce this replacement and take part in the repair; raises RuntimeError when it was given up."""

@@ -63,7 +63,8 @@ class Laws:
             return
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
-        assert set(incident.killed) == set(incident.condemned) or k.job.over, "condemned, and left alone"
+        saving = incident.strategy == "dump"  # which ends nobody
+        assert set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over, "condemned, and left alone"
         assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, "condemned ranks are waited for in no other phase"
         if incident.strategy:
             ladder = self.world.settings.ladder
@@ -93,6 +94,14 @@ class Laws:
         if isinstance(command, c.Rebuild | c.Restore | c.Resume):
             assert command.generation == job.generation
             assert incident is None or not incident.condemned, "somebody is to be killed, and built with"
+        if isinstance(command, c.SaveState):
+            rank = self.world.ranks[command.rank]
+            assert incident is not None and incident.strategy == "dump" and command.pause == job.pause
+            assert job.ranks[command.rank].alive and command.rank not in incident.condemned and not rank.blank
+            if not command.stripes and rank.alive and not rank.spoiled:
+                assert rank.position().clean == command.step, "what is in its memory is not the state of that step"
+        if isinstance(command, c.Seal):
+            self.world.counts["sealed"] += 1
         if isinstance(command, c.TakeOver):
             self._check_take_over(command)
         if isinstance(command, c.Replace):

@@ -26,6 +26,9 @@ A line at the left margin is an input; the lines indented below it are the expec
                                                              `stopped`: by a signal
     WHO paused @ POSITION | WHO paused @ POSITION; unfit: text
     WHO is busy for 30 s
+    WHO has saved the state
+    node 1 has saved its records | node 1 could not save its records: text
+    node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
     request A: hold | request A: continue
@@ -146,6 +149,15 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
     c.Restore: _restore,
     c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
+    c.SaveState: lambda x: (
+        f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation {x.generation}), from "
+        f"{'stripes' if x.stripes else 'its memory'}"
+    ),
+    c.SaveRecords: lambda x: (
+        f"agents save the records of step {x.step} into {x.name} (pause {x.pause})"
+        + "".join(f", node {k} those of node {n}" for n, k in x.lost)
+    ),
+    c.Seal: lambda x: f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks: {len(x.files)} files",
     c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
     c.RollCall: lambda x: f"roll call {x.call}",
     c.AskSteps: lambda x: "ask which step nobody has begun",
@@ -299,6 +311,13 @@ class Play:
         where = f"host-of-{name}"
         return self.step(e.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left)))
 
+    def records_saved(self, options: dict[str, str], node: str, why: str | None) -> list[str]:
+        files = () if why else ((f"records/node-{node}", 10, "ab"),)
+        return self.step(e.RecordsSaved(int(node), _pause(self, options), files, why or ""))
+
+    def sealed(self, options: dict[str, str], node: str, path: str | None, why: str | None) -> list[str]:
+        return self.step(e.Sealed(int(node), _pause(self, options), path or "", why or ""))
+
     def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
         return self.step(e.StepsBegun(int(node), int(step)))
 
@@ -396,6 +415,8 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
     (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
+    (r"node (?P<node>\d+) (?:has saved its records|could not save its records: (?P<why>.*))", Play.records_saved),
+    (r"node (?P<node>\d+) (?:has sealed the dump at (?P<path>\S+)|could not seal the dump: (?P<why>.*))", Play.sealed),
     (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
     (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
@@ -424,6 +445,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         _rank_event(lambda p, o, r, i, at, why: e.RankPaused(r, i, _pause(p, o), position(at), why or "")),
     ),
     (WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s", _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s)))),
+    (
+        WHO + "(?:has|have) saved the state",
+        lambda play, options, who: play.each(options, who, lambda r, i: e.StateSaved(r, i, _pause(play, options), (("state/x", 5, "cd"),))),
+    ),
     (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
     (
         WHO + r"restored (?P<digest>\w+)",

@@ -54,6 +54,8 @@ def test_everything_that_can_go_wrong_does():
         "node cut",
         "node comes back",
         "standby lost",
+        "state saved",
+        "sealed",
         "taken over",
         "GiveUp",
         "RestartAll",

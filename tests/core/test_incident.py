@@ -42,9 +42,9 @@ def test_every_phase_is_left_but_the_final_ones(phase):
 @pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
 def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
     # a deadline leads to a round in which the silent ranks are killed; and there, when they do not die, SPENT leads out. Where
-    # replacements or standbys are waited for there is nobody to kill
-    waits_for_new_ones = phase in (Phase.REPLACE, Phase.RESCHEDULE)
-    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if waits_for_new_ones else Phase.PAUSE)
+    # replacements, standbys or a disk are waited for there is nobody to kill
+    nobody_to_kill = phase in (Phase.REPLACE, Phase.RESCHEDULE, Phase.DUMP)
+    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if nobody_to_kill else Phase.PAUSE)
     assert TABLE[phase][Move.SPENT] is Phase.FAILED
 
 
@@ -64,7 +64,8 @@ def test_a_closed_incident_has_committed():
         (Phase.RESUME, Move.COMMITTED)
     ]
     assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED] == [
-        (Phase.FAILED, Move.STOPPED)
+        (Phase.DUMP, Move.SAVED),
+        (Phase.FAILED, Move.STOPPED),
     ]
 
 
@@ -173,7 +174,7 @@ def test_each_phase_has_its_own_limit(length):
 
 
 def test_all_phases_that_are_waited_in_are_in_the_story():
-    assert len(STORY) + 1 == len(WAITED)  # RESCHEDULE is waited in where a node is lost: below
+    assert len(STORY) + 2 == len(WAITED)  # RESCHEDULE is waited in where a node is lost, below; DUMP under its own strategy
 
 
 def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_long_as_it_needs():

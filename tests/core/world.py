@@ -102,7 +102,7 @@ class World:
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
         both, three = ("retry", "recover-in-place", "exit"), ("retry", "recover-in-place", "recover", "exit")
         ladders = [both, both, three, three, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")]
-        ladders.append(("recover", "exit"))
+        ladders += [("recover", "exit"), ("recover-in-place", "recover", "dump", "exit"), ("dump", "exit")]
         ladder = chance.choice(ladders)
         self.settings = e.Settings(nodes, per_node, ladder, reschedule=60.0, take_over=10.0)
         self.coordinator = Coordinator(self.settings)
@@ -519,6 +519,16 @@ class World:
                     self.after(self.chance.uniform(0.01, 2.0), self.alive(rank, lambda r=rank: self.restore(r, command)))
         elif isinstance(command, c.Resume):
             self.resume(node, command)
+        elif isinstance(command, c.SaveState) and self.ranks[command.rank] in node.ranks:
+            rank = self.ranks[command.rank]
+            self.after(self.chance.choice([0.1, 20.0]), self.alive(rank, lambda: self.save(rank, command)))
+        elif isinstance(command, c.SaveRecords):
+            why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
+            saved = e.RecordsSaved(node.number, command.pause, (), why)
+            self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
+        elif isinstance(command, c.Seal) and node.number == command.node:
+            why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
+            self.after(0.01, lambda: self.say(node, e.Sealed(node.number, command.pause, "" if why else "/dumps/step", why)))
         elif isinstance(command, c.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
@@ -686,6 +696,17 @@ class World:
             digest = "ffff" if self.likely(0.002) else str(command.plan.step)
             rank.evidence[f"digest {digest}"] += 1
             self.say(self.nodes[rank.node], e.RankRestored(rank.number, rank.incarnation, command.generation, digest))
+
+    def save(self, rank: Rank, command: c.SaveState) -> None:
+        if rank.mode != HELD or rank.paused > command.pause:
+            return
+        if self.likely(0.1):
+            self.die(rank, "was killed by SIGKILL")
+        elif self.likely(0.05):
+            self.say(self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, command.generation, "OSError: disk full"))
+        else:
+            self.counts["state saved"] += 1
+            self.say(self.nodes[rank.node], e.StateSaved(rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)))
 
     def end(self, rank: Rank) -> None:
         if rank.mode != FINISHED:

@@ -1,0 +1,57 @@
+"""An agent's part of a dump, in threads of their own: a disk may be slow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from taskd import dumps, settings
+from taskd.agent.ranks import Epoch
+from taskd.agent.records import Records
+from taskd.core import commands, events
+from taskd.vault import Entries
+
+log = logging.getLogger("taskd.agent")
+
+
+def save_records(order: commands.SaveRecords, node: int, epoch: Epoch, records: Records | None, tell: Callable[[Any], None]) -> None:
+    """Write the records of this node's ranks, also of those without a process, and of lost nodes that are kept here."""
+    found: list[tuple[int, int, bytes]] = []
+    for rank in epoch.ranks.values():
+        record = Entries(epoch.directory, rank.local).read(order.step)
+        if record is not None:
+            found.append((rank.number, *record))
+    for lost, keeper in order.lost:
+        if keeper == node and records is not None:
+            found += [(keep.rank, keep.kind, keep.payload) for keep in records.of(lost) if keep.step == order.step]
+
+    def write() -> None:
+        try:
+            files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, found)
+            tell(events.RecordsSaved(node, order.pause, tuple(files)))
+        except OSError as error:
+            log.error("the records of node %d cannot be saved: %s", node, error)
+            tell(events.RecordsSaved(node, order.pause, (), str(error)[:300]))
+
+    threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
+
+
+def seal(order: commands.Seal, tell: Callable[[Any], None]) -> None:
+    """All has been written: make a dump of it, or remove it."""
+    work = Path(settings.dump_path(os.environ)) / order.name
+
+    def finish() -> None:
+        try:
+            path = dumps.seal(work, order.step, order.world_size, order.files)
+            log.warning("the training state at the start of step %d is saved at %s", order.step, path)
+            tell(events.Sealed(order.node, order.pause, str(path.resolve())))
+        except (OSError, dumps.BadDump) as error:
+            log.error("%s cannot be sealed: %s", work, error)
+            dumps.discard(work)
+            tell(events.Sealed(order.node, order.pause, "", str(error)[:300]))
+
+    threading.Thread(target=finish, name="taskd-seal", daemon=True).start()

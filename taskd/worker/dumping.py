@@ -1,0 +1,57 @@
+"""A rank saves its training state as the dying gasp of its job, or takes it up again when a job begins from one."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as checkpoint
+
+from taskd import dumps
+from taskd.worker.state import TrainingState
+
+
+def state_dict(state: TrainingState) -> dict[str, Any]:
+    """As the script knows it: name given to protect() -> state_dict() of that object."""
+    objects = {**state.modules, **state.optimizers, **state.small}
+    return {name: value.state_dict() for name, value in objects.items()}
+
+
+def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
+    """Write the state as it is in memory into `work`. Raises OSError, also for a full disk; then nothing of it is left."""
+    place = work / dumps.STATE
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        writer = checkpoint.FileSystemWriter(place, sync_files=True)
+        checkpoint.save(state_dict(state), storage_writer=writer, no_dist=True)
+        return tuple(dumps.describe(work, path) for path in sorted(place.iterdir()))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            dumps.discard(work)
+        if isinstance(error, checkpoint.api.CheckpointException):  # what the disk said is inside, for each rank
+            reasons = [str(inner) for inner, _ in error.failures.values()]
+            raise OSError("; ".join(reasons) or str(error)) from None
+        raise
+
+
+def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, dict[str, Any]]:
+    """Put the state of a dump that has been checked into memory; returns kind and content of the rank's record. Raises dumps.BadDump."""
+    path = found.path / dumps.RECORDS / f"rank-{rank}"
+    if rank not in found.ranks:
+        raise dumps.BadDump(
+            f"{found.path} has no record of rank {rank}: its node and the one that kept its records were lost together. Load "
+            f"{dumps.STATE}/ with torch.distributed.checkpoint instead; random numbers and loaders' places of such ranks are not known"
+        )
+    data = path.read_bytes()
+    entry: dict[str, Any] = pickle.loads(data[1:])  # the caller has checked that only this user, or root, can have written it
+    state.conform(pickle.loads(entry["structure"]))
+    values = state_dict(state)
+    checkpoint.load(values, storage_reader=checkpoint.FileSystemReader(found.path / dumps.STATE), no_dist=True)
+    for name, module in state.modules.items():
+        module.load_state_dict(values[name])
+    for name, optimizer in state.optimizers.items():
+        optimizer.load_state_dict(values[name])
+    state.refresh()
+    return data[0], entry

@@ -1,0 +1,101 @@
+"""The dying gasp: a job that ends leaves its state, whole or not at all, and another one goes on from it, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+import torch.distributed.checkpoint as checkpoint
+import training
+
+from taskd import dumps
+
+
+def dying(directory, script, *arguments, faults, **env):
+    """A job of 4 ranks that ends with a dump."""
+    env = {"TASKD_RECOVER_STRATEGY": "dump", "TASKD_DUMP_PATH": str(directory / "dumps"), **env}
+    return training.taskd(directory, 4, script, *arguments, faults=faults, **env)
+
+
+def assert_goes_on(directory, place, script, *arguments, reference, step):
+    result = training.taskd(directory, 4, script, *arguments, TASKD_RESUME_PATH=str(place))
+    assert result.status == 0, result.output[-3000:]
+    for rank in range(4):
+        mine, theirs = result.steps(rank), reference.steps(rank)
+        assert sorted(mine) == [s for s in sorted(theirs) if s >= step], "not the steps from the dump on"
+        assert all(mine[s] == theirs[s] for s in mine), f"rank {rank} differs"
+        assert result.final(rank) == reference.final(rank)
+
+
+def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
+    result = dying(tmp_path / "a", "mlp.py", "12", faults="2:6:tail:kill")
+    assert result.status == 1
+    path = tmp_path / "a" / "dumps" / "step-6"
+    assert f"the state at the start of step 6 is at {path}" in training.paragraph(result)
+    found = dumps.read(path)
+    dumps.check(found)
+    assert (found.step, found.world_size, found.ranks) == (6, 4, {0, 1, 2, 3})
+    assert [p.name for p in path.parent.iterdir()] == ["step-6"], "something else was left"
+    # by torch, without taskd
+    weights = {"model": {"0.weight": torch.zeros(96, 32)}}
+    checkpoint.load(weights, storage_reader=checkpoint.FileSystemReader(path / dumps.STATE), no_dist=True)
+    assert weights["model"]["0.weight"].abs().sum() > 0
+    # the job that begins from it ends in the same way, and its dump stands beside the first
+    again = dying(tmp_path / "b", "mlp.py", "12", faults="0:9:tail:kill", TASKD_DUMP_PATH=str(path.parent), TASKD_RESUME_PATH=str(path))
+    assert again.status == 1 and sorted(p.name for p in path.parent.iterdir()) == ["step-6", "step-9"]
+    dumps.check(dumps.read(path))
+    assert_goes_on(tmp_path / "c", path.parent, "mlp.py", "12", reference=reference(4, "mlp.py", "12"), step=9)
+
+
+def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
+    arguments = ("random", "3")
+    result = dying(tmp_path / "a", "loader.py", *arguments, faults="1:8:reduced:kill")
+    assert result.status == 1
+    place = tmp_path / "a" / "dumps"
+    assert_goes_on(tmp_path / "b", place, "loader.py", *arguments, reference=reference(4, "loader.py", *arguments), step=8)
+
+
+def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
+    place = tmp_path / "dumps"
+    place.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "taskd-test", str(place)]).returncode:
+        pytest.skip("may not mount")
+    try:
+        old = place / "step-1"
+        (old / dumps.RECORDS).mkdir(parents=True)
+        (old / dumps.RECORDS / "rank-0").write_bytes(b"x" * 1000)
+        file = dumps.describe(old, old / dumps.RECORDS / "rank-0")
+        (old / dumps.MANIFEST).write_text(json.dumps({"version": 1, "step": 1, "world_size": 4, "files": [file]}))
+        result = dying(tmp_path / "a", "mlp.py", "12", faults="2:6:tail:kill", TASKD_DUMP_PATH=str(place))
+        assert result.status == 1
+        assert "No space left on device" in training.paragraph(result)
+        assert [p.name for p in place.iterdir()] == ["step-1"], "something was left"
+        dumps.check(dumps.newest(place))
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
+    good = tmp_path / "step-3"
+    (good / dumps.RECORDS).mkdir(parents=True)
+    files = dumps.write_records(good, [(0, 1, b"zero"), (1, 1, b"one")])
+    work = good.rename(tmp_path / ".step-3.partial")
+    with pytest.raises(dumps.BadDump, match="has none in it"):
+        dumps.newest(tmp_path)  # not sealed
+    with pytest.raises(dumps.BadDump, match="the same directory on all nodes"):
+        dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
+    sealed = dumps.seal(work, 3, 2, files)
+    assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(good, 3, 2, frozenset({0, 1}))
+    (tmp_path / "step-9").mkdir()
+    (tmp_path / "step-9" / dumps.MANIFEST).write_text('{"version": 1, "step": 9, "world_size": 2, "files": [["gone", 1, "ab"]]}')
+    assert dumps.newest(tmp_path).step == 3, "an incomplete one counts"
+    (good / dumps.RECORDS / "rank-1").write_bytes(bytes([1]) + b"eno")
+    with pytest.raises(dumps.BadDump, match="another checksum"):
+        dumps.check(dumps.read(good))
+    shutil.rmtree(good / dumps.RECORDS)
+    with pytest.raises(dumps.BadDump, match="missing"):
+        dumps.read(good)
