@@ -53,7 +53,7 @@ def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
 
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     arguments = ("random", "3")
-    result = dying(tmp_path / "a", "loader.py", *arguments, faults="1:8:reduced:kill")
+    result = dying(tmp_path / "a", "loader.py", *arguments, faults="1:8:tail:kill")
     assert result.status == 1
     place = tmp_path / "a" / "dumps"
     assert_goes_on(tmp_path / "b", place, "loader.py", *arguments, reference=reference(4, "loader.py", *arguments), step=8)
