@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# make demo | test | lint | bench | soak | soak-nodes | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
 # taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -14,7 +14,7 @@ PYTEST ?= --numprocesses=2 --dist=loadscope --no-loadscope-reorder --timeout=300
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint ruff mypy api-docs build bench soak clean
+.PHONY: demo test lint ruff mypy api-docs build bench soak soak-nodes clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -48,6 +48,10 @@ bench: build
 # SOAK="--seconds 60 --seed 3" and the like: see benchmarks/soak.py --help
 soak: build
 	@$(ACTIVE) python benchmarks/soak.py $(SOAK)
+
+# several hosts made of network namespaces: root and `ip`
+soak-nodes: build
+	@$(ACTIVE) python benchmarks/soak_nodes.py $(SOAK)
 
 # libtaskd is compiled with -Wall -Wextra -Werror (setup.py).
 $(LIBRARY): $(INSTALLED) $(NATIVE)

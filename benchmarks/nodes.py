@@ -41,8 +41,9 @@ STRATEGY = "retry,recover-in-place,recover"
 class Job:
     """Launchers on hosts 0 to nodes - 1, standbys on the others. Leaving the `with` ends them."""
 
-    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int) -> None:
-        self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
+    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str = "toy.py") -> None:
+        self.hosts, self.directory, self.nodes, self.ranks, self.script = hosts, directory, nodes, ranks, script
+        directory.mkdir(parents=True, exist_ok=True)
         self.world = nodes * ranks
         self.log = directory / "log"
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
@@ -68,7 +69,7 @@ class Job:
             sys.executable, "-c", "from taskd.cli import main; main()", "run", *options,
             "--nnodes", str(self.nodes), "--node_rank", str(node),
             "--nproc_per_node", str(self.ranks), "--master_addr", self.hosts.address(0), "--master_port", "29400",
-            str(HERE / "toy.py"), "--out", str(self.directory),
+            str(HERE / self.script), "--out", str(self.directory),
         ]  # fmt: skip
         environment = {**self._environment, "POD_IP": self.hosts.address(host), "TASKD_MANAGER_ADDR": ""}
         if options:

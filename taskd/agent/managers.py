@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from taskd.core import commands
 from taskd.core.terms import Roster, Voter
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
@@ -93,7 +94,9 @@ class Managers:
             while (message := link.receive()) is not None:
                 if self._between_us(link, message):
                     continue
-                if link.term == 0 or self.voter.obeys(link.term, link.manager):
+                # a manager of a later term does not ask a fenced agent for its vote, and what it says is final
+                fenced = isinstance(message, commands.Fence) and link.term > self.voter.term
+                if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
                     yield message
                 else:

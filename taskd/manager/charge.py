@@ -9,6 +9,7 @@ from typing import Any
 from taskd.core.terms import Chair, Roster
 from taskd.protocol import messages as m
 
+PLACES = 16  # where another manager is looked for
 SUCCESSORS = 5  # agents that may start a manager when this one is gone, and know for that who may vote
 
 log = logging.getLogger("taskd.manager")
@@ -23,6 +24,7 @@ class Charge:
         self._shape, self._port, self._send = shape, port, send
         self._standing: dict[str, m.Standing] = {}  # of agents that are connected
         self._nodes: dict[str, int] = {}  # agents of the roster, and their nodes; STANDBY for none
+        self.places: list[tuple[str, int]] = []  # where other managers may be
         self._was = self.chair.in_charge
 
     @property
@@ -34,6 +36,8 @@ class Charge:
         self._standing[agent] = standing
         chair = self.chair
         roster = Roster(standing.stamp, frozenset(standing.members))
+        if standing.content and standing.manager != chair.name and 0 < standing.term < chair.term and self.in_charge:
+            self._send(agent, m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
         anew = chair.hear(agent, standing.term, standing.manager, roster)
         if chair.roster == roster and standing.members:
             self._nodes = dict(standing.members)
@@ -75,6 +79,19 @@ class Charge:
         members = self.chair.roster.members
         return bool(members) and agent not in members
 
+    def doubts(self, connected: set[str]) -> bool:
+        """Whether so few agents of the roster are connected that another manager may be in charge of the others."""
+        members = self.chair.roster.members
+        return bool(members) and self.in_charge and not self.chair.roster.majority(connected)
+
+    def standing(self) -> m.Standing:
+        """Where this manager stands, to another one."""
+        return m.Standing(self.chair.term, self.chair.name, self.chair.roster.stamp, {}, True)
+
+    def told(self, term: int) -> None:
+        """Another manager is in charge of `term`."""
+        self.chair.deposed = self.chair.deposed or term > self.chair.term
+
     def holder(self, node: int) -> str:
         """The agent of the roster that has `node`, as far as is known; ""."""
         return next((agent for agent, at in self._nodes.items() if at == node), "")
@@ -99,6 +116,7 @@ class Charge:
     def _publish(self, roster: Roster, agents: list[tuple[str, str, int]]) -> None:
         hosts = list(dict.fromkeys(host for _, host, _ in agents if host))[: SUCCESSORS + 1]
         places = tuple((host, self._port) for host in hosts)
+        self.places = list(dict.fromkeys((*places, *self.places)))[:PLACES]
         nodes = self._nodes | {agent: node for agent, _, node in agents}
         self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
         whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape)

@@ -31,6 +31,7 @@ from taskd.manager.peers import Dropped, Drops, Peer
 from taskd.protocol import messages as m
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
+from taskd.protocol.link import Link
 
 REQUESTS = 1000  # of operators, that wait for an answer
 MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
@@ -96,6 +97,7 @@ class Server:
         self.standbys: dict[str, Peer] = {}  # by the name of their process
         self.fenced: dict[str, c.Fence] = {}  # by the name of the process
         self._lookout = Lookout(self.limits.probe)
+        self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
         self.drops = Drops()
         self.outcome: Outcome | None = None
         self._parked: dict[int, _Parked] = {}
@@ -143,6 +145,8 @@ class Server:
                 now = self._turn(now)
         finally:
             self._lookout.close()
+            for link in self._others.values():
+                link.close()
             self._router.disable_monitor()
             # agents must still get the last command (why the job ends), so the sockets may linger for a moment
             self._context.destroy(linger=int(self.limits.flush * 1000))
@@ -255,6 +259,7 @@ class Server:
                     self._safely(self._lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
             for node in list(self._parked):
                 self._safely(self._settle, node, now)
+            self._safely(self._doubt)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
             if len(self._seen) < self.settings.nodes:
@@ -473,6 +478,24 @@ class Server:
             return
         if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
             self.charge.tend(self._everybody)
+
+    def _doubt(self) -> None:
+        """While few agents are connected: ask in all places where another manager may be whether one is in charge of the others. Who was
+        stopped, or cut off with its own agent, hears of it in no other way."""
+        if not self.charge.doubts(set(self._ways)):
+            for link in self._others.values():
+                link.close()
+            self._others.clear()
+            return
+        for address in self.charge.places:
+            if address not in self._others and address[0] != self.host:
+                self._others[address] = Link(address, self.keys, self.job, m.STANDBY, self._incarnation, refusal=False)
+        for link in self._others.values():
+            while link.receive() is not None:
+                self.charge.told(link.term)
+            link.read_monitor()
+            if link.connected:
+                link.send(self.charge.standing())
 
     def _everybody(self) -> list[tuple[str, str, int]]:
         """Names, machines and nodes of all agents, those first on whose machine a manager is started first: ours, then by node."""

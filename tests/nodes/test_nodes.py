@@ -34,12 +34,14 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
         job.trains()
-        # node 0: rank 0, the manager and the store move
-        machines.signal(0, signal.SIGKILL)
+        # node 0 stands still: rank 0, the manager and the store move; on again, the old manager learns that it is deposed
+        machines.signal(0, signal.SIGSTOP)
         third = job.repaired()
         assert third["strategy"] == "recover" and third["ranks"] == [0, 1], third
         assert job.host_of(0) not in (0, 1, stopped)
         assert "in charge in term 2" in job.log("manager*.log")
+        machines.signal(0, signal.SIGCONT)
+        job.emptied(0)
         job.trains()
         result = job.end(0, 1, stopped)
     training.assert_equal(result, reference, 4)

@@ -1,0 +1,271 @@
+"""Losses of nodes, networks, managers and ranks at random moments in one job over several hosts; and at the end nothing may show that they
+were there.
+
+    python benchmarks/soak_nodes.py [--seconds 600] [--seed N]          make soak-nodes SOAK="--seconds 60"
+
+3 nodes × 2 ranks of benchmarks/curve.py and 2 standbys, in network namespaces. After each loss every rank has to commit steps beyond
+it; hosts that have lost their part are started again as standbys. Then the same number of steps is trained under plain torchrun on
+one host, undisturbed, and all losses and what was trained are compared, bit for bit. Exit status 1 when a loss was not survived, or
+anything differs; logs are kept then.
+
+Two nodes at once are not among the losses: of three, one always keeps the other's records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import curve
+import toy
+from hosts import Hosts, possible
+from jobs import Failed, end_cleanly, ms, summary
+from nodes import Job
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from soak import differences, undisturbed
+
+NODES, RANKS, STANDBYS = 3, 2, 2
+BEYOND = 5  # steps that every rank commits after a loss before the next one
+
+
+@dataclass
+class Story:
+    kind: str
+    at: int = 0  # when it began, time.monotonic_ns
+    first: int = 0  # the lowest step that a rank was in
+    survived: bool = False
+    seconds: float = 0.0  # to the next step of all ranks
+    dead: set[int] = field(default_factory=set)  # hosts that have lost their part
+
+
+class Scene:
+    def __init__(self, job: Job, dice: random.Random) -> None:
+        self.job, self.dice = job, dice
+
+    def node(self) -> int:
+        """A host that has ranks."""
+        return self.job.host_of(self.dice.randrange(NODES) * RANKS)
+
+    def pause(self, low: float, high: float) -> None:
+        time.sleep(self.dice.uniform(low, high))
+
+    def kill_rank(self) -> None:
+        last = self.job.steps[self.dice.randrange(self.job.world)].last()
+        assert last is not None
+        with contextlib.suppress(ProcessLookupError):  # its host has just gone
+            os.kill(last[2], signal.SIGKILL)
+
+    def kill_manager(self) -> None:
+        host = self.job.manager_host()
+        for pid in self.job.managers(host):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_node(self, story: Story, host: int) -> None:
+        self.job.hosts.signal(host, signal.SIGKILL)
+        story.dead.add(host)
+
+    # -- what happens
+
+    def rank(self, story: Story) -> None:
+        self.kill_rank()
+
+    def node_killed(self, story: Story) -> None:
+        self.kill_node(story, self.node())
+
+    def launcher_killed(self, story: Story) -> None:
+        host = self.node()
+        process = self.job.launchers[host]
+        process.kill()
+        story.dead.add(host)
+
+    def node_stopped(self, story: Story) -> None:
+        host = self.node()
+        self.job.hosts.signal(host, signal.SIGSTOP)
+        story.dead.add(host)
+        self.wait_for_others(story)
+        self.job.hosts.signal(host, signal.SIGCONT)
+        self.emptied(host)
+
+    def cut(self, story: Story) -> None:
+        self.cut_off(story, None)
+
+    def one_way(self, story: Story) -> None:
+        host = self.node()
+        self.cut_off(story, [h for h in range(self.job.hosts.count) if h != host], host)
+
+    def cut_off(self, story: Story, others: list[int] | None, host: int | None = None) -> None:
+        host = self.node() if host is None else host
+        self.job.hosts.cut(host, others)
+        story.dead.add(host)
+        self.wait_for_others(story)
+        self.job.hosts.mend(host, others)
+        self.emptied(host)
+
+    def manager(self, story: Story) -> None:
+        known = self.job.logged().count("in charge in term")
+        self.kill_manager()
+        self.job.wait(lambda: self.job.logged().count("in charge in term") > known, "manager in charge")
+
+    def managers_node(self, story: Story) -> None:
+        self.kill_node(story, self.job.manager_host())
+
+    def rank_and_node(self, story: Story) -> None:
+        self.kill_rank()
+        self.pause(0.0, 0.15)
+        self.kill_node(story, self.node())
+
+    def node_and_rank(self, story: Story) -> None:
+        self.kill_node(story, self.node())
+        self.pause(0.0, 0.3)
+        self.kill_rank()
+
+    def node_and_manager(self, story: Story) -> None:
+        host = self.node()
+        while host == self.job.manager_host():
+            host = self.node()
+        self.kill_node(story, host)
+        self.pause(0.0, 0.3)
+        self.kill_manager()
+
+    def manager_and_rank(self, story: Story) -> None:
+        self.kill_manager()
+        self.pause(0.0, 0.5)
+        self.kill_rank()
+
+    def node_and_standby(self, story: Story) -> None:
+        ranks = {self.job.host_of(n * RANKS) for n in range(NODES)}
+        spare = [h for h in range(self.job.hosts.count) if h not in ranks]
+        self.kill_node(story, self.dice.choice(sorted(ranks)))
+        self.pause(0.0, 0.2)
+        self.kill_node(story, self.dice.choice(spare))
+
+    # -- and is waited for
+
+    def emptied(self, host: int) -> None:
+        self.job.wait(lambda: not self.job.hosts.pids(host), f"end of what was on host {host}")
+
+    def wait_for_others(self, story: Story) -> None:
+        """Every rank trains, somewhere else than where it was lost."""
+        beyond = self.highest() + BEYOND
+        self.job.wait(lambda: self.job.committed() >= beyond, f"step {beyond} of all ranks")
+
+    def highest(self) -> int:
+        return max(r[0] for s in self.job.steps if (r := s.last()) is not None)
+
+    def tell(self, story: Story, play: Callable[[Scene, Story], None]) -> None:
+        before = [s.last() for s in self.job.steps]
+        story.first = min(r[0] for r in before if r is not None) + 1
+        story.at = time.monotonic_ns()
+        play(self, story)
+        self.wait_for_others(story)
+        story.survived = True
+        # the first step of each rank that came after the longest silence
+        ends = []
+        for steps in self.job.steps:
+            times = [story.at, *(r[1] for r in steps.read(steps.after(story.at)))]
+            ends.append(max(zip(times, times[1:], strict=False), key=lambda pair: pair[1] - pair[0])[1])
+        story.seconds = (max(ends) - story.at) / 1e9
+        for host in sorted(story.dead):
+            self.job.standby(host)
+
+
+KINDS: dict[str, Callable[[Scene, Story], None]] = {
+    "rank killed": Scene.rank,
+    "node killed": Scene.node_killed,
+    "launcher killed": Scene.launcher_killed,
+    "node stopped, and on again": Scene.node_stopped,
+    "network cut, and mended": Scene.cut,
+    "cut one way, and mended": Scene.one_way,
+    "manager killed": Scene.manager,
+    "manager's node killed": Scene.managers_node,
+    "rank, then a node": Scene.rank_and_node,
+    "node, then a rank": Scene.node_and_rank,
+    "node, then the manager": Scene.node_and_manager,
+    "manager, then a rank": Scene.manager_and_rank,
+    "node, then a standby": Scene.node_and_standby,
+}
+
+
+def soak(hosts: Hosts, directory: Path, seconds: float, dice: random.Random, stories: list[Story], console: Console) -> int:
+    """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
+    with Job(hosts, directory, NODES, RANKS, "curve.py") as job, console.status("starts") as line:
+        job.wait(lambda: job.logged().count("waits for a node") >= STANDBYS, "standbys")
+        job.trains(20)
+        end, scene, cards = time.monotonic() + seconds, Scene(job, dice), list(KINDS)
+        while time.monotonic() < end:
+            if len(stories) % len(cards) == 0:
+                dice.shuffle(cards)
+            story = Story(cards[len(stories) % len(cards)])
+            scene.pause(0.0, 0.5)
+            stories.append(story)
+            line.update(f"{len(stories)} losses, {job.committed()} steps; {story.kind}")
+            scene.tell(story, KINDS[story.kind])
+        total = (job.committed() // curve.PASS + 2) * curve.PASS
+        toy.Orders(directory).put(job.world, total)
+        job.wait(lambda: all((directory / f"final.{r}").exists() for r in range(job.world)), "end of all ranks")
+        return total
+
+
+def table(stories: list[Story]) -> Table:
+    out = Table(title="losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of any rank")
+    for name in ("", "count", "survived", "median", "worst"):
+        out.add_column(name, justify="left" if not name else "right")
+    for kind in KINDS:
+        if mine := [s for s in stories if s.kind == kind]:
+            times = summary([s.seconds for s in mine if s.survived] or [0.0])
+            out.add_row(kind, str(len(mine)), str(sum(s.survived for s in mine)), ms(times["median"]), ms(times["worst"]))
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0, help="how long losses are made")
+    parser.add_argument("--seed", type=int, help="chooses the losses again; default: a new one, which is printed")
+    args = parser.parse_args()
+    end_cleanly()
+    if not possible():
+        sys.exit("network namespaces cannot be made here: root and `ip` are needed")
+    console = Console()
+    seed = random.SystemRandom().randrange(10_000) if args.seed is None else args.seed
+    work = Path(tempfile.mkdtemp(prefix="taskd-soak-nodes-"))
+    console.print(f"{args.seconds:.0f} s of losses in a job of {NODES} nodes and {STANDBYS} standbys, seed {seed}", highlight=False)
+    stories: list[Story] = []
+    wrong: list[str] = []
+    steps = 0
+    try:
+        with Hosts(NODES + STANDBYS) as hosts:
+            steps = soak(hosts, work / "disturbed", args.seconds, random.Random(seed), stories, console)
+        undisturbed(work / "undisturbed", NODES * RANKS, steps)
+        wrong, first = differences(work / "disturbed", work / "undisturbed", NODES * RANKS, steps)
+        if first is not None:
+            wrong.append(f"the last before step {first} was {[s.kind for s in stories if s.first <= first][-1:]}")
+    except Failed as error:
+        wrong = [f"{stories[-1].kind if stories else 'start'}: {error}"]
+    console.print(table(stories))
+    for text in wrong:
+        console.print(Text(text, style="red"))
+    if wrong:
+        (work / "stories").write_text("".join(f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}\n" for s in stories))
+        console.print(f"what was done, records, output and logs: {work}", soft_wrap=True, highlight=False)
+    else:
+        console.print(
+            f"[bold green]EQUAL[/]: {NODES * RANKS * steps} losses and {NODES * RANKS} final states after {len(stories)} losses of parts"
+        )
+        shutil.rmtree(work)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
