@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,24 @@ def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
         checkpoint.save(state_dict(state), storage_writer=writer, no_dist=True)
         return tuple(dumps.describe(work, path) for path in sorted(place.iterdir()))
     except BaseException as error:
+        full = _full(place)  # torch's writer does not say so
         with contextlib.suppress(OSError):
             dumps.discard(work)
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work.parent)) from None
         if isinstance(error, checkpoint.api.CheckpointException):  # what the disk said is inside, for each rank
             reasons = [str(inner) for inner, _ in error.failures.values()]
             raise OSError("; ".join(reasons) or str(error)) from None
         raise
+
+
+def _full(place: Path) -> bool:
+    """Whether less than a block of 1 MiB is free there."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < 1 << 20
 
 
 def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, dict[str, Any]]:
