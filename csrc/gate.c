@@ -95,10 +95,7 @@ int taskd_started(uint64_t step)
     struct taskd_page *page = taskd_self.page;
     /* Sequentially consistent here and in wait_at_gate: either we see the waiter, or it sees our step. */
     __atomic_store_n(&slot->started, steps_until(step), __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
-        __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
-        taskd_wake(&page->gate);
-    }
+    taskd_open_gate(page);
     return 0;
 }
 

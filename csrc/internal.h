@@ -78,6 +78,9 @@ static inline void taskd_wake(uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Whoever waits at the gate looks again. */
+void taskd_open_gate(struct taskd_page *page);
+
 /* Sleep while *word == seen. false: the deadline has passed. May return true for no reason. */
 static inline bool taskd_wait(uint32_t *word, uint32_t seen, uint64_t deadline)
 {

@@ -168,8 +168,7 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     return 0;
 }
 
-/* Whoever waits looks again. */
-static void open_gate(struct taskd_page *page)
+void taskd_open_gate(struct taskd_page *page)
 {
     if (__atomic_load_n(&page->gate_waiters, __ATOMIC_SEQ_CST) != 0) {
         __atomic_fetch_add(&page->gate, 1, __ATOMIC_SEQ_CST);
@@ -196,7 +195,7 @@ int taskd_page_pause(struct taskd_page *page, uint32_t index, uint32_t number)
     else
         for (uint32_t i = 0; i < page->nslots; i++)
             pause_one(&page->slots[i], number);
-    open_gate(page);
+    taskd_open_gate(page);
     return 0;
 }
 
@@ -207,7 +206,7 @@ int taskd_page_copying(struct taskd_page *page, int on)
     for (uint32_t i = 0; on && i < page->nslots; i++)
         __atomic_store_n(&page->slots[i].copied, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&page->copying, on ? 1 : 0, __ATOMIC_SEQ_CST);
-    open_gate(page);
+    taskd_open_gate(page);
     return 0;
 }
 
@@ -216,7 +215,7 @@ int taskd_page_copied(struct taskd_page *page, uint32_t index, uint64_t number)
     if (!has_slot(page, index))
         return -EINVAL;
     __atomic_store_n(&page->slots[index].copied, number, __ATOMIC_SEQ_CST);
-    open_gate(page);
+    taskd_open_gate(page);
     return 0;
 }
 

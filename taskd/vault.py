@@ -107,6 +107,11 @@ class SlotFile:
         return value
 
 
+# A pipe in the directory, through which a rank says that it has written a record: local rank, kind, number of the record, step.
+NOTES = "records"
+NOTE = struct.Struct("<IIQQ")
+
+
 class Entries:
     """The private records of one rank."""
 

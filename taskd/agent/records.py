@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import queue
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -26,12 +25,10 @@ from taskd.agent.ranks import Epoch
 from taskd.protocol import messages
 from taskd.protocol.gate import DOMAIN, Gate
 from taskd.protocol.keys import Keys
-from taskd.vault import Entries
+from taskd.vault import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
 
-PIPE = "records"  # in the epoch's directory
-NOTE = struct.Struct("<IIQQ")  # local rank, kind, number of the record, step
 MAX_BYTES = 1 << 30  # of a record: module buffers are in it
 PATIENCE = 5.0  # seconds without an acknowledgement after which ranks do not wait any more; it comes within a round trip
 KEPT = 3  # records of a rank, as the rank itself keeps
@@ -160,7 +157,7 @@ class Records:
             os.close(self._pipe)
         self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
         # for writing too: a pipe without a writer would always be ready
-        self._pipe = os.open(epoch.directory / PIPE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.open(epoch.directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if self._out is not None:  # a keeper of processes that are gone
             self._out.close(0)
             self._out = None

@@ -29,7 +29,7 @@ from taskd.agent.attention import Attention
 from taskd.agent.managers import Managers
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import PIPE, Records, put_back
+from taskd.agent.records import Records, put_back
 from taskd.agent.replacements import Order, Replacements
 from taskd.agent.watchdog import TRAINING, Limits, Watchdog
 from taskd.core import commands, events
@@ -116,7 +116,7 @@ class Supervisor:
             )
             environment.update(self._preloading())
         self._pipes = {local: stacks.pipe(directory, local) for local in environments}
-        os.mkfifo(directory / PIPE, 0o600)
+        os.mkfifo(directory / vault.NOTES, 0o600)
         self._next = Epoch(number, directory, page)
 
     def _preloading(self) -> dict[str, str]:

@@ -168,13 +168,16 @@ class Coordinator:
         self.recovery.nodes.keep_records()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
         if dead or self._waiting or self._new:
-            text = "; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY
-            incident = self.recovery.join(text, now)
-            incident.new |= self._new
-            incident.ready |= self._ready
+            self._join_with_new("; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY, now)
             self.recovery.next_round(now, frozenset(dead))
         else:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
+
+    def _join_with_new(self, text: str, now: float) -> None:
+        """An incident in which the replacements that an earlier manager has ordered are replacements."""
+        incident = self.recovery.join(text, now)
+        incident.new |= self._new
+        incident.ready |= self._ready
 
     def _came_back(self, event: e.AgentJoined, now: float) -> None:
         """A node that was taken for lost, before anybody had its place: its ranks are paused like all others."""
@@ -370,11 +373,10 @@ class Coordinator:
             what = f"join generation {job.generation}" if self.building else "call protect()"
             limit = job.settings.rebuild if self.building else job.settings.form
             self._restart_all(f"ranks {missing} did not {what} within {limit:.0f} s")
-        elif self.gathering is not None and now >= self.gathering and self._missing_nodes(now):
-            pass
         elif self.gathering is not None and now >= self.gathering:
-            missing = [r for r, s in job.ranks.items() if job.topology.node_of(r) is None or not s.joined]
-            self._restart_all(f"a new manager has heard nothing of ranks {missing} within {job.settings.form:.0f} s")
+            if not self._missing_nodes(now):
+                missing = [r for r, s in job.ranks.items() if job.topology.node_of(r) is None or not s.joined]
+                self._restart_all(f"a new manager has heard nothing of ranks {missing} within {job.settings.form:.0f} s")
         else:
             self.recovery.tick(now)
             self.watch.tick(now)
@@ -397,10 +399,8 @@ class Coordinator:
                 job.ranks[rank].joined = True
         job.protected, self.gathering = True, None
         self.hold.complete()
-        incident = self.recovery.join(f"nodes {missing} were not heard", now) if self._new else None
-        if incident is not None:
-            incident.new |= self._new
-            incident.ready |= self._ready
+        if self._new:
+            self._join_with_new(f"nodes {missing} were not heard", now)
         for number in missing:
             self.recovery.lost(number, "nothing is heard of it since the manager before this one was lost", now)
         return True

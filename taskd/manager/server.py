@@ -433,7 +433,7 @@ class Server:
             raise Dropped("registration", f"agent {event.agent[:8]} has taken node {event.node}, and is no standby")
         self._hear(standby, envelope, route, now)
         commands = self.coordinator.step(event, now)
-        if node.agent == event.agent or self.coordinator.job.topology.nodes[event.node].agent == event.agent:
+        if self.coordinator.job.topology.nodes[event.node].agent == event.agent:
             del self.standbys[event.agent]
             standby.node, standby.ranks, standby.records = event.node, node.ranks, event.records
             self.agents[event.node] = standby

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from pathlib import Path
 
 from taskd.cython_api import core
-
-_NOTE = struct.Struct("<IIQQ")  # local rank, kind, number of the record, step; read by taskd.agent.records
+from taskd.vault import NOTE, NOTES
 
 
 class Copies:
@@ -18,12 +16,12 @@ class Copies:
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
         # for reading too: where nobody reads, in a job of one node, it could not be opened otherwise
-        self._pipe = os.open(directory / "records", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1
         with contextlib.suppress(OSError):  # full: the agent is stopped, and what it has not read by then it is told again
-            os.write(self._pipe, _NOTE.pack(self._local_rank, kind, self._number, step))
+            os.write(self._pipe, NOTE.pack(self._local_rank, kind, self._number, step))
 
     def wait(self, era: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when a pause newer than `era` is."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import NOTE, PIPE, Records, put_back
+from taskd.agent.records import Records, put_back
 from taskd.cython_api import core
 from taskd.protocol import keys
-from taskd.vault import FINAL, PROVISIONAL, Entries, left_behind
+from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0
@@ -26,7 +26,7 @@ class Node:
 
     def __init__(self, directory: Path, number: int) -> None:
         directory.mkdir()
-        os.mkfifo(directory / PIPE, 0o600)
+        os.mkfifo(directory / NOTES, 0o600)
         self.page = core.Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
@@ -39,7 +39,7 @@ class Node:
         """As a rank does."""
         Entries(self.epoch.directory, local).write(step, kind, payload)
         self.number += 1
-        with open(self.epoch.directory / PIPE, "wb", buffering=0) as pipe:
+        with open(self.epoch.directory / NOTES, "wb", buffering=0) as pipe:
             pipe.write(NOTE.pack(local, kind, self.number, step))
 
     def fetch(self, node: int, address: tuple[str, int]) -> list:
