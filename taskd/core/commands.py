@@ -35,9 +35,34 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Standby `agent` starts what will be the ranks of `node`, while they train where they are; fields as in TakeOver."""
+
+    agent: str
+    node: int
+    ranks: tuple[int, ...]
+    incarnations: tuple[int, ...]
+    nodes: int
+    world_size: int
+    epoch: int
+    records: tuple[str, int]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StandDown:
+    """Standby `agent` ends what it has started for `node`, and waits again."""
+
+    agent: str
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class TakeOver:
     """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not ("", 0), and starts `ranks` as
-    processes number `incarnations` in a job of `nodes` nodes and `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined."""
+    processes number `incarnations` in a job of `nodes` nodes and `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined.
+    `former`: the agent that has the node until its new ranks have their state, "" where it is lost."""
 
     agent: str
     node: int
@@ -50,6 +75,7 @@ class TakeOver:
     pause: int
     records: tuple[str, int]
     reason: str
+    former: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,9 +182,11 @@ class AskSteps:
 
 @dataclass(frozen=True)
 class Hold:
-    """Every rank stops before `step`; one that has begun it says so."""
+    """Every rank stops before `step`; one that has begun it says so. `passing`: for a moment, by the manager itself; it ends when
+    another manager is in charge."""
 
     step: int
+    passing: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,6 +255,8 @@ Command = (
     Pause
     | Replace
     | Kill
+    | Prepare
+    | StandDown
     | TakeOver
     | Fence
     | KeepRecords

@@ -3,7 +3,7 @@
 Use: `commands = coordinator.step(event, now)`; carry the commands out in order. `deadline()` is the time at which a Tick is due.
 `now` is in seconds on any clock that does not go backwards. Here the job is formed, agents come and go, and events are handed
 on: to `faults` what has gone wrong, to `recovery` what ranks say in an incident, to `hold` a pause on request, to `watch` ranks
-that make no progress.
+that make no progress, to `switch` nodes that are sub-healthy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from taskd.core.hold import Hold
 from taskd.core.incident import Move, Phase
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState, RankState
+from taskd.core.switch import Switch
 from taskd.core.watch import Watch
 
 UNDER_WAY = "an incident was under way when the manager was lost"
@@ -27,9 +28,10 @@ class Coordinator:
 
     def __init__(self, settings: e.Settings) -> None:
         self.job = JobState(settings)
-        self.recovery = Recovery(self.job)
-        self.faults = Faults(self.job, self.recovery)
         self.hold = Hold(self.job)
+        self.recovery = Recovery(self.job, self.hold)
+        self.faults = Faults(self.job, self.recovery)
+        self.switch = Switch(self.job, self.recovery, self.hold)
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.forming: float | None = None  # deadline for the last rank's protect()
         self.building = False  # generation 1 is being made
@@ -46,6 +48,10 @@ class Coordinator:
             e.StandbyJoined: self._standby_joined,
             e.StandbyLost: self._standby_lost,
             e.NodeTaken: self._node_taken,
+            e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
+            e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
+            e.PreparationFailed: lambda event, now: self.switch.failed(event),
+            e.FormerLost: lambda event, now: self.recovery.former_lost(event),
             e.RankJoined: self._rank_joined,
             e.RankDied: self._rank_died,
             e.RankRaised: self._rank_raised,
@@ -81,13 +87,15 @@ class Coordinator:
         job.out = []
         rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, e.HoldRequested | e.ContinueRequested):
+            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy):
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
         elif rank is None or (getattr(event, "incarnation", 0) == job.ranks[rank].incarnation and not job.topology.is_lost(rank)):
             pause, incident = job.pause, self.recovery.incident
             self._handlers[type(event)](event, now)
+            if not job.over:
+                self.switch.look(now)
             if job.over:
                 said, job.out = job.out, []
                 self.hold.drop("the job is over")
@@ -111,7 +119,8 @@ class Coordinator:
         """When the next Tick is due; None: nothing is being waited for."""
         if self.job.over:
             return None
-        return min((t for t in (self.forming, self.gathering, self.recovery.due(), self.watch.due) if t is not None), default=None)
+        due = (self.forming, self.gathering, self.recovery.due(), self.watch.due, self.switch.due)
+        return min((t for t in due if t is not None), default=None)
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
@@ -195,7 +204,7 @@ class Coordinator:
         node = job.topology.nodes.get(event.node)
         if node is None or node.lost:
             return
-        if not event.ok and job.protected and "recover" in job.settings.ladder:
+        if not event.ok and job.protected and ("recover" in job.settings.ladder or self.recovery.moves(event.node)):
             self.recovery.lost(event.node, f"its launcher has left{': ' + event.why if event.why else ''}", now)
             return
         node.ended = event.ok
@@ -226,6 +235,7 @@ class Coordinator:
 
     def _standby_lost(self, event: e.StandbyLost, now: float) -> None:
         job = self.job
+        job.topology.reserved.pop(event.agent, None)
         if job.topology.standbys.pop(event.agent, None) is not None:
             job.note(f"standby {event.agent[:8]} is lost: {event.why}")
             return
@@ -380,6 +390,7 @@ class Coordinator:
         else:
             self.recovery.tick(now)
             self.watch.tick(now)
+            self.switch.tick(now)
 
     def _missing_nodes(self, now: float) -> bool:
         """A new manager has not heard of some nodes: they were lost with the one before, if there are any."""
@@ -408,6 +419,7 @@ class Coordinator:
     def _drop(self, why: str) -> None:
         self.recovery.forget()
         self.watch.stop()
+        self.switch.drop(why)
         self.hold.drop(why)
 
     def _restart_all(self, reason: str) -> None:

@@ -83,6 +83,41 @@ class NodeTaken:
 
 
 @dataclass(frozen=True)
+class NodeSubHealthy:
+    """`node` still works and should not be relied on; `why` says what is the matter. `request` names whom to answer, "" for nobody."""
+
+    request: str
+    node: int
+    why: str
+
+
+@dataclass(frozen=True)
+class NodePrepared:
+    """Standby `agent` is ready to take `node` over: its ranks have run their scripts up to the first attempt."""
+
+    node: int
+    agent: str
+
+
+@dataclass(frozen=True)
+class PreparationFailed:
+    """Standby `agent` cannot take `node` over, and waits again."""
+
+    node: int
+    agent: str
+    why: str
+
+
+@dataclass(frozen=True)
+class FormerLost:
+    """While `node` moves to another agent: nothing is heard any more of `agent`, which has had it."""
+
+    node: int
+    agent: str
+    why: str
+
+
+@dataclass(frozen=True)
 class RankJoined:
     """The rank's script called protect()."""
 
@@ -357,6 +392,10 @@ Event = (
     | StandbyJoined
     | StandbyLost
     | NodeTaken
+    | NodeSubHealthy
+    | NodePrepared
+    | PreparationFailed
+    | FormerLost
     | RankJoined
     | RankDied
     | RankRaised
@@ -392,9 +431,12 @@ class Settings:
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
+    sub_healthy: str = "ignore"  # subHealthyStrategy, one of switch.STRATEGIES; documented default
     pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     pause: float = 2.0  # agents ask for more for ranks that are in user code and within their limit (RankBusy)
     reschedule: float = 270.0  # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)
+    prepare: float = 900.0  # until a standby's ranks have run the user's script up to its first attempt; documented: 15 minutes
+    stand: float = 300.0  # until all ranks stand before the same step, so that a node may move: a step may be long
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     replace: float = 120.0  # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     rebuild: float = 20.0  # 16 ranks need 0.2 s

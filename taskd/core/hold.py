@@ -13,11 +13,12 @@ from taskd.core.state import JobState
 
 
 class Hold:
-    """At most one hold at a time; several requests for it are all answered."""
+    """At most one hold at a time, of operators, of a node's move, or of both; operators' requests for it are all answered."""
 
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self.wanted = False
+        self._operators = False  # want it
+        self._move = False  # wants it
         self.step: int | None = None  # the boundary, once it is known
         self.held: set[int] = set()
         self._requests: list[str] = []
@@ -29,9 +30,31 @@ class Hold:
             self._job.say(c.Answer(request, False, "not every rank has begun its protected loop: there is nothing to hold yet"))
             return
         self._requests.append(request)
-        if self.wanted:
-            return
-        self.wanted, self.step, self.held, self._begun = True, None, set(), {}
+        wanted, self._operators = self.wanted, True
+        if not wanted:
+            self._ask()
+        elif self._move and self.step is not None:
+            self._job.say(c.Hold(self.step))  # it does not end with the move
+
+    @property
+    def wanted(self) -> bool:
+        return self._operators or self._move
+
+    def begin_move(self) -> None:
+        wanted, self._move = self.wanted, True
+        if not wanted:
+            self._ask()
+
+    def end_move(self) -> None:
+        """A node has moved, or will not: ranks go on, unless operators hold them too."""
+        moved, self._move = self._move, False
+        if moved and not self._operators:
+            self.step = None
+            self.held.clear()
+            self._job.say(c.Continue())
+
+    def _ask(self) -> None:
+        self.step, self.held, self._begun = None, set(), {}
         self._job.say(c.AskSteps())
 
     def begun(self, event: e.StepsBegun) -> None:
@@ -50,7 +73,10 @@ class Hold:
     def _set(self, step: int) -> None:
         self.step = step
         self.held.clear()
-        self._job.say(c.Hold(step))
+        self._job.say(self._order(step))
+
+    def _order(self, step: int) -> c.Hold:
+        return c.Hold(step, passing=not self._operators)
 
     def stopped(self, event: e.RankHeld) -> None:
         if self.step is None or event.step < self.step:
@@ -83,7 +109,11 @@ class Hold:
     def release(self, request: str) -> None:
         """Said also when no hold is known: a manager before this one may have ordered it."""
         self._answer(False, "the hold was ended before every rank had stopped")
-        step, self.wanted, self.step = self.step, False, None
+        self._operators = False
+        if self._move:
+            self._job.say(c.Answer(request, True, "the ranks go on as soon as a node has moved, for which they stand"))
+            return
+        step, self.step = self.step, None
         self.held.clear()
         self._owed = not self._job.protected
         self._job.say(c.Continue())
@@ -98,12 +128,13 @@ class Hold:
 
     def remind(self) -> None:
         """An agent may have missed what was said last; nobody else minds."""
-        self._job.say(c.Continue() if self.step is None else c.Hold(self.step))
+        self._job.say(c.Continue() if self.step is None else self._order(self.step))
 
     def drop(self, why: str) -> None:
         """The processes that were held are gone, or the job is over."""
         self._answer(False, why)
-        self.wanted, self.step = False, None
+        self._operators = self._move = False
+        self.step = None
         self.held.clear()
 
     def _answer(self, ok: bool, text: str) -> None:

@@ -18,6 +18,9 @@ A further fault, in any phase, joins the incident and starts the next round at P
 is done again, because a rebuild that lost a member is void. A phase that passes its deadline names the ranks it is
 waiting for, and these are condemned; where it waits for replacements to start, or for condemned ranks to die, the
 strategy itself has failed. FAILED takes the next rung of the ladder: another round under another strategy, or ENDED.
+A node that is sub-healthy moves to a standby in an incident of its own, under the strategy hot-switch: what goes wrong before all
+ranks have their state puts everything back, and the next round is that of an ordinary fault.
+
 What does not fit the table: a fault before every rank is protected never opens an incident (the launcher restarts all).
 """
 
@@ -31,6 +34,7 @@ from taskd.core import repair
 from taskd.core.dump import Dump
 from taskd.core.events import Position, Timeline
 from taskd.core.state import RankState
+from taskd.core.topology import Node
 
 
 class Phase(Enum):
@@ -105,6 +109,20 @@ def after(phase: Phase, move: Move) -> Phase:
 
 
 @dataclass
+class Moving:
+    """A node that moves from its agent to standby `heir`, and what is put back if that fails."""
+
+    node: int
+    heir: str
+    why: str
+    before: Node | None = None
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    former_lost: str = ""  # why the agent that has had the node is not there any more
+    failed: str = ""
+    done: bool = False
+
+
+@dataclass
 class Incident:
     number: int
     began: float
@@ -113,6 +131,7 @@ class Incident:
     phase: Phase = Phase.DETECT
     deadline: float = 0.0
     # the ladder
+    rungs: tuple[str, ...] = ()  # in place of those that are configured
     strategy: str = ""
     failed: list[str] = field(default_factory=list)  # strategies
     tried: list[str] = field(default_factory=list)  # in words
@@ -143,6 +162,7 @@ class Incident:
     committed: set[int] = field(default_factory=set)
     dump: Dump | None = None
     missing: float | None = None  # since when a node is missing
+    moving: Moving | None = None  # until its ranks have their state
 
     def renew(self, number: int, rank: RankState) -> str:
         """The rank gets another process, which has no state yet; returns why the present one could not be kept."""
@@ -156,3 +176,11 @@ class Incident:
         self.killed.pop(number, None)
         self.failures.pop(number, None)
         return self.condemned.pop(number, "") or self.faults[-1]
+
+    def unrenew(self, number: int) -> None:
+        """The rank keeps the process that it had before `renew`."""
+        self.replaced -= Counter({number: 1})
+        for known in (self.new, self.ready, self.heard, self.hung, self.odd):
+            known.discard(number)
+        self.killed.pop(number, None)
+        self.condemned.pop(number, None)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
 
@@ -39,6 +40,7 @@ class Damage:
     ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
     condemned: Mapping[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
     living_nodes: int = 1
+    moving: bool = False  # a node is being given to a standby, and everything else is well
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,14 @@ def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at
 def _unfit(strategy: str, damage: Damage) -> str | None:
     if strategy == "exit":
         return None
-    if strategy not in AVAILABLE:
+    if strategy not in AVAILABLE | {HOT_SWITCH}:
         return "not available in this version"
     if not damage.protected:
         return "not every rank has begun its protected loop"
     if damage.ended:
         return f"rank {min(damage.ended)} has ended already, the job is past its last step"
+    if strategy == HOT_SWITCH:
+        return None if damage.moving else "no node is being moved"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
     if strategy == "retry" and damage.condemned:
@@ -101,4 +105,6 @@ def _because(strategy: str, damage: Damage) -> str:
         return f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'} {','.join(map(str, many))}"
     if strategy == "dump":
         return "save the training state, and end"
+    if strategy == HOT_SWITCH:
+        return "the standby that is ready takes the node's place"
     return "the end of the ladder"

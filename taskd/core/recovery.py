@@ -13,7 +13,8 @@ from dataclasses import replace
 from taskd.core import commands as c
 from taskd.core import dump, ladder, repair
 from taskd.core import events as e
-from taskd.core.incident import Incident, Move, Phase, after
+from taskd.core.hold import Hold
+from taskd.core.incident import Incident, Move, Moving, Phase, after
 from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
 
@@ -23,8 +24,8 @@ NOBODY: frozenset[int] = frozenset()
 class Recovery:
     """Methods that begin with what a rank said are only called for the present incarnation of a rank of a protected job."""
 
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+    def __init__(self, job: JobState, hold: Hold) -> None:
+        self._job, self._hold = job, hold
         self.nodes = Reschedule(job)
         self.incident: Incident | None = None
         self.incidents = 0
@@ -36,6 +37,8 @@ class Recovery:
 
     def forget(self) -> None:
         """The processes that were repaired are gone."""
+        if self.incident is not None and self.incident.moving is not None:
+            self.nodes.put_back(self.incident, "all ranks are restarted")
         self.incident, self.resumed = None, None
 
     def due(self) -> float | None:
@@ -88,6 +91,9 @@ class Recovery:
     def _condemn(self, ranks: Mapping[int, str], now: float, move: Move = Move.FAULT) -> None:
         incident = self.incident
         assert incident is not None
+        if incident.moving is not None:  # who is at fault is found out again when everything is as it was
+            self.climb(Move.SPENT, incident.faults[-1], now)
+            return
         incident.condemned.update(ranks)
         if incident.strategy == "retry":  # it keeps every process
             self.climb(Move.SPENT, _listed(ranks), now)
@@ -97,6 +103,9 @@ class Recovery:
     def next_round(self, now: float, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT) -> None:
         incident, settings = self.incident, self._job.settings
         assert incident is not None
+        if incident.moving is not None and incident.rounds:
+            self.climb(Move.SPENT, incident.faults[-1], now)
+            return
         lost = dead | set(incident.condemned) if incident.strategy != "dump" else NOBODY  # which replaces nobody
         spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
         rounds = incident.rounds - incident.first
@@ -172,13 +181,14 @@ class Recovery:
         ended = {r for r, s in job.ranks.items() if s.ended}
         condemned = dict(incident.condemned) if incident is not None else {}
         living = sum(n.living for n in job.topology.nodes.values()) - len(self.nodes.broken(incident))
-        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living)
+        moving = incident is not None and incident.moving is not None
+        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living, moving)
 
     def _enter_pause(self, now: float, move: Move) -> None:
         """The next round: everybody pauses, who is condemned is killed, who has no process gets one. Or the end."""
         job, incident = self._job, self.incident
         assert incident is not None
-        rung = ladder.choose(job.settings.ladder, self.damage(), incident.failed, incident.strategy)
+        rung = ladder.choose(incident.rungs or job.settings.ladder, self.damage(), incident.failed, incident.strategy)
         if rung.strategy == "exit":
             if incident.phase is not Phase.FAILED:  # no rung fits the damage any more
                 if incident.rounds:
@@ -201,6 +211,8 @@ class Recovery:
                 self.nodes.give_up(node, incident.faults[-1])
                 self._forget(job.topology.nodes[node].ranks)
         job.say(c.Pause(job.pause, incident.faults[-1]))
+        if rung.strategy == ladder.HOT_SWITCH:
+            self.nodes.move(incident)
         absent = job.topology.absent()
         for number, rank in job.ranks.items() if rung.strategy != "dump" else ():
             if not rank.alive and number not in absent:
@@ -229,6 +241,9 @@ class Recovery:
 
     def lost(self, number: int, why: str, now: float) -> None:
         """Nobody is heard on node `number` any more."""
+        if self.moves(number):
+            self.fault(f"node {number} cannot move: {why}", now)
+            return
         self.nodes.lose(number)
         ranks = self._job.topology.nodes[number].ranks
         if self.incident is not None:
@@ -236,6 +251,33 @@ class Recovery:
         span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
         self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
         self.nodes.keep_records()
+
+    def moves(self, number: int) -> bool:
+        """Whether a standby is about to become node `number`, whose agent is well."""
+        return self.incident is not None and self.incident.moving is not None and self.incident.moving.node == number
+
+    # -- nodes that are sub-healthy ------------------------------------------------------------------------------------------
+
+    def switch(self, moving: Moving, now: float) -> None:
+        """All ranks stand before the same step: the node's move to a standby that is ready."""
+        incident = self.join(f"node {moving.node} moves: {moving.why}", now)
+        incident.moving = moving
+        # should it fail, all go on as they were, whatever is configured for faults
+        incident.rungs = (ladder.HOT_SWITCH, *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder))
+        self.next_round(now)
+
+    def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
+        """The job shall end, by `rungs`."""
+        incident = self.join(text, now)
+        incident.rungs = rungs
+        if incident.strategy not in rungs:  # else it is on its way
+            self.next_round(now)
+
+    def former_lost(self, event: e.FormerLost) -> None:
+        moving = self.incident.moving if self.incident is not None else None
+        if moving is not None and moving.before is not None and moving.before.agent == event.agent:
+            moving.former_lost = event.why
+            self._job.note(f"node {event.node}, which moves: the agent that had it is gone: {event.why}")
 
     def standby(self, now: float) -> None:
         """Another standby is there."""
@@ -395,6 +437,9 @@ class Recovery:
             self.climb(Move.DIFFERENT, why, now)
             return
         self._move(Move.RESTORED, now)
+        if incident.moving is not None:
+            self.nodes.moved(incident)
+            self._hold.end_move()  # before they are told to go on, or they would stop at once
         # from here on the replacements hold state like everybody else
         incident.new.clear()
         incident.ready.clear()
@@ -435,6 +480,9 @@ class Recovery:
         incident = self.incident
         assert incident is not None
         self._move(move, now)
+        if incident.moving is not None:
+            self.nodes.put_back(incident, why)
+            self._hold.end_move()
         incident.failed.append(incident.strategy)
         incident.tried.append(f"{incident.strategy}: {why}")
         self._job.note(f"incident {incident.number}: {incident.strategy} failed: {why}")
@@ -503,6 +551,10 @@ class Recovery:
     def _not_taken(self, now: float) -> None:
         """The time for lost nodes is up."""
         topology, settings = self._job.topology, self._job.settings
+        if self.incident is not None and (moving := self.incident.moving) is not None:
+            why = f"standby {moving.heir[:8]} has not taken node {moving.node} over within {settings.take_over:.0f} s"
+            self.climb(Move.DEADLINE, why, now)
+            return
         waiting = [n for n in topology.lost if not topology.nodes[n].heir]
         if waiting:
             heard, everybody = topology.heard()

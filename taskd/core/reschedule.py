@@ -4,9 +4,14 @@ A node is lost when nobody is heard there, or when it is given up because a rank
 to take it over; from that moment the agent that was there is *fenced*: whatever it says changes nothing, and its ranks end.
 Nothing is taken over without the majority of all agents, standbys among them: the others may be well, cut off from us only, and do
 the same with a manager of their own.
+
+A node that *moves* (switch.py) is treated like a lost one, but that its agent is fenced only when the standby's ranks have their state:
+until then everything can be put back as it was.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core.incident import Incident
@@ -54,7 +59,7 @@ class Reschedule:
             node = topology.nodes[number]
             if node.heir:
                 continue
-            agent = topology.free(len(node.ranks))
+            agent = topology.heir(number)
             if agent is None:
                 self._job.note(f"node {number} waits for a standby")
                 continue
@@ -62,30 +67,76 @@ class Reschedule:
                 heard, everybody = topology.heard()
                 self._job.note(f"node {number} is not given to a standby: only {heard} of {everybody} agents are heard, no majority")
                 continue
-            reason = f"node {number} is lost"
-            del topology.standbys[agent]
-            node.heir = agent
-            for rank in node.ranks:
-                incident.renew(rank, self._job.ranks[rank])
             keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
             records = keeper.records if keeper is not None and keeper.living else ("", 0)
-            incarnations = tuple(self._job.ranks[r].incarnation for r in node.ranks)
-            self._fence(number, reason)
-            self._job.say(
-                c.TakeOver(
-                    agent=agent,
-                    node=number,
-                    ranks=node.ranks,
-                    incarnations=incarnations,
-                    nodes=len(topology.nodes),
-                    world_size=topology.world_size,
-                    epoch=node.epoch + 1,
-                    generation=self._job.generation,
-                    pause=self._job.pause,
-                    records=records,
-                    reason=reason,
-                )
+            self._fence(number, reason := f"node {number} is lost")
+            self._give(incident, number, agent, records, reason)
+
+    def _give(self, incident: Incident, number: int, agent: str, records: tuple[str, int], reason: str, former: str = "") -> None:
+        topology = self._job.topology
+        node = topology.nodes[number]
+        del topology.standbys[agent]
+        topology.reserved.pop(agent, None)
+        node.heir = agent
+        for rank in node.ranks:
+            incident.renew(rank, self._job.ranks[rank])
+        self._job.say(
+            c.TakeOver(
+                agent=agent,
+                node=number,
+                ranks=node.ranks,
+                incarnations=tuple(self._job.ranks[r].incarnation for r in node.ranks),
+                nodes=len(topology.nodes),
+                world_size=topology.world_size,
+                epoch=node.epoch + 1,
+                generation=self._job.generation,
+                pause=self._job.pause,
+                records=records,
+                reason=reason,
+                former=former,
             )
+        )
+
+    # -- a node that moves -------------------------------------------------------------------------------------------------
+
+    def move(self, incident: Incident) -> None:
+        """The standby gets the node, and its agent keeps what it has."""
+        moving = incident.moving
+        assert moving is not None
+        node = self._job.topology.nodes[moving.node]
+        moving.before = replace(node)
+        moving.ranks = {r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)}
+        self.lose(moving.node)
+        self._give(incident, moving.node, moving.heir, node.records, moving.why, node.agent)
+        self.keep_records()
+
+    def moved(self, incident: Incident) -> None:
+        """Its ranks have their state: there is no way back, and no need for one."""
+        moving, incident.moving = incident.moving, None
+        assert moving is not None and moving.before is not None
+        moving.done = True
+        if not moving.former_lost:
+            self._job.say(c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"))
+
+    def put_back(self, incident: Incident, why: str) -> None:
+        """The node stays with the agent that has had it."""
+        moving, incident.moving = incident.moving, None
+        assert moving is not None
+        moving.failed = why
+        number, topology = moving.node, self._job.topology
+        if moving.before is None:
+            return
+        topology.nodes[number] = moving.before
+        moving.before.told = False
+        self._job.ranks.update(moving.ranks)
+        for rank in moving.ranks:
+            incident.unrenew(rank)
+        incident.failures.clear()
+        self._job.say(c.StandDown(moving.heir, number, why))
+        if moving.former_lost:
+            self.lose(number)
+            incident.faults.append(f"node {number}: {moving.former_lost}")
+        self.keep_records()
 
     def keep_records(self) -> None:
         """Every living node has its records copied to a living one, where a lost node can be replaced at all."""

@@ -30,6 +30,7 @@ class Topology:
     world_size: int
     nodes: dict[int, Node] = field(default_factory=dict)
     standbys: dict[str, int] = field(default_factory=dict)  # agent -> ranks that it can run; of those that have no node yet
+    reserved: dict[str, int] = field(default_factory=dict)  # of these, those that have been told to be ready for a node
     _node_of: dict[int, int] = field(default_factory=dict)
 
     def join(
@@ -94,7 +95,15 @@ class Topology:
 
     def free(self, ranks: int) -> str | None:
         """A standby that can run that many ranks: the one that has waited longest."""
-        return next((agent for agent, room in self.standbys.items() if room >= ranks), None)
+        return next((agent for agent, room in self.standbys.items() if room >= ranks and agent not in self.reserved), None)
+
+    def heir(self, number: int) -> str | None:
+        """The standby for a node that is lost: one that is ready for it, a free one, or one that is to be ready for another node, which
+        is a precaution only."""
+        ranks = len(self.nodes[number].ranks)
+        ready = (a for a, n in self.reserved.items() if n == number)
+        others = (a for a in self.reserved if self.standbys.get(a, 0) >= ranks)
+        return next(ready, None) or self.free(ranks) or next(others, None)
 
     def renew_keepers(self) -> list[int]:
         """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told."""

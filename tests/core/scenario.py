@@ -14,6 +14,9 @@ A line at the left margin is an input; the lines indented below it are the expec
     node 1 is lost: text
     standby S waits [ranks=2]                                without: as many as a node has
     standby S is lost: text
+    node 1 is sub-healthy: text                              request A
+    standby S is ready to be node 1 | standby S cannot be node 1: text
+    agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
     WHO joined | ready | ended
     WHO died: cause @ POSITION                               without @: it left nothing behind
@@ -37,7 +40,7 @@ A line at the left margin is an input; the lines indented below it are the expec
 
 WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the phase waits for). A POSITION is
 `computing 5` (the step is begun, nothing changed), `updated 5` (after the optimizer, before the end of the attempt),
-`committed 5` (between steps 5 and 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may end in
+`committed 5` (between steps 5 and 6), `held 6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may end in
 `[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones, and no processor time was used.
 """
 
@@ -95,6 +98,7 @@ def position(text: str) -> e.Position:
     at: dict[str, Any] = {
         "computing": {"step": step, "clean": step, "final": begun, "stripes": begun},
         "updated": {"step": step, "clean": None, "final": begun, "stripes": begun},
+        "held": {"step": step, "clean": step, "final": {step - 1, step}, "provisional": {step}, "stripes": {step - 2, step - 1}},
         "committed": {"step": step + 1, "clean": step + 1, "final": begun, "provisional": {step + 1}, "stripes": begun},
     }[words[0]]
     for word in words[2:]:
@@ -142,8 +146,14 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}): {x.reason}",
     c.TakeOver: lambda x: (
         f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation {x.generation}; ranks {ranks(x.ranks)}, "
-        f"incarnations {','.join(map(str, x.incarnations))}; records {f'at {x.records[0]}' if x.records[1] else 'nowhere'}): {x.reason}"
+        f"incarnations {','.join(map(str, x.incarnations))}; records {f'at {x.records[0]}' if x.records[1] else 'nowhere'}"
+        f"{f'; from {x.former}' if x.former else ''}): {x.reason}"
     ),
+    c.Prepare: lambda x: (
+        f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
+        f"incarnations {','.join(map(str, x.incarnations))}; records at {x.records[0]}): {x.reason}"
+    ),
+    c.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
     c.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
     c.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
     c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
@@ -161,7 +171,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
     c.RollCall: lambda x: f"roll call {x.call}",
     c.AskSteps: lambda x: "ask which step nobody has begun",
-    c.Hold: lambda x: f"hold before step {x.step}",
+    c.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
     c.Continue: lambda x: "continue",
     c.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     c.RestartAll: lambda x: f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}): {x.reason}",
@@ -219,7 +229,8 @@ class Play:
         kinds = {f.name: f.type for f in fields(e.Settings)}
         given: dict[str, Any] = {"look": None}
         for name, value in options.items():
-            given[name] = tuple(value.split(",")) if name == "ladder" else int(value) if kinds[name] == "int" else float(value)
+            types = {"int": int, "str": str}
+            given[name] = tuple(value.split(",")) if name == "ladder" else types.get(str(kinds[name]), float)(value)
         self.settings = e.Settings(int(nodes), int(n) // int(nodes), **given)
         self.coordinator = Coordinator(self.settings)
         return []
@@ -303,6 +314,18 @@ class Play:
 
     def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
         return self.step(e.StandbyLost(name, why))
+
+    def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
+        return self.step(e.NodeSubHealthy("A", int(node), why))
+
+    def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
+        return self.step(e.NodePrepared(int(node), name))
+
+    def not_prepared(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
+        return self.step(e.PreparationFailed(int(node), name, why))
+
+    def former_lost(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
+        return self.step(e.FormerLost(int(node), name, why))
 
     def node_taken(self, options: dict[str, str], name: str, node: str, at: str) -> list[str]:
         assert self.settings is not None
@@ -414,6 +437,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
+    (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
+    (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
+    (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
+    (r"(?P<name>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)", Play.former_lost),
     (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
     (r"node (?P<node>\d+) (?:has saved its records|could not save its records: (?P<why>.*))", Play.records_saved),
     (r"node (?P<node>\d+) (?:has sealed the dump at (?P<path>\S+)|could not seal the dump: (?P<why>.*))", Play.sealed),

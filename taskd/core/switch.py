@@ -1,0 +1,222 @@
+"""What is done about a node that still works and should not be relied on: the documented `subHealthyStrategy`.
+
+`ignore`: nothing. `graceExit`: the training state is saved, then the job ends. `forceExit`: the job ends. `hotSwitch`: a standby takes the
+node's place while the job goes on. It starts the node's ranks, which run the user's script up to its first attempt; when they are
+ready, all ranks are stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy hot-switch).
+Whatever goes wrong before the new ranks have their state leaves the job where it is. One node moves at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.hold import Hold
+from taskd.core.incident import Moving
+from taskd.core.recovery import Recovery
+from taskd.core.state import JobState
+
+IGNORE, GRACE_EXIT, FORCE_EXIT, HOT_SWITCH = STRATEGIES = ("ignore", "graceExit", "forceExit", "hotSwitch")
+TRIES = 3  # preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere meanwhile
+
+
+class Stage(Enum):
+    WAITING = "waiting for a standby"
+    PREPARING = "a standby is being prepared"
+    STANDING = "all ranks shall stand"
+    MOVING = "moving"
+
+
+@dataclass
+class _Plan:
+    """A node that is to move."""
+
+    node: int
+    why: str
+    requests: list[str] = field(default_factory=list)
+    stage: Stage = Stage.WAITING
+    deadline: float | None = None
+    heir: str = ""
+    incarnations: tuple[int, ...] = ()
+    tries: int = 0
+    moving: Moving | None = None
+
+
+class Switch:
+    def __init__(self, job: JobState, recovery: Recovery, hold: Hold) -> None:
+        self._job, self._recovery, self._hold = job, recovery, hold
+        self._plans: list[_Plan] = []  # the first one is under way
+
+    @property
+    def due(self) -> float | None:
+        return self._plans[0].deadline if self._plans else None
+
+    # -- what is told ------------------------------------------------------------------------------------------------------
+
+    def reported(self, event: e.NodeSubHealthy, now: float) -> None:
+        job, number = self._job, event.node
+        node, strategy = job.topology.nodes.get(number), job.settings.sub_healthy
+        text = f"node {number} is sub-healthy: {event.why}"
+        refusal = (
+            f"node {number} is none of this job's"
+            if node is None
+            else f"node {number} is lost"
+            if not node.living
+            else "not every rank has begun its protected loop"
+            if not job.protected
+            else "a job of one node has its state nowhere else"
+            if strategy == HOT_SWITCH and len(job.topology.nodes) == 1
+            else ""
+        )
+        job.note(f"{text}; {refusal or f'subHealthyStrategy {strategy}'}")
+        if refusal:
+            self._answer([event.request], False, refusal)
+        elif strategy in (GRACE_EXIT, FORCE_EXIT):
+            self._answer([event.request], True, f"{text}: the job ends by {strategy}")
+            self._recovery.leave(text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now)
+        elif strategy == HOT_SWITCH:
+            plan = next((p for p in self._plans if p.node == number), None)
+            if plan is None:
+                self._plans.append(plan := _Plan(number, event.why))
+            plan.requests.append(event.request)
+        else:
+            self._answer([event.request], True, f"{text}: ignored")
+
+    def prepared(self, event: e.NodePrepared, now: float) -> None:
+        plan = self._expected(event.node, event.agent)
+        if plan is not None:
+            self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
+            plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
+            self._hold.begin_move()
+
+    def failed(self, event: e.PreparationFailed) -> None:
+        if (plan := self._expected(event.node, event.agent)) is not None:
+            self._break_off(plan, f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}")
+
+    def _expected(self, node: int, agent: str) -> _Plan | None:
+        plan = self._plans[0] if self._plans else None
+        return plan if plan is not None and (plan.node, plan.heir, plan.stage) == (node, agent, Stage.PREPARING) else None
+
+    # -- stages --------------------------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """After every event: whether the move under way can go on, or cannot any more."""
+        while self._plans and self._advance(self._plans[0], now):
+            pass
+
+    def _advance(self, plan: _Plan, now: float) -> bool:
+        """True when there may be more to do at once."""
+        topology, recovery = self._job.topology, self._recovery
+        node = topology.nodes[plan.node]
+        if plan.stage is Stage.MOVING:
+            assert plan.moving is not None
+            if recovery.incident is None or plan.moving.failed:
+                return self._moved(plan, plan.moving)
+            return False
+        if plan.heir and plan.heir not in topology.standbys:  # lost, or it has got a node that nobody has
+            reserved = node.heir == plan.heir
+            plan.heir = ""
+            if not reserved:
+                return self._again(plan, "the standby is lost, or was needed for a lost node", now)
+        if not node.living:
+            return self._break_off(plan, "the node is lost")
+        if any(r.finished is not None or r.ended for r in self._job.ranks.values()):
+            return self._break_off(plan, "the job is at its end")
+        if plan.stage is Stage.WAITING:
+            return self._prepare(plan, now)
+        if plan.incarnations != self._incarnations(plan.node):
+            return self._again(plan, "a rank of the node was replaced meanwhile", now)
+        if plan.stage is Stage.STANDING and recovery.incident is None and self._hold.standing:
+            plan.stage, plan.deadline = Stage.MOVING, None
+            plan.moving = Moving(plan.node, plan.heir, plan.why)
+            recovery.switch(plan.moving, now)
+            return True
+        return False
+
+    def _prepare(self, plan: _Plan, now: float) -> bool:
+        job, topology = self._job, self._job.topology
+        node = topology.nodes[plan.node]
+        agent = topology.free(len(node.ranks))
+        if agent is None:
+            if plan.deadline is None:
+                job.note(f"node {plan.node} waits for a standby, to move to")
+                plan.deadline = now + job.settings.reschedule
+            return False
+        topology.reserved[agent] = plan.node
+        plan.heir, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
+        plan.deadline, plan.incarnations = now + job.settings.prepare, self._incarnations(plan.node)
+        job.say(
+            c.Prepare(
+                agent=agent,
+                node=plan.node,
+                ranks=node.ranks,
+                incarnations=plan.incarnations,
+                nodes=len(topology.nodes),
+                world_size=topology.world_size,
+                epoch=node.epoch + 1,
+                records=node.records,
+                reason=plan.why,
+            )
+        )
+        return False
+
+    def _incarnations(self, node: int) -> tuple[int, ...]:
+        """Of the next processes of the node's ranks."""
+        return tuple(self._job.ranks[r].incarnation + 1 for r in self._job.topology.nodes[node].ranks)
+
+    def _moved(self, plan: _Plan, moving: Moving) -> bool:
+        if not moving.done:
+            return self._break_off(plan, moving.failed)
+        self._plans.remove(plan)
+        self._job.note(text := f"node {plan.node} has moved to standby {plan.heir[:8]}: {plan.why}")
+        self._answer(plan.requests, True, text)
+        return True
+
+    def _again(self, plan: _Plan, why: str, now: float) -> bool:
+        """From the beginning, with any standby."""
+        if plan.tries >= TRIES:
+            return self._break_off(plan, why)
+        self._job.note(f"the move of node {plan.node} begins anew: {why}")
+        self._stand_down(plan, why)
+        plan.stage, plan.deadline = Stage.WAITING, None
+        return True
+
+    def _break_off(self, plan: _Plan, why: str) -> bool:
+        self._stand_down(plan, why)
+        self._plans.remove(plan)
+        self._job.note(text := f"node {plan.node} does not move, the job goes on as it is: {why}")
+        self._answer(plan.requests, False, text)
+        return True
+
+    def _stand_down(self, plan: _Plan, why: str) -> None:
+        if self._job.topology.reserved.pop(plan.heir, None) is not None:
+            self._job.say(c.StandDown(plan.heir, plan.node, why))
+        plan.heir = ""
+        self._hold.end_move()
+
+    def drop(self, why: str) -> None:
+        """The processes that were to move are gone."""
+        for plan in list(self._plans):
+            self._break_off(plan, why)
+
+    def tick(self, now: float) -> None:
+        plan = self._plans[0] if self._plans else None
+        if plan is None or plan.deadline is None or now < plan.deadline:
+            return
+        if plan.stage is Stage.STANDING and self._recovery.incident is not None:
+            plan.deadline = now + self._job.settings.stand  # they stand when it is closed
+            return
+        limits = {
+            Stage.WAITING: (self._job.settings.reschedule, "no standby has come"),
+            Stage.PREPARING: (self._job.settings.prepare, "the standby was not ready"),
+            Stage.STANDING: (self._job.settings.stand, "not all ranks had stopped before the same step"),
+        }
+        limit, what = limits[plan.stage]
+        self._break_off(plan, f"{what} within {limit:.0f} s")
+
+    def _answer(self, requests: list[str], ok: bool, text: str) -> None:
+        for request in requests:
+            if request:
+                self._job.say(c.Answer(request, ok, text))
