@@ -1,4 +1,4 @@
-"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose.
+"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose, move a node that is sub-healthy.
 
 What `taskd pause`, `taskd continue` and `taskd inject` use; for programs that have to stand between two steps of a job, such as
 the switching of a network card or a stress test of its accelerators:
@@ -65,6 +65,15 @@ class Control:
     def inject(self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0) -> str:
         """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done."""
         return self._ask(messages.Inject(request := _name(), rank, what, dict(options)), request, timeout)
+
+    def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
+        """Say that `node` still works and should not be relied on. What is done about it is configured (subHealthyStrategy); returns in
+        words what was. With `hotSwitch` that is when the node has moved to a standby: at most 270 s for one to come, 15 minutes for
+        the script to be ready on it and 5 minutes for the step under way.
+
+        Raises ControlError when the node does not move, and says why; the job goes on where it is.
+        """
+        return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
 
     def _ask(self, message: Any, request: str, timeout: float) -> str:
         deadline = time.monotonic() + timeout

@@ -48,6 +48,7 @@ class Settings:
     job: str
     enabled: bool  # TASKD_PROCESS_ENABLE
     ladder: tuple[str, ...]
+    sub_healthy: str
     hang_limit: float | None
     link_limit: float | None
     logging: Logging
@@ -62,6 +63,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         job=job_id(environ),
         enabled=enabled(environ),
         ladder=ladder_from(environ),
+        sub_healthy=sub_healthy_strategy(environ),
         hang_limit=hang_limit(environ),
         link_limit=link_limit(environ),
         logging=log_settings(environ),
@@ -130,6 +132,14 @@ def reschedule_timeout(environ: Mapping[str, str]) -> float:
     if not (text.isascii() and text.isdigit() and 30 <= int(text) <= 270):
         raise BadSetting("TASKD_WAIT_RESCHEDULE_TIMEOUT", text, "seconds from 30 to 270", "unset it for 270")
     return float(text)
+
+
+def sub_healthy_strategy(environ: Mapping[str, str]) -> str:
+    """TASKD_SUBHEALTHY_STRATEGY: what is done about a node that is sub-healthy, documented as the label subHealthyStrategy."""
+    text = _get(environ, "TASKD_SUBHEALTHY_STRATEGY")
+    if text is not None and text not in ladder.SUB_HEALTHY:
+        raise BadSetting("TASKD_SUBHEALTHY_STRATEGY", text, f"one of {', '.join(ladder.SUB_HEALTHY)}", "correct it or unset it")
+    return text or ladder.SUB_HEALTHY[0]
 
 
 def dump_path(environ: Mapping[str, str]) -> str:

@@ -23,8 +23,9 @@ _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, k
 _HEADER_BYTES = 64
 _PAGE = 4096
 
-# Kinds of entries, see core.events.Position, in the order in which a step's are written.
-PROVISIONAL, PASS_END, FINAL = 1, 2, 3
+# Kinds of entries, see core.events.Position, in the order in which a step's are written. STANDING: final, of a rank that was held before
+# the step and had not fetched its batch.
+PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,10 @@ class Entries:
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
+        self.open()
+
+    def open(self) -> None:
+        """Look at the file anew: another one may be in its place."""
         self._file: SlotFile | None = None
         self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS  # (step, kind) by slot, as the file has it
         with contextlib.suppress(FileNotFoundError):
@@ -132,7 +137,7 @@ class Entries:
         if self._file is None or len(payload) > self._file.capacity:
             self._grow(len(payload))
         assert self._file is not None
-        index = self._victim()
+        index = self._victim(step)
         self._file.begin(index)
         at = self._file.offset(index)
         self._file.buffer[at : at + len(payload)] = payload
@@ -191,7 +196,9 @@ class Entries:
         except (FileNotFoundError, ValueError):
             return None
 
-    def _victim(self) -> int:
+    def _victim(self, step: int) -> int:
+        if (step, STANDING) in self._kept:  # which this one takes the place of; the provisional one is still there
+            return self._kept.index((step, STANDING))
         if None in self._kept:
             return self._kept.index(None)
         return self._kept.index(min(k for k in self._kept if k is not None))
@@ -206,6 +213,11 @@ class Entries:
             grown.commit(slot.index, slot.step, slot.length, slot.checksum, slot.kind)
         grown.publish()
         self._file = grown
+
+
+def forget(directory: Path, local_rank: int) -> None:
+    """Take away a rank's records; who has them open keeps what was there."""
+    (directory / f"entries-{local_rank}").unlink(missing_ok=True)
 
 
 def stripe_path(directory: Path, local_rank: int) -> Path:

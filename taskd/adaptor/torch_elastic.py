@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from taskd import logs, settings
 from taskd.agent import asking
 from taskd.agent.processes import Handler, Ordered
+from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor, Verdict
 from taskd.agent.watchdog import Limits
 from taskd.core import commands
@@ -52,7 +53,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             limits=Limits(least=settings.hang_limit(os.environ)),
         )
         self._epoch = -1
-        self._order: commands.TakeOver | None = None  # a standby: the node that it has taken over
+        self._order: Order | None = None  # a standby: the node that it has taken over, or gets ready for
 
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
@@ -144,7 +145,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._supervisor.begin(self._pcontext, ranks, self._make_store, (worker_group.group_world_size or 1) > 1)
         return ids
 
-    def _take_over(self, worker_group: WorkerGroup, order: commands.TakeOver) -> dict[int, Any]:
+    def _take_over(self, worker_group: WorkerGroup, order: Order) -> dict[int, Any]:
         """torch makes everything but the processes, which the agent starts as replacements."""
         original = multiprocessing.SubprocessContext
         multiprocessing.SubprocessContext = _Adopted  # type: ignore[misc]
@@ -154,7 +155,11 @@ class TaskdElasticAgent(LocalElasticAgent):
             multiprocessing.SubprocessContext = original  # type: ignore[misc]
         if not self._prepared:
             raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
-        self._supervisor.take_over(order, self._pcontext)
+        standby = self._supervisor.standby
+        if isinstance(order, commands.Prepare):
+            standby.get_ready(order, self._pcontext)
+        else:
+            standby.take_over(order, self._pcontext)
         return ids
 
     def _exit_barrier(self) -> None:
@@ -166,6 +171,8 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         verdict = self._supervisor.verdict()
+        if self._order is not None and not self._supervisor.standby.holds(self._order):
+            return self._stand_down()
         if verdict.what == "hold":
             return RunResult(state=WorkerState.HEALTHY)
         if verdict.what == "restart":
@@ -177,6 +184,12 @@ class TaskdElasticAgent(LocalElasticAgent):
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
         return super()._monitor_workers(worker_group)
+
+    def _stand_down(self) -> RunResult:
+        """What this standby has prepared is not needed: torch comes to its end, and `run` waits for the next order."""
+        self._remaining_restarts = 0
+        self._shutdown(signal.SIGKILL)
+        return RunResult(state=WorkerState.FAILED)
 
     def _give_up(self, verdict: Verdict) -> RunResult:
         """The end of the ladder: no restart, one paragraph, and torch's own report of who failed."""
@@ -213,13 +226,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def run(self, role: str = "default_role") -> RunResult:
         ok, why = False, ""
         try:
-            if settings.standby(os.environ) or self._comes_late():
-                log.info("standby: waiting for a node to take over")
-                self._order = self._supervisor.stand_by(self._worker_group.spec.local_world_size, self._make_store)
-                if self._order is None:
-                    return RunResult(state=WorkerState.SUCCEEDED)
-                self._epoch = self._order.epoch - 1
-            result = super().run(role)
+            result = self._stand_by(role) if settings.standby(os.environ) or self._comes_late() else super().run(role)
             ok = not result.is_failed()
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
@@ -231,6 +238,19 @@ class TaskdElasticAgent(LocalElasticAgent):
             raise
         finally:
             self._supervisor.close(ok, why)
+
+    def _stand_by(self, role: str) -> RunResult:
+        spec, standby = self._worker_group.spec, self._supervisor.standby
+        while True:
+            log.info("standby: waiting for a node to take over")
+            order = self._order = self._supervisor.stand_by(spec.local_world_size, self._make_store)
+            if order is None:
+                return RunResult(state=WorkerState.SUCCEEDED)
+            self._epoch = order.epoch - 1
+            result = super().run(role)
+            if standby.holds(order):
+                return result
+            self._remaining_restarts = spec.max_restarts
 
 
 class _Adopted(SubprocessContext):

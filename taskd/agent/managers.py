@@ -64,8 +64,13 @@ class Managers:
         """Of this process, to managers."""
         return self.link.incarnation
 
+    @property
+    def obeyed(self) -> tuple[int, str]:
+        """Term and name of the manager that was acknowledged last."""
+        return self.voter.term, self.voter.manager
+
     def be_node(self, node: int) -> None:
-        """A standby has become one."""
+        """A standby has become one, or a node a standby."""
         for link in self.links:
             link.node = node
 

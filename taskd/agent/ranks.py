@@ -65,6 +65,7 @@ class Epoch:
     generation: int = 0
     pause: int = 0
     protected: bool = False
+    passing: bool = False  # its ranks are held for a moment only, by a manager that may be gone
     dropped: bool = False
 
     def find(self, number: int) -> Rank | None:

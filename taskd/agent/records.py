@@ -25,7 +25,7 @@ from taskd.agent.ranks import Epoch
 from taskd.protocol import messages
 from taskd.protocol.gate import DOMAIN, Gate
 from taskd.protocol.keys import Keys
-from taskd.vault import NOTE, NOTES, Entries
+from taskd.vault import NOTE, NOTES, Entries, forget
 
 log = logging.getLogger("taskd.agent")
 
@@ -259,10 +259,23 @@ class Records:
                 ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
                 self._answer(frames[0], messages.Kept(message.rank, message.number))
             elif isinstance(message, messages.Fetch):
-                found = [k for records in self._others.get(message.node, {}).values() for k in records]
+                found = self._ours() if self._epoch is not None and message.node == self._node else self.of(message.node)
                 for keep in found:
                     self._answer(frames[0], keep)
                 self._answer(frames[0], messages.Fetched(message.node, len(found)))
+
+    def _ours(self) -> list[messages.Keep]:
+        """The records of this node's own ranks, which another agent is about to run."""
+        epoch = self._epoch
+        if epoch is None or epoch.dropped:
+            return []
+        out = []
+        for rank in epoch.ranks.values():
+            entries = self._read(rank.local)
+            for step in entries.all() if entries is not None else []:
+                if entries is not None and (found := entries.read(step)) is not None:
+                    out.append(messages.Keep(self._job, self._node, rank.number, 0, step, found[0], False, found[1]))
+        return out
 
     def _answer(self, route: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
@@ -272,6 +285,8 @@ class Records:
 
     def _fetch(self, node: int, address: tuple[str, int], then: Callable[[list[messages.Keep] | None], None]) -> None:
         line = self._dealer(address)
+        if (before := self._fetching.pop(node, None)) is not None:
+            before[0].close(0)
         self._fetching[node] = (line, [], then)
         line.send(messages.encode(messages.Fetch(self._job, node)))
 
@@ -300,7 +315,9 @@ class Records:
 
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
-    """Write fetched records into the files of this node's ranks. `locals_of`: rank -> local rank."""
+    """Write fetched records into the files of this node's ranks, in place of what is there. `locals_of`: rank -> local rank."""
+    for local in locals_of.values():
+        forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):
         if keep.rank in locals_of:
             Entries(directory, locals_of[keep.rank]).write(keep.step, keep.kind, keep.payload)

@@ -29,8 +29,10 @@ from taskd.agent.attention import Attention
 from taskd.agent.managers import Managers
 from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import Records, put_back
-from taskd.agent.replacements import Order, Replacements
+from taskd.agent.records import Records
+from taskd.agent.replacements import Order as Start
+from taskd.agent.replacements import Replacements
+from taskd.agent.standby import Order, Standby
 from taskd.agent.watchdog import TRAINING, Limits, Watchdog
 from taskd.core import commands, events
 from taskd.cython_api import core, library_path
@@ -41,7 +43,6 @@ log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
 BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
-FETCH = 20.0  # seconds that the records of a node may take to come, 10 kB a rank; the manager gives this node up after 30
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
 
@@ -75,17 +76,16 @@ class Supervisor:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._verdict: Verdict | None = None
-        self._epoch: Epoch | None = None
+        self.epoch: Epoch | None = None
         self._old: Epoch | None = None  # stopped, not cleared away yet
         self._managers: Managers | None = None
         self._replacements = Replacements(self._started, self._forked_ended)
-        self._attention = Attention(self._tell, self._call, Watchdog(limits))
+        self._attention = Attention(self.tell, self.call, Watchdog(limits))
         self.store: Any = None
         self._store_address = ("", 0)
-        self._records: Records | None = None
-        self._orders: queue.SimpleQueue[commands.TakeOver | None] = queue.SimpleQueue()  # to a standby; None: there will be none
+        self.records: Records | None = None
+        self.standby = Standby(self)
         self._keeper = -1  # the node that keeps our ranks' records
-        self._room: int | None = None  # a standby: how many ranks it can run
         self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
@@ -115,9 +115,9 @@ class Supervisor:
                 TASKD_INCARNATION="0",
             )
             environment.update(self._preloading())
-        self._pipes = {local: stacks.pipe(directory, local) for local in environments}
+        self.pipes = {local: stacks.pipe(directory, local) for local in environments}
         os.mkfifo(directory / vault.NOTES, 0o600)
-        self._next = Epoch(number, directory, page)
+        self.next = Epoch(number, directory, page)
 
     def _preloading(self) -> dict[str, str]:
         """What makes a process start with libtaskd."""
@@ -129,85 +129,86 @@ class Supervisor:
     def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
         """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `several`: there are
         other nodes, which can keep records."""
-        epoch = self._next
+        epoch = self.next
         self.context = context
         for local, handler in context.subprocess_handlers.items():
-            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self._pipes[local])
+            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self.pipes[local])
         self._listen(store, several)
         self._replacements.warm_up({**os.environ, **context.envs[0]})
         self._connect(self.node)
         with self._lock:
-            self._epoch, self._verdict = epoch, None
-        self._call(lambda: self._begun(epoch))
+            self.epoch, self._verdict = epoch, None
+        self.call(lambda: self._begun(epoch))
 
     def _listen(self, store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
         """What other nodes reach here: the store, and the place for their records."""
         if self.store is None:
             self.store, self._store_address = store()
             if several:
-                self._records = Records(self._store_address[0], self._keys, self._job)
+                self.records = Records(self._store_address[0], self._keys, self._job)
 
     def _connect(self, node: int) -> None:
         if self._managers is None:
-            here = self._records.address[0] if self._records is not None else ""
-            self._managers = Managers(self._address(), self._keys, self._job, node, here, self._announce)
+            here = self.records.address[0] if self.records is not None else ""
+            self._managers = Managers(self._address(), self._keys, self._job, node, here, self.announce)
         if not self._running:
             self._running = True
             self._thread.start()
 
     def _begun(self, epoch: Epoch) -> None:
         self._attention.begin(epoch)
-        if self._records is not None:
-            self._records.begin(self.node, epoch)
-        self._announce()
+        if self.records is not None:
+            self.records.begin(self.node, epoch)
+        self.announce()
 
-    # -- a standby ---------------------------------------------------------------------------------------------------------------
+    # -- what a standby needs ----------------------------------------------------------------------------------------------------
 
-    def stand_by(self, ranks: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> commands.TakeOver | None:
-        """Wait for a node to take over, with a zygote that is warm; None when the job ends without. `ranks`: how many it can run."""
-        self._room = ranks
+    @property
+    def name(self) -> str:
+        """Of this process, to managers."""
+        assert self._managers is not None
+        return self._managers.name
+
+    @property
+    def obeyed(self) -> tuple[int, str]:
+        """Term and name of the manager that was acknowledged last."""
+        assert self._managers is not None
+        return self._managers.obeyed
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Where other nodes reach the store and the place for their records."""
+        return self._store_address, self.records.address if self.records is not None else ("", 0)
+
+    def stand_by(self, ranks: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
+        """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
+        this agent can run."""
         self._listen(store, several=True)
         self._replacements.warm_up({**os.environ, **self._preloading()})
         self._connect(messages.STANDBY)
-        self._call(self._announce)
-        order = self._orders.get()
-        self._room = None
-        return order
+        return self.standby.wait(ranks)
 
-    def take_over(self, order: commands.TakeOver, context: Any) -> None:
-        """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
-        epoch = self._next
-        assert self._records is not None
-        self.context = context
-        epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
-        for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
-            epoch.ranks[local] = Rank(number, local, None, None, self._pipes[local], incarnation - 1, joined=True, blank=True)
-        epoch.page.pause(order.pause)
-        if order.records[1]:
-            answer: queue.SimpleQueue[list[messages.Keep] | None] = queue.SimpleQueue()
-            self._records.fetch(order.node, order.records, answer.put)
-            try:
-                found = answer.get(timeout=FETCH)
-            except queue.Empty:
-                found = None
-            if found is None:
-                log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
-            put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
-        for rank in epoch.ranks.values():
-            rank.left = vault.left_behind(epoch.directory, rank.local)
-        left = tuple(r.left for r in epoch.ranks.values())
+    def adopt(self, epoch: Epoch) -> None:
+        """A standby's processes are about to be started."""
         with self._lock:
-            self._epoch, self._verdict = epoch, None
-        self._call(lambda: self._taken(epoch, order, left))
+            self.epoch, self._verdict = epoch, None
 
-    def _taken(self, epoch: Epoch, order: commands.TakeOver, left: tuple[events.Position | None, ...]) -> None:
-        assert self._managers is not None and self._records is not None
+    def be_node(self, node: int, epoch: Epoch) -> None:
+        assert self._managers is not None and self.records is not None
+        self.node = node
         self._attention.begin(epoch)
-        self._records.begin(self.node, epoch)
-        self._managers.be_node(order.node)
-        self._tell(events.NodeTaken(order.node, self._managers.name, self._store_address, self._records.address, left))
-        for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-            self._replace(epoch, rank, incarnation)
+        self.records.begin(node, epoch)
+        self._managers.be_node(node)
+
+    def be_standby(self, why: str) -> None:
+        """The processes that were started are not needed."""
+        assert self._managers is not None
+        epoch = self.epoch
+        for rank in epoch.ranks.values() if epoch is not None else ():
+            self._kill(rank)
+        self.stopping()
+        self._managers.be_node(messages.STANDBY)
+        self.announce()
 
     def verdict(self) -> Verdict:
         """What the launcher shall make of its processes now."""
@@ -215,7 +216,9 @@ class Supervisor:
         with self._lock:
             if self._verdict is not None:
                 return self._verdict
-            epoch = self._epoch
+            epoch = self.epoch
+            if self.standby.preparing:
+                return Verdict("hold")
             if epoch is None or not epoch.protected:
                 return Verdict("native")
             return Verdict("native" if all(r.over == "ended well" for r in epoch.ranks.values()) else "hold")
@@ -223,24 +226,24 @@ class Supervisor:
     @property
     def protecting(self) -> bool:
         """Whether this node's ranks are protected by a manager."""
-        return self._epoch is not None and self._epoch.protected
+        return self.epoch is not None and self.epoch.protected
 
     def dead(self) -> list[Rank]:
         """Ranks whose process has failed, for the launcher's report."""
-        epoch = self._epoch
+        epoch = self.epoch
         return [r for r in epoch.ranks.values() if r.failed] if epoch else []
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
         with self._lock:
-            if self._epoch is not None:
-                self._old = self._epoch
-            self._epoch = None
+            if self.epoch is not None:
+                self._old = self.epoch
+            self.epoch = None
 
     def farewell(self, limit: float) -> None:
         """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes' have, or the manager is gone."""
         self._left = True
-        self._call(lambda: self._tell(events.AgentLeft(self.node, True)))
+        self.call(lambda: self.tell(events.AgentLeft(self.node, True)))
         if not self._over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
@@ -251,18 +254,18 @@ class Supervisor:
         self._closing = True
         self.stopping()
         if self._running:
-            if self._room is None and not self._left:
-                self._call(lambda: self._tell(events.AgentLeft(self.node, ok, why[:500])))
+            if self.standby.room is None and not self._left:
+                self.call(lambda: self.tell(events.AgentLeft(self.node, ok, why[:500])))
             self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
         self._replacements.close()
-        if self._records is not None:
-            self._records.close()
+        if self.records is not None:
+            self.records.close()
         self._drop_epoch()
         self._listener.close()
 
     # -- the thread --------------------------------------------------------------------------------------------------------------
 
-    def _call(self, action: Callable[[], None]) -> None:
+    def call(self, action: Callable[[], None]) -> None:
         self._calls.put(action)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
@@ -277,7 +280,7 @@ class Supervisor:
                 if now >= beat:
                     self._beat(now)
                     beat = now + HEARTBEAT
-                epoch = self._epoch
+                epoch = self.epoch
                 look = self._attention.look(epoch, now) if epoch is not None else None
                 search = managers.tend(now)
                 timeout = min(beat, beat if look is None else look, beat if search is None else search) - now
@@ -297,7 +300,7 @@ class Supervisor:
             poller.register(link.monitor, zmq.POLLIN)
         poller.register(self._listener, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        zygote, epoch = self._replacements.zygote, self._epoch
+        zygote, epoch = self._replacements.zygote, self.epoch
         if zygote is not None:
             poller.register(zygote.socket, zmq.POLLIN)
         watched: dict[int, Rank] = {}
@@ -314,7 +317,7 @@ class Supervisor:
             os.read(self._wake_read, 4096)
         while not self._calls.empty():
             self._calls.get()()
-        if epoch is not None and epoch is self._epoch:
+        if epoch is not None and epoch is self.epoch:
             for fd in ready & set(watched):
                 rank = watched[fd]
                 if fd == rank.pidfd:
@@ -330,11 +333,11 @@ class Supervisor:
             self._obey(order)
 
     def _beat(self, now: float) -> None:
-        epoch = self._epoch
-        self._tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
+        epoch = self.epoch
+        self.tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
         assert self._managers is not None
         link = self._managers.link
-        if epoch is None:
+        if epoch is None or self.standby.preparing:
             return
         if link.heard or self._managers.voter.term:
             self._mind_manager(epoch, self._managers, now)
@@ -355,7 +358,8 @@ class Supervisor:
         were to be protected train without."""
         if self._left and not managers.content:
             self._over.set()
-        waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase == core.PAUSED]
+        phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
+        waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase in phases]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
         stuck = forming or (epoch.protected and bool(waiting or failed))
@@ -368,7 +372,7 @@ class Supervisor:
             reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
             if epoch.protected:
                 # alone, the other nodes may be well; together, none of them has found a majority
-                self._decide(Verdict("give up" if self._records is not None else "restart", reason))
+                self._decide(Verdict("give up" if self.records is not None else "restart", reason))
             elif self._waiting_since != GIVEN_UP:
                 self._leave_unprotected(epoch, reason)
 
@@ -391,7 +395,7 @@ class Supervisor:
             if not isinstance(hello, messages.RankHello | messages.AttendantHello):
                 raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
             first = isinstance(hello, messages.RankHello)
-            epoch = self._epoch
+            epoch = self.epoch
             rank = epoch.find(hello.rank) if epoch else None
             if epoch is None or rank is None or hello.incarnation != rank.incarnation:
                 raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
@@ -445,21 +449,24 @@ class Supervisor:
         if isinstance(message, events.RankJoined):
             rank.joined = True
             if self._waiting_since == GIVEN_UP:
-                self._tell_rank(rank, messages.Unprotected("no manager answered"))
+                self.tell_rank(rank, messages.Unprotected("no manager answered"))
         elif isinstance(message, events.RankPaused):
             rank.paused = message.pause
         elif isinstance(message, events.RankReady):
             rank.ready = True
-        self._tell(message)
+            if self.standby.preparing:
+                self.standby.ready(epoch)
+        if not self.standby.preparing:
+            self.tell(message)
 
     def _watch_death(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone, whatever its memory."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
-            self._call(lambda: self._gone(epoch, rank, incarnation))
+            self.call(lambda: self._gone(epoch, rank, incarnation))
 
     def _gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if rank.incarnation != incarnation or rank.over is not None or self._epoch is not epoch:
+        if rank.incarnation != incarnation or rank.over is not None or self.epoch is not epoch:
             return
         view = epoch.page.read(rank.local)
         if not leaving(view.pid):
@@ -476,33 +483,40 @@ class Supervisor:
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
             code = next((r["code"] for r in reversed(epoch.page.records(rank.local)) if r["kind"] == "exit"), None)
+        if self.standby.preparing:
+            rank.over = describe(code, epoch.page.records(rank.local))
+            self.standby.died(rank)
+            return
         if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)):
             rank.over = "ended well"
-            self._tell(events.RankEnded(rank.number, rank.incarnation))
+            self.tell(events.RankEnded(rank.number, rank.incarnation))
             return
         cause = describe(code, epoch.page.records(rank.local))
         rank.over = cause
         with contextlib.suppress(OSError):
             rank.left = vault.left_behind(epoch.directory, rank.local)
         log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
-        self._tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
+        self.tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
         self._attention.died(rank)
 
     # -- what the manager orders -------------------------------------------------------------------------------------------------
 
     def _obey(self, order: Any) -> None:
-        epoch = self._epoch
+        epoch = self.epoch
         if isinstance(order, commands.Fence):
             self._fenced(order)
-        elif isinstance(order, commands.TakeOver):
-            if self._room is not None and self._managers is not None and order.agent == self._managers.name:
-                self._orders.put(order)
+        elif isinstance(order, (commands.Prepare, commands.TakeOver, commands.StandDown)):
+            if order.agent != self.name:
+                log.error("%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8])
+            elif isinstance(order, commands.StandDown):
+                self.standby.stand_down(order)
+            else:
+                self.standby.ordered(order)
         elif isinstance(order, commands.End):
             self._over.set()
             if self._managers is not None:
                 self._managers.over = True
-            if self._room is not None:
-                self._orders.put(None)
+            self.standby.leave()
         elif isinstance(order, messages.Refused):
             if epoch is not None:
                 self._leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
@@ -518,34 +532,34 @@ class Supervisor:
                     epoch.protected = True
                 for member in epoch.ranks.values():
                     member.blank = False
+                self.standby.moved()
             self._tell_ranks(epoch, order)
         elif isinstance(order, commands.RollCall):
             self._attention.roll_call(epoch, order)
         elif isinstance(order, commands.AskSteps):
             self._attention.ask_steps(epoch, self.node)
         elif isinstance(order, (commands.Hold, commands.Continue)):
-            self._attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
-            self._tell_ranks(epoch, order)
+            self._hold(epoch, order)
         elif isinstance(order, messages.Inject):
             self._attention.inject(epoch, order)
         elif isinstance(order, commands.SaveState):
             rank = epoch.find(order.rank)
             if rank is not None:
-                self._tell_rank(rank, order)
+                self.tell_rank(rank, order)
         elif isinstance(order, commands.SaveRecords):
-            dumping.save_records(order, self.node, epoch, self._records, lambda told: self._call(lambda: self._tell(told)))
+            dumping.save_records(order, self.node, epoch, self.records, lambda told: self.call(lambda: self.tell(told)))
         elif isinstance(order, commands.Seal):
-            dumping.seal(order, lambda told: self._call(lambda: self._tell(told)))
+            dumping.seal(order, lambda told: self.call(lambda: self.tell(told)))
         elif isinstance(order, commands.KeepRecords):
-            if order.node == self.node and self._records is not None:
+            if order.node == self.node and self.records is not None:
                 self._keeper = order.keeper
-                self._records.keep_at(order.at)
+                self.records.keep_at(order.at)
         elif isinstance(order, (commands.Replace, commands.Kill)):
             rank = epoch.find(order.rank)
             if rank is None:
                 log.error("the manager speaks of rank %d, which is not on this node", order.rank)
             elif isinstance(order, commands.Replace):
-                self._replace(epoch, rank, order.incarnation)
+                self.replace(epoch, rank, order.incarnation)
             elif order.incarnation == rank.incarnation and rank.over is None:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
                 if order.stacks and rank.process is not None:
@@ -563,14 +577,20 @@ class Supervisor:
         if self._managers is None or order.agent != self._managers.name:
             return
         self._managers.over = True
-        if self._room is not None:
-            self._orders.put(None)
+        self.standby.leave()
         reason = f"this node has been replaced: {order.reason}"
         if self._verdict is None or self._verdict.what != "give up":
             self._decide(Verdict("give up", reason))
-        for rank in self._epoch.ranks.values() if self._epoch else ():
+        for rank in self.epoch.ranks.values() if self.epoch else ():
             if rank.over is None:
                 self._kill(rank)
+
+    def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
+        epoch.passing, self._held_by = isinstance(order, commands.Hold) and order.passing, self.obeyed
+        self._attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
+        self._tell_ranks(epoch, order)
+
+    _held_by = (0, "")  # the manager that has ordered the last hold
 
     def _decide(self, verdict: Verdict) -> None:
         log.error("%s: %s", verdict.what, verdict.reason)
@@ -581,7 +601,7 @@ class Supervisor:
         epoch.pause = max(epoch.pause, order.pause)
         epoch.page.pause(order.pause)
         for rank in epoch.ranks.values():
-            self._tell_rank(rank, order)
+            self.tell_rank(rank, order)
         now = time.monotonic()
         for rank in epoch.ranks.values():
             if rank.over is not None or rank.paused >= order.pause or not rank.joined:
@@ -590,7 +610,7 @@ class Supervisor:
             if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
                 # user code may take what it has left before it counts as hung, anywhere; the manager adds its own grace
                 left = self._attention.watchdog.left(view, now) if view.phase in (*TRAINING, core.COMMITTED) else BETWEEN_STEPS
-                self._tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
+                self.tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
 
     def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
@@ -599,7 +619,7 @@ class Supervisor:
         if rank.process is None:  # it has not been started yet, and will be killed when it is
             self._ended(epoch, rank, -signal.SIGKILL)
 
-    def _replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+    def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
             return  # repeated
         if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
@@ -617,7 +637,7 @@ class Supervisor:
             epoch.page.reset(rank.local)
         context = self.context
         self._replacements.start(
-            Order(
+            Start(
                 rank=rank.number,
                 incarnation=incarnation,
                 entrypoint=context.entrypoint,
@@ -633,9 +653,9 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(rank.process.pid, signal.SIGKILL)
 
-    def _started(self, order: Order, process: Any) -> None:
+    def _started(self, order: Start, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
-        epoch = self._epoch
+        epoch = self.epoch
         rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
         if rank is None or rank.incarnation != order.incarnation or rank.over is not None:
             process.send_signal(signal.SIGKILL)
@@ -645,25 +665,27 @@ class Supervisor:
         log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
 
     def _forked_ended(self, process: Forked, status: int) -> None:
-        epoch = self._epoch
+        epoch = self.epoch
         for rank in epoch.ranks.values() if epoch else ():
             if rank.process is process and epoch is not None:
                 self._ended(epoch, rank, status)
 
     # -- saying ------------------------------------------------------------------------------------------------------------------
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Everything a manager has to know about this node."""
         assert self._managers is not None
         self._managers.stand()
-        if self._room is not None:
-            assert self._records is not None
-            self._tell(events.StandbyJoined(self._managers.name, self._room, self._records.address))
-        epoch = self._epoch
-        if epoch is None:
+        self.standby.look_at_manager()
+        if self.standby.room is not None:
+            self.tell(events.StandbyJoined(self._managers.name, self.standby.room, self.addresses[1]))
+        epoch = self.epoch
+        if epoch is None or self.standby.preparing:
             return
+        if epoch.passing and self._held_by != self.obeyed:
+            self._hold(epoch, commands.Continue())  # whoever wanted them to stand for a moment is gone
         ranks = list(epoch.ranks.values())
-        self._tell(
+        self.tell(
             events.AgentJoined(
                 node=self.node,
                 ranks=tuple(r.number for r in ranks),
@@ -681,31 +703,31 @@ class Supervisor:
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
                 agent=self._managers.name,
-                records=self._records.address if self._records is not None else ("", 0),
+                records=self.addresses[1],
                 keeper=self._keeper,
-                keeps=self._records.keeps() if self._records is not None else (),
+                keeps=self.records.keeps() if self.records is not None else (),
             )
         )
 
-    def _tell(self, message: Any) -> None:
+    def tell(self, message: Any) -> None:
         assert self._managers is not None
         if not self._managers.send(message):
             log.error("the manager does not take messages; %s was dropped", type(message).__name__)
 
     def _tell_ranks(self, epoch: Epoch, message: Any) -> None:
         for rank in epoch.ranks.values():
-            self._tell_rank(rank, message)
+            self.tell_rank(rank, message)
 
-    def _tell_rank(self, rank: Rank, message: Any) -> None:
+    def tell_rank(self, rank: Rank, message: Any) -> None:
         if rank.channel is not None:
             with contextlib.suppress(OSError):  # it is dying; its death will be told
                 rank.channel.send(messages.encode(message))
 
     def _drop_epoch(self) -> None:
-        for epoch in (self._epoch, self._old):
+        for epoch in (self.epoch, self._old):
             if epoch is not None:
                 epoch.drop()
-        self._epoch = self._old = None
+        self.epoch = self._old = None
 
 
 def _pidfd(pid: int) -> int | None:

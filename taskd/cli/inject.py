@@ -68,3 +68,17 @@ def link(ranks: tuple[int, ...], how: str) -> None:
         if how == "drop":
             ends = control.inject(ranks[0], "endpoints", {})
             click.echo(f"rank {ranks[1]}: {control.inject(ranks[1], 'link', {'how': how, 'ends': ends})}")
+
+
+@command.command()
+@click.option("--node", type=click.IntRange(0), required=True, help="Its number, --node_rank.")
+@click.option("--why", default="said by an operator", show_default=True, help="For the log and the report.")
+def subhealth(node: int, why: str) -> None:
+    """Say that a node still works and should not be relied on.
+
+    What is done about it, the job's subHealthyStrategy says: nothing (ignore), save the state and end (graceExit), end (forceExit), or move
+    it to a standby while the job trains (hotSwitch); then this command waits until the node has moved. Exit status 1: it does not
+    move, and the job goes on where it is.
+    """
+    with connected() as control:
+        click.echo(control.sub_healthy(node, why))

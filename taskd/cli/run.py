@@ -30,6 +30,11 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     callback=_strategies,
     help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.",
 )
+@click.option(
+    "--subhealthy-strategy",
+    type=click.Choice(ladder.SUB_HEALTHY),
+    help="What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore.",
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601.")
 @click.option("--dump-dir", type=click.Path(file_okay=False), help="Where `dump` saves (TASKD_DUMP_PATH). Default: ./taskd_dump.")
 @click.option(
@@ -42,6 +47,7 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 @click.argument("torchrun", nargs=-1, type=click.UNPROCESSED)
 def command(
     recover_strategy: str | None,
+    subhealthy_strategy: str | None,
     port: int | None,
     dump_dir: str | None,
     resume_dir: str | None,
@@ -55,6 +61,7 @@ def command(
     """
     given = {
         "TASKD_RECOVER_STRATEGY": recover_strategy,
+        "TASKD_SUBHEALTHY_STRATEGY": subhealthy_strategy,
         "TASKD_PORT": port,
         "TASKD_LOG_PATH": log_path,
         "TASKD_DUMP_PATH": dump_dir,

@@ -431,7 +431,7 @@ class Settings:
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
-    sub_healthy: str = "ignore"  # subHealthyStrategy, one of switch.STRATEGIES; documented default
+    sub_healthy: str = "ignore"  # subHealthyStrategy, one of ladder.SUB_HEALTHY
     pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     pause: float = 2.0  # agents ask for more for ranks that are in user code and within their limit (RankBusy)
     reschedule: float = 270.0  # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)

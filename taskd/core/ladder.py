@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+# what is done about a node that is sub-healthy: the documented values of subHealthyStrategy, the default first
+SUB_HEALTHY = IGNORE, GRACE_EXIT, FORCE_EXIT, MOVE = ("ignore", "graceExit", "forceExit", "hotSwitch")
 HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")

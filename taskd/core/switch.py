@@ -15,10 +15,10 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.hold import Hold
 from taskd.core.incident import Moving
+from taskd.core.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 
-IGNORE, GRACE_EXIT, FORCE_EXIT, HOT_SWITCH = STRATEGIES = ("ignore", "graceExit", "forceExit", "hotSwitch")
 TRIES = 3  # preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere meanwhile
 
 
@@ -67,7 +67,7 @@ class Switch:
             else "not every rank has begun its protected loop"
             if not job.protected
             else "a job of one node has its state nowhere else"
-            if strategy == HOT_SWITCH and len(job.topology.nodes) == 1
+            if strategy == MOVE and len(job.topology.nodes) == 1
             else ""
         )
         job.note(f"{text}; {refusal or f'subHealthyStrategy {strategy}'}")
@@ -76,7 +76,7 @@ class Switch:
         elif strategy in (GRACE_EXIT, FORCE_EXIT):
             self._answer([event.request], True, f"{text}: the job ends by {strategy}")
             self._recovery.leave(text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now)
-        elif strategy == HOT_SWITCH:
+        elif strategy == MOVE:
             plan = next((p for p in self._plans if p.node == number), None)
             if plan is None:
                 self._plans.append(plan := _Plan(number, event.why))

@@ -127,6 +127,8 @@ def check_event(message: Any, peer: Peer) -> None:
     if isinstance(message, e.AgentLeft | e.StepsBegun | e.RecordsSaved | e.Sealed):
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")
+    elif isinstance(message, e.NodeSubHealthy):
+        raise Dropped("direction", f"node {peer.node} sent {name}, which is an operator's")
     elif isinstance(message, (*RANK_EVENTS, m.Injected)):
         rank = getattr(message, "rank", -1)
         if rank not in peer.ranks:

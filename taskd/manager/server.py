@@ -95,6 +95,7 @@ class Server:
         self.coordinator = Coordinator(self.settings)
         self.agents: dict[int, Peer] = {}
         self.standbys: dict[str, Peer] = {}  # by the name of their process
+        self.former: dict[str, Peer] = {}  # agents whose node moves to a standby, by the name of the process
         self.fenced: dict[str, c.Fence] = {}  # by the name of the process
         self._lookout = Lookout(self.limits.probe)
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
@@ -172,7 +173,7 @@ class Server:
         late = max(start - before, now - start - timeout)
         if late > self.limits.stall:
             log.warning("the manager was stopped for %.1f s; silence in that time does not count", late)
-            for peer in (*self.agents.values(), *self.standbys.values()):
+            for peer in self._peers:
                 peer.heard += late
             self._tick_floor = now + self.limits.stall  # what was sent meanwhile is heard before deadlines are judged
         if self._gate.socket in ready:
@@ -201,6 +202,11 @@ class Server:
             for line, _ in probes:
                 self._poller.unregister(line)
 
+    @property
+    def _peers(self) -> list[Peer]:
+        """All agents that are part of the job."""
+        return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
+
     def _connections(self, now: float) -> None:
         """Connections have ended: whoever's it was has gone, or will be back."""
         while self._monitor.poll(0):
@@ -208,7 +214,7 @@ class Server:
             for agent in [a for a, (_, way) in self._ways.items() if way == line]:
                 del self._ways[agent]
                 self.charge.left(agent)
-            for peer in (*self.agents.values(), *self.standbys.values()):
+            for peer in self._peers:
                 if peer.line == line:
                     peer.line = -1
                     if peer.records[1] and (why := self._lookout.ask(peer.incarnation, peer.records, now)):
@@ -216,7 +222,7 @@ class Server:
 
     def _gone(self, agent: str, why: str, now: float) -> None:
         """The lookout has found out that an agent is gone."""
-        for peer in (*self.agents.values(), *self.standbys.values()):
+        for peer in self._peers:
             if peer.incarnation == agent and peer.line < 0:
                 self._lose(peer, why, now)
 
@@ -254,7 +260,7 @@ class Server:
             self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
         if now >= self._next_look:
             self._next_look = now + self.limits.look
-            for peer in (*self.agents.values(), *self.standbys.values()) if emptied else ():
+            for peer in self._peers if emptied else ():
                 if now - peer.heard > self.limits.silence:
                     self._safely(self._lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
             for node in list(self._parked):
@@ -295,6 +301,11 @@ class Server:
         if isinstance(message, e.NodeTaken):
             self._node_taken(route, envelope, message, now)
             return
+        if (former := self.former.get(envelope.incarnation)) is not None:
+            self._hear(former, envelope, route, now)
+            if isinstance(message, e.AgentLeft):
+                self._lose(former, f"its launcher has left{': ' + message.why if message.why else ''}", now)
+            return  # it tells all again if it gets its node back
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
             moved = self._hear(peer, envelope, route, now)
@@ -421,6 +432,9 @@ class Server:
             self._admit(peer, now)
         elif peer is None:
             self._ask(route, now)
+        elif isinstance(message, e.NodePrepared | e.PreparationFailed):
+            peers.check_agent(message.agent, envelope)
+            self._feed(message, now)
         elif not isinstance(message, m.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
@@ -499,7 +513,7 @@ class Server:
 
     def _everybody(self) -> list[tuple[str, str, int]]:
         """Names, machines and nodes of all agents, those first on whose machine a manager is started first: ours, then by node."""
-        peers = [*(p for _, p in sorted(self.agents.items())), *self.standbys.values()]
+        peers = [*(p for _, p in sorted(self.agents.items())), *self.former.values(), *self.standbys.values()]
         return sorted(((p.incarnation, p.records[0], p.node) for p in peers), key=lambda known: known[1] != self.host)
 
     def _descriptor(self) -> int:
@@ -528,7 +542,7 @@ class Server:
 
     def _operate(self, route: bytes, message: Any, now: float) -> None:
         """A request of an operator, who has the job's key. Each is answered once."""
-        if not isinstance(message, e.HoldRequested | e.ContinueRequested | m.Inject):
+        if not isinstance(message, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | m.Inject):
             raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
         if len(self._operators) >= REQUESTS:
             self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up
@@ -553,6 +567,9 @@ class Server:
 
     def _lose(self, peer: Peer, why: str, now: float) -> None:
         self._lookout.forget(peer.incarnation)
+        if self.former.pop(peer.incarnation, None) is not None:
+            self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
+            return
         if peer.node == m.STANDBY:
             log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
             self.standbys.pop(peer.incarnation, None)
@@ -583,7 +600,7 @@ class Server:
                 data = self._seal(command)
                 for peer in self.agents.values():
                     self._deliver(peer, data)
-                for peer in self.standbys.values() if isinstance(command, c.End) else ():
+                for peer in (*self.standbys.values(), *self.former.values()) if isinstance(command, c.End) else ():
                     self._deliver(peer, data)
                 if isinstance(command, c.End):
                     self._end(command)
@@ -598,11 +615,19 @@ class Server:
                     self._send(owner, command)
             elif isinstance(command, c.TakeOver):
                 log.info("%s", command)
-                before = self.charge.holder(command.node)
+                if (former := self.agents.get(command.node)) is not None and former.incarnation == command.former:
+                    self.former[former.incarnation] = self.agents.pop(command.node)
+                before = self.charge.holder(command.node) if not command.former else ""
                 if before and before != command.agent and before not in self.fenced:  # lost with the manager before this one
                     self._fence(c.Fence(before, command.node, command.reason))
                 if (heir := self.standbys.get(command.agent)) is not None:
                     self._send(heir, command)
+            elif isinstance(command, c.Prepare):
+                log.info("%s", command)
+                if (heir := self.standbys.get(command.agent)) is not None:
+                    self._send(heir, command)
+            elif isinstance(command, c.StandDown):
+                self._stand_down(command)
             elif isinstance(command, c.Fence):
                 self._fence(command)
             elif isinstance(command, c.Answer):
@@ -629,8 +654,22 @@ class Server:
         if peer is not None and peer.incarnation == command.agent:
             self._send(peer, command)
             del self.agents[command.node]
-        elif (standby := self.standbys.pop(command.agent, None)) is not None:
+        elif (other := self.standbys.pop(command.agent, None) or self.former.pop(command.agent, None)) is not None:
+            self._send(other, command)
+
+    def _stand_down(self, command: c.StandDown) -> None:
+        """A standby is not to be the node; if it was already, whoever has had the node has it again."""
+        log.warning("%s", command)
+        peer = self.agents.get(command.node)
+        if peer is not None and peer.incarnation == command.agent:
+            del self.agents[command.node]
+            peer.node, peer.ranks = m.STANDBY, (0,) * len(peer.ranks)
+            self.standbys[command.agent] = peer
+        if (standby := self.standbys.get(command.agent)) is not None:
             self._send(standby, command)
+        for former in [p for p in self.former.values() if p.node == command.node]:
+            self.agents[command.node] = self.former.pop(former.incarnation)
+            self._send(former, m.Who())  # what it has said meanwhile was not heard
 
     # -- messages out --------------------------------------------------------------------------------------------------------
 

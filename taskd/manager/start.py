@@ -19,7 +19,11 @@ def make(
     """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
     return Server(
         settings=events.Settings(
-            config.nodes, config.ranks_per_node, config.ladder, reschedule=settings.reschedule_timeout(environ)
+            config.nodes,
+            config.ranks_per_node,
+            config.ladder,
+            sub_healthy=settings.sub_healthy_strategy(environ),
+            reschedule=settings.reschedule_timeout(environ),
         ),
         job=config.job,
         keys=keys.for_job(config.job, environ),

@@ -102,6 +102,11 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
+class TakeUp:
+    """Agent to a replacement that was started before it was needed: its predecessor's records are in place now."""
+
+
+@dataclass(frozen=True)
 class Arrived:
     """A launcher that has been started, to the manager: is the job under way already?"""
 
@@ -213,7 +218,7 @@ class Envelope:
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
-    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | Arrived | UnderWay
+    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | TakeUp | Arrived | UnderWay
     | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
 )  # fmt: skip
 Message = events.Event | commands.Command | Own

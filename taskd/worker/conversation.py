@@ -60,6 +60,11 @@ class Continued:
 
 
 @dataclass(frozen=True)
+class TakenUp:
+    """A replacement that was started before it was needed: the records that it comes back from are there now."""
+
+
+@dataclass(frozen=True)
 class LeftAlone:
     reason: str
 
@@ -91,7 +96,7 @@ class Conversation:
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
         standing: bool = False,
-    ) -> Resumed | Released | LeftAlone | Continued:
+    ) -> Resumed | Released | LeftAlone | Continued | TakenUp:
         """Carry out orders until told to go on. `position`: where this rank stands, and why its process cannot go on ("": it can);
         None in a replacement, which has nothing to report. `release`: return Released once no step before this one will be
         repeated. `on_formed`: called when the first communicators stand. `standing`: held on request, without a fault."""
@@ -129,6 +134,8 @@ class Conversation:
                 elif isinstance(order, (commands.Hold, commands.Continue)):
                     if standing and core.pause_number() <= entered:  # else a repair is under way, and it ends with a Resume
                         return Continued()
+                elif isinstance(order, messages.TakeUp) and position is None:
+                    return TakenUp()
                 elif isinstance(order, messages.Unprotected):
                     return LeftAlone(order.reason)
             except Exception as error:  # whatever went wrong is reported; the coordinator decides what next

@@ -19,9 +19,9 @@ import torch
 from taskd.core import events
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
-from taskd.vault import FINAL, PASS_END, PROVISIONAL
+from taskd.vault import FINAL, PASS_END, PROVISIONAL, STANDING
 from taskd.worker import buckets, damage, loading
-from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, scatter
+from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, TakenUp, scatter
 from taskd.worker.patience import Patience
 
 log = logging.getLogger("taskd.worker")
@@ -127,7 +127,11 @@ class Job:
         self._pass_random = self._line.random.take()
         iterator: Iterator[Any] | None = None
         if self._pass == self._target:
-            iterator = self._arrive(loader)
+            resumed = self._begins or self.come_back()
+            if resumed is None:  # the job has gone on to a later pass meanwhile
+                self._pass += 1
+                return
+            iterator = self._arrive(loader, resumed)
             self._target, self._begins = -2, None
             if self._line is None:  # the manager could not be kept; impossible for a replacement to go on alone
                 raise RuntimeError("the repair of this rank was given up")
@@ -206,8 +210,7 @@ class Job:
         record = (before, state.settings(), gather(state.private))
         if core.spoiled():
             return False
-        if self._record and record != self._record:
-            self._drifted = {s for s in self._drifted if s >= step - 1} | {step}
+        self._note_drift(record)
         if record == self._record and after == before and self._carried is None:
             line.entries.promote(step)
         else:
@@ -233,6 +236,11 @@ class Job:
             line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
         self._happen("begun")
         return True
+
+    def _note_drift(self, record: tuple[bytes, ...]) -> None:
+        """User code between two steps may have changed what was recorded at the last commit."""
+        if self._record and record != self._record:
+            self._drifted = {s for s in self._drifted if s >= self.step - 1} | {self.step}
 
     def _commit(self) -> bool:
         """The attempt's body ended normally. False: a pause came in between, so it is not certain that every collective in it did
@@ -532,10 +540,16 @@ class Job:
         self._line = None
 
     def _stand(self) -> None:
-        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired."""
+        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired. What would be done here before
+        the step has been done: its record is final, so that nobody has to go back to the step before."""
         line = self._line
         assert line is not None
         core.progress(self.step, core.HELD)
+        random = line.random.take()
+        record = (random, line.state.settings(), gather(line.state.private))
+        if not core.spoiled():
+            self._note_drift(record)
+            self._write(self.step, STANDING, record, random, None)
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
         outcome = line.hold(self._position, standing=True)
         if isinstance(outcome, LeftAlone):
@@ -547,11 +561,10 @@ class Job:
 
     # -- a replacement -----------------------------------------------------------------------------------------------------------
 
-    def _arrive(self, loader: Iterable[Any] | None) -> Iterator[Any] | None:
+    def _arrive(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
         """A replacement has reached the place of its predecessor: come back into the job, and to the right batch."""
         line = self._line
         assert line is not None
-        resumed = self._begins or self.come_back()
         entry = resumed.entry
         assert entry is not None
         self._index, self._pass_random = entry["index"], entry["pass_random"]
@@ -591,12 +604,28 @@ class Job:
 
     _begins: Resumed | None = None
 
-    def come_back(self) -> Resumed:
-        """Announce this replacement and take part in the repair; raises RuntimeError when it was given up."""
+    def aim(self) -> None:
+        """Of a replacement: in which pass its predecessor was. Raises RuntimeError when it has left no record."""
+        line = self._line
+        assert line is not None
+        latest = line.entries.latest()
+        found = line.entries.read(latest[0]) if latest else None
+        if found is None:
+            raise RuntimeError(f"rank {line.rank} left no record to come back from")
+        self._target = pickle.loads(found[1])["pass"]
+
+    def come_back(self) -> Resumed | None:
+        """Announce this replacement and take part in the repair; None: in a later pass. Raises RuntimeError when it was given up."""
         line = self._line
         assert line is not None
         line.channel.send(events.RankReady(line.rank, line.incarnation))
-        outcome = line.hold(None)
+        while isinstance(outcome := line.hold(None), TakenUp):
+            line.entries.open()
+            aimed = self._target
+            self.aim()
+            if self._target != aimed:
+                return None
+            line.channel.send(events.RankReady(line.rank, line.incarnation))
         if not isinstance(outcome, Resumed) or outcome.entry is None:
             raise RuntimeError(f"the repair of rank {line.rank} was given up: {outcome}")
         self._take_up(outcome)

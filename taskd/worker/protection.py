@@ -149,14 +149,8 @@ def _return(job: Job) -> None:
     """A replacement: it comes back here if its predecessor had not begun its loop, else when its loop gets to that pass."""
     line = job._line
     assert line is not None
-    latest = line.entries.latest()
-    found = line.entries.read(latest[0]) if latest else None
-    if found is None:
-        raise RuntimeError(f"rank {line.rank} left no record to come back from")
-    target = pickle.loads(found[1])["pass"]
-    job._target = target
-    if target < 0:
-        job.come_back()
+    job.aim()
+    if job._target < 0 and job.come_back() is not None:
         job._target = -2
 
 

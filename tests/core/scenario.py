@@ -40,7 +40,8 @@ A line at the left margin is an input; the lines indented below it are the expec
 
 WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the phase waits for). A POSITION is
 `computing 5` (the step is begun, nothing changed), `updated 5` (after the optimizer, before the end of the attempt),
-`committed 5` (between steps 5 and 6), `held 6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may end in
+`committed 5` (between steps 5 and 6), `held 6` (stopped before step 6), each with changes such as
+`stripes=none clean=5 drifted=6`. A line may end in
 `[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones, and no processor time was used.
 """
 

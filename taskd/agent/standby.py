@@ -1,0 +1,223 @@
+"""An agent without a node: it waits for one, gets ready for one on order, takes one over.
+
+It takes over what is lost, with new processes for the ranks; or what it was told to get ready for (`Prepare`): then the processes run
+the user's script up to its first attempt while the job trains without them, and when the node is given to it they only need the newest
+records. Until these ranks have their state the node may be taken back from it (`StandDown`), and it waits again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taskd import vault
+from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.records import put_back
+from taskd.core import commands, events
+from taskd.protocol import messages
+
+if TYPE_CHECKING:
+    from taskd.agent.supervisor import Supervisor
+
+log = logging.getLogger("taskd.agent")
+
+FETCH = 20.0  # seconds that the records of a node may take to come, 10 kB a rank; the manager gives a standby up after 30
+
+Order = commands.Prepare | commands.TakeOver
+
+
+@dataclass
+class _Preparation:
+    """A node that this agent is ready for, or gets ready for."""
+
+    order: commands.Prepare
+    manager: tuple[int, str]  # who has ordered it
+    taken: bool = False  # the node is ours, and its ranks get their state
+    failed: bool = False
+
+
+class Standby:
+    """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the supervisor's."""
+
+    def __init__(self, agent: Supervisor) -> None:
+        self._agent = agent
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()  # None: there will be none
+        self.room: int | None = None  # how many ranks it can run, while it has no node
+        self._preparation: _Preparation | None = None
+        self._moved: commands.Prepare | None = None  # the node that it got ready for, and has
+
+    # -- the launcher's thread -------------------------------------------------------------------------------------------------
+
+    def wait(self, ranks: int) -> Order | None:
+        """Wait for a node; None when the job ends without. `ranks`: how many this agent can run."""
+        self.room = ranks
+        self._agent.call(self._agent.announce)
+        order = self._orders.get()
+        if not isinstance(order, commands.Prepare):
+            self.room = None
+        return order
+
+    def take_over(self, order: commands.TakeOver, context: Any) -> None:
+        """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
+        epoch = self._epoch(order, context)
+        found = self._fetch(order) if order.records[1] else []
+        put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+
+        def take() -> None:
+            self._take(epoch, order)
+            for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
+                self._agent.replace(epoch, rank, incarnation)
+
+        self._agent.adopt(epoch)
+        self._agent.call(take)
+
+    def get_ready(self, order: commands.Prepare, context: Any) -> None:
+        """Start the ranks of a node that trains elsewhere. `prepare` has been called."""
+        epoch = self._epoch(order, context)
+        found = self._fetch(order)
+        put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+
+        def start() -> None:
+            if not self.holds(order):
+                return
+            self._agent.adopt(epoch)
+            if not found:
+                self._fail("its records cannot be had")
+                return
+            for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
+                self._agent.replace(epoch, rank, incarnation)
+
+        self._agent.call(start)
+
+    def _epoch(self, order: Order, context: Any) -> Epoch:
+        agent = self._agent
+        agent.context = context
+        epoch = agent.next
+        for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
+            epoch.ranks[local] = Rank(number, local, None, None, agent.pipes[local], incarnation - 1, joined=True, blank=True)
+        return epoch
+
+    def _fetch(self, order: Order) -> list[messages.Keep] | None:
+        assert self._agent.records is not None
+        answer: queue.SimpleQueue[list[messages.Keep] | None] = queue.SimpleQueue()
+        self._agent.records.fetch(order.node, order.records, answer.put)
+        found = None
+        with contextlib.suppress(queue.Empty):
+            found = answer.get(timeout=FETCH)
+        if found is None:
+            log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
+        return found
+
+    # -- orders ----------------------------------------------------------------------------------------------------------------
+
+    def ordered(self, order: Order) -> None:
+        """By the manager; this agent is meant."""
+        preparation = self._preparation
+        if self.room is None:
+            return
+        if isinstance(order, commands.Prepare):
+            self._stand_down("it is to be ready for another node")
+            self._preparation = _Preparation(order, self._agent.obeyed)
+            self._orders.put(order)
+        elif preparation is None:
+            self._orders.put(order)
+        elif self._fits(preparation, order):
+            self._take_prepared(preparation, order)
+        else:
+            self._stand_down(f"it is to be node {order.node}")
+            self._orders.put(order)
+
+    def _fits(self, preparation: _Preparation, order: commands.TakeOver) -> bool:
+        prepared, epoch = preparation.order, self._agent.epoch
+        same = (prepared.node, prepared.ranks, prepared.incarnations) == (order.node, order.ranks, order.incarnations)
+        return same and not preparation.failed and epoch is not None and bool(order.records[1])
+
+    def _take_prepared(self, preparation: _Preparation, order: commands.TakeOver) -> None:
+        agent, epoch = self._agent, self._agent.epoch
+        assert epoch is not None and agent.records is not None
+        preparation.taken, self.room = True, None
+
+        def arrange(found: list[messages.Keep] | None) -> None:
+            if self._preparation is not preparation or epoch.dropped:
+                return
+            put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+            self._take(epoch, order)
+            for rank in epoch.ranks.values():
+                rank.ready = False  # it says so again when it has looked at its records
+                agent.tell_rank(rank, messages.TakeUp())
+                if rank.over is not None:
+                    agent.tell(events.RankDied(rank.number, rank.incarnation, rank.over, rank.left))
+            if not order.former:  # the node is lost, and ours for good
+                self.moved()
+
+        agent.records.fetch(order.node, order.records, lambda found: agent.call(lambda: arrange(found)))
+
+    def _take(self, epoch: Epoch, order: commands.TakeOver) -> None:
+        agent = self._agent
+        epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
+        epoch.page.pause(order.pause)
+        for rank in epoch.ranks.values():
+            rank.left = vault.left_behind(epoch.directory, rank.local)
+        agent.be_node(order.node, epoch)
+        agent.tell(events.NodeTaken(order.node, agent.name, *agent.addresses, tuple(r.left for r in epoch.ranks.values())))
+
+    def stand_down(self, order: commands.StandDown) -> None:
+        preparation = self._preparation
+        if preparation is not None and preparation.order.node == order.node:
+            self._stand_down(order.reason)
+
+    def _stand_down(self, reason: str) -> None:
+        preparation, self._preparation = self._preparation, None
+        if preparation is None:
+            return
+        log.warning("this standby is not to be node %d: %s", preparation.order.node, reason)
+        self.room = len(preparation.order.ranks) if self.room is None else self.room
+        self._agent.be_standby(reason)
+
+    def leave(self) -> None:
+        """The job is over, or goes on without us."""
+        if self.preparing:
+            self._stand_down("it is not needed any more")
+        if self.room is not None:
+            self._orders.put(None)
+
+    # -- while it gets ready ---------------------------------------------------------------------------------------------------
+
+    @property
+    def preparing(self) -> bool:
+        """What happens on the node is nobody's business but ours."""
+        return self._preparation is not None and not self._preparation.taken
+
+    def moved(self) -> None:
+        """The node's ranks have their state."""
+        if self._preparation is not None:
+            self._moved, self._preparation = self._preparation.order, None
+
+    def holds(self, order: Order) -> bool:
+        """Whether the launcher shall go on with what it was ordered; else it waits for the next order."""
+        preparation = self._preparation
+        current = preparation.order if preparation is not None else self._moved
+        return isinstance(order, commands.TakeOver) or order is current
+
+    def ready(self, epoch: Epoch) -> None:
+        """A rank waits for orders."""
+        if self._preparation is not None and all(r.ready for r in epoch.ranks.values()):
+            self._agent.tell(events.NodePrepared(self._preparation.order.node, self._agent.name))
+
+    def died(self, rank: Rank) -> None:
+        self._fail(f"rank {rank.number} {rank.over}")
+
+    def _fail(self, why: str) -> None:
+        preparation = self._preparation
+        if preparation is not None and not preparation.failed:
+            preparation.failed = True
+            self._agent.tell(events.PreparationFailed(preparation.order.node, self._agent.name, why))
+            self._stand_down(why)
+
+    def look_at_manager(self) -> None:
+        """What one manager has begun, the next one knows nothing of."""
+        if self._preparation is not None and self._preparation.manager != self._agent.obeyed:
+            self._stand_down("the manager that has ordered it is gone")

@@ -1,0 +1,85 @@
+"""A node that is sub-healthy moves to a standby while the job trains, and what goes wrong on the way leaves it where it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+import training
+from cluster import BIN, STEPS, Cluster
+
+STRATEGY = "retry,recover-in-place,recover"
+
+
+def subhealth(job: Cluster, node: int, host: int) -> subprocess.Popen[str]:
+    """What an operator types, on a host."""
+    command = [str(BIN / "taskd"), "inject", "subhealth", "--node", str(node), "--why", "its link flaps"]
+    environment = {**job.env, "TASKD_MANAGER_ADDR": job.hosts.address(next(h for h in range(job.hosts.count) if job.managers(h)))}
+    return subprocess.Popen(job.hosts.command(host, command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
+    out, _ = asked.communicate(timeout=90)
+    return asked.returncode, out
+
+
+def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
+    machines = hosts(4)
+    with Cluster(machines, tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY, TASKD_SUBHEALTHY_STRATEGY="hotSwitch") as job:
+        job.standby(2, 3)
+        job.ready(2)
+        before = {r: job.result().pids(r) for r in range(4)}
+        status, text = answer(subhealth(job, 1, 0))
+        assert status == 0 and "node 1 has moved to standby" in text, (text, job.log("*.log")[-9000:])
+        first = job.repaired()
+        assert first["strategy"] == "hot-switch" and first["ranks"] == [2, 3], first
+        job.trains()
+        assert job.host_of(2) in (2, 3) and job.host_of(3) == job.host_of(2)
+        assert job.result().pids(0) == before[0] and job.result().pids(1) == before[1]
+        job.emptied(1)
+        assert "node 1 has moved: its link flaps" in job.result().output
+        # no step was done twice: all stood at a step boundary
+        assert all(len(set(job.result().steps(r))) == len(job.result().steps(r)) for r in range(4))
+        # a rank of the node that has moved is replaced on it
+        os.kill(job.result().pids(3)[-1], signal.SIGKILL)
+        assert job.repaired()["strategy"] == "recover-in-place"
+        job.trains()
+        # node 0, with the manager and the store
+        status, text = answer(subhealth(job, 0, 0))
+        second = job.repaired()
+        assert second["strategy"] == "hot-switch" and second["ranks"] == [0, 1], (second, text)
+        job.trains()
+        assert job.host_of(0) in (2, 3) and job.host_of(0) != job.host_of(2)
+        result = job.end(0, 1)
+    training.assert_equal(result, reference, 4)
+
+
+def test_a_move_that_fails_leaves_the_job_where_it_is(hosts, tmp_path, reference):
+    machines = hosts(4)
+    with Cluster(machines, tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", TASKD_SUBHEALTHY_STRATEGY="hotSwitch") as job:
+        job.standby(2)
+        job.ready(1)
+        pids = {r: job.result().pids(r) for r in range(4)}
+        # the standby dies when it has been told to take the node over
+        asked = subhealth(job, 1, 0)
+        job.until("the node was given to it", lambda: "TakeOver" in job.log("manager*.log"))
+        machines.signal(2, signal.SIGKILL)
+        status, text = answer(asked)
+        if status:  # else it was quicker
+            assert "the job goes on as it is" in text, text
+            closed = job.repaired()
+            assert closed["strategy"] == "retry" and "hot-switch" in " ".join(closed["tried"]), closed
+            job.trains()
+            assert {r: job.result().pids(r) for r in range(4)} == pids
+        else:
+            pytest.fail("the standby had the node before it could be killed: " + job.log("manager*.log")[-4000:])
+        # the script fails on the standby while it is prepared: it waits again, and the job has not even paused
+        incidents = len(job.result().incidents)
+        (tmp_path / "job" / "on-setup-1").write_text("exit")
+        job.standby(3)
+        job.until("it waited", lambda: job.log("manager*.log").count("waits for a node") >= 2)
+        result = job.end(2)
+        del incidents
+    training.assert_equal(result, reference, 4)
