@@ -204,7 +204,9 @@ class Standby:
 
     def ready(self, epoch: Epoch) -> None:
         """A rank waits for orders."""
-        if self._preparation is not None and all(r.ready for r in epoch.ranks.values()):
+        ready = sum(r.ready for r in epoch.ranks.values())
+        log.info("%d of %d ranks of the node to come are ready", ready, len(epoch.ranks))
+        if self._preparation is not None and ready == len(epoch.ranks):
             self._agent.tell(events.NodePrepared(self._preparation.order.node, self._agent.name))
 
     def died(self, rank: Rank) -> None:
