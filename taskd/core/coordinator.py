@@ -99,6 +99,7 @@ class Coordinator:
             if job.over:
                 said, job.out = job.out, []
                 self.hold.drop("the job is over")
+                self.switch.end()
                 job.out += said  # the answers first: the manager may leave then
             elif job.pause > pause and self.recovery.incident is not None:
                 self.watch.stop()

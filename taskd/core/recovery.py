@@ -427,7 +427,7 @@ class Recovery:
             detail = ", ".join(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
             digest, votes = digests.most_common(1)[0]
             why = f"replicas differ at step {incident.plan.step} ({detail})"
-            if 2 * votes > len(job.ranks):
+            if incident.moving is None and 2 * votes > len(job.ranks):
                 incident.odd = {r for r, d in incident.restored.items() if d != digest}
                 if not incident.regiven and not incident.odd & set(incident.plan.keep):
                     incident.regiven = True  # what they were given may be at fault, and now it comes from elsewhere

@@ -196,6 +196,12 @@ class Switch:
         plan.heir = ""
         self._hold.end_move()
 
+    def end(self) -> None:
+        """The job is over."""
+        for plan in self._plans:
+            self._answer(plan.requests, False, "the job is over")
+        self._plans.clear()
+
     def drop(self, why: str) -> None:
         """The processes that were to move are gone."""
         for plan in list(self._plans):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident import FINAL, Phase
+from taskd.core.ladder import STRATEGIES
 
 if TYPE_CHECKING:
     from tests.core.world import Rank, World
@@ -45,6 +46,8 @@ class Laws:
         k = self.world.coordinator
         job, incident = k.job, k.recovery.incident
         self._incident = incident
+        if isinstance(event, e.AgentJoined) and event.node in job.topology.lost:  # what it was ordered may not have reached it
+            self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
         if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
             return
@@ -67,8 +70,9 @@ class Laws:
         assert set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over, "condemned, and left alone"
         assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, "condemned ranks are waited for in no other phase"
         if incident.strategy:
-            ladder = self.world.settings.ladder
-            rung = ladder.index(incident.strategy)  # a strategy that is not configured raises
+            ladder = ("hot-switch", *STRATEGIES)
+            assert incident.strategy in (*incident.rungs, *self.world.settings.ladder)
+            rung = ladder.index(incident.strategy)
             assert rung >= self._rungs.get(incident.number, 0), "down the ladder"
             assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), "at a rung that has failed, or below it"
             self._rungs[incident.number] = rung
@@ -124,7 +128,8 @@ class Laws:
             assert command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
             assert command.tried[-1] == f"{command.strategy}: done"
             assert command.faults
-            assert command.strategy != "retry" or not command.ranks, "retry keeps every process"
+            moved = any(" moves: " in fault for fault in command.faults)
+            assert command.strategy != "retry" or not command.ranks or moved, "retry keeps every process"
         elif isinstance(command, c.Release):
             self._floor = max(self._floor, command.step)
             assert command.step == self.world.total
@@ -140,13 +145,19 @@ class Laws:
     def _check_take_over(self, command: c.TakeOver) -> None:
         world = self.world
         node = world.coordinator.job.topology.nodes[command.node]
-        assert "recover" in world.settings.ladder and node.lost and command.agent not in world.fenced
+        asked = "recover" in world.settings.ladder or (command.former and world.settings.sub_healthy == "hotSwitch")
+        assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "an agent that has a node"
         heard, everybody = world.coordinator.job.topology.heard()
         assert 2 * heard > everybody, "a node is given away without a majority"
-        assert world.nodes[command.node].agent in world.fenced or world.manager, "the one that had it is not fenced"
+        if command.former:
+            assert world.nodes[command.node].agent == command.former
+            world.counts["moves"] += 1
+        else:
+            assert world.nodes[command.node].agent in world.fenced or world.manager, "the one that had it is not fenced"
         for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
-            assert incarnation == self.newest[rank] + 1, "an incarnation twice, or one left out"
+            heard = world.nodes[command.node].joined == world.manager  # else its earlier processes are not known, and not heard
+            assert incarnation == self.newest[rank] + 1 or not heard, "an incarnation twice, or one left out"
             self.newest[rank] = incarnation
         world.counts["taken over"] += 1
 
@@ -194,11 +205,22 @@ class Laws:
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
         if final := [max(p.final) for p in known if p.final]:
             oldest = [max(p.provisional) for p in known if not p.final]  # of lost nodes only what was recorded at a commit is known
-            assert min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest)
+            known_nowhere = not self._is_somewhere(min(final))  # of ranks that were held only the record is written, and not the stripes
+            assert min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
         for number in plan.keep:
             rank = ranks[number]
             if rank.alive and rank.incarnation == self.newest[number]:
                 assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
+
+    def _is_somewhere(self, step: int) -> bool:
+        """Whether the state at the start of `step` is in a living rank's memory, or in a node's stripes."""
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        assert incident is not None
+        ends = {n: r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()}
+        if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
+            return True
+        return any(all((p := ends[r]) and step in p.stripes for r in node.ranks) for node in k.job.topology.nodes.values())
 
     def _check_answer(self, command: c.Answer) -> None:
         """Each request has one, and a hold that is answered well is one."""

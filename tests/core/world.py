@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
@@ -47,6 +48,7 @@ class Rank:
     rebuilding: int = 0
     left: e.Position | None = None
     immortal: bool = False
+    recorded: int = -1  # this step's record is final already: the rank was held before it
     begun: bool = False  # its loop
     since: float = 0.0  # when the step was entered
     beat: float = 0.0  # when it last made progress
@@ -64,7 +66,8 @@ class Rank:
         begun = frozenset(s for s in (self.step - 1, self.step) if s >= 0)
         if self.stage == COMMITTED:  # between two steps: `step` is the next one
             before = frozenset(s for s in (self.step - 2, self.step - 1) if s >= 0)
-            return e.Position(self.step, self.step if self.clean else None, before, frozenset({self.step}), before)
+            final = before | {self.step} if self.recorded == self.step else before
+            return e.Position(self.step, self.step if self.clean else None, final, frozenset({self.step}), before)
         clean = self.step if self.stage == COMPUTING and self.clean else None
         return e.Position(self.step, clean, begun, frozenset(), begun)
 
@@ -82,12 +85,23 @@ class Node:
     protected: bool = False
     pause: int = 0
     hold: int | None = None  # ranks stop before this step
+    passing: bool = False  # as long as the present manager is there
     gone: bool = False  # nobody is there
     cut: bool = False  # nothing is heard of it, and it hears nothing
     agent: str = ""
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
     joined: int = -1  # the manager that has heard of it
+
+
+@dataclass
+class Former:
+    """What a node was before it has moved, as long as it may be put back."""
+
+    heir: str
+    node: dict[str, Any]
+    ranks: list[dict[str, Any]]
+    lost: bool = False
 
 
 @dataclass
@@ -104,12 +118,16 @@ class World:
         ladders = [both, both, three, three, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")]
         ladders += [("recover", "exit"), ("recover-in-place", "recover", "dump", "exit"), ("dump", "exit")]
         ladder = chance.choice(ladders)
-        self.settings = e.Settings(nodes, per_node, ladder, reschedule=60.0, take_over=10.0)
+        sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
+        times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
+        self.settings = e.Settings(nodes, per_node, ladder, sub_healthy, **times)
         self.coordinator = Coordinator(self.settings)
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
         self.nodes = [Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}") for n in range(nodes)]
-        self.standbys: set[str] = set()  # that wait, or take a node over
+        self.standbys: set[str] = set()  # that wait, get ready for a node, or take one over
+        self.prepared: dict[str, c.Prepare] = {}  # what standbys have been told to be ready for
+        self.formers: dict[int, Former] = {}  # by node
         self.fenced: set[str] = set()
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -139,7 +157,9 @@ class World:
             self.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
             self.after(self.chance.uniform(0.5, 20.0), self.hold)
-        for number in range(self.chance.choice([0, 1, 2, 3]) if "recover" in self.settings.ladder else 0):
+        for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
+            self.after(self.chance.choice([4.0, self.chance.uniform(2.0, 15.0)]), self.sub_healthy)
+        for number in range(self.chance.choice([0, 1, 2, 3])):
             self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]), lambda n=number: self.standby(f"standby-{n}"))
         for _ in range(60_000):
             if self.over and not self.queue:
@@ -214,6 +234,10 @@ class World:
             self.fence(command.agent)
         elif isinstance(command, c.TakeOver):
             self.take_over(command)
+        elif isinstance(command, c.Prepare):
+            self.prepare(command)
+        elif isinstance(command, c.StandDown):
+            self.stand_down(command.agent, command.node)
         elif not isinstance(command, c.Note | c.Answer | c.KeepRecords):
             late = isinstance(command, c.Hold | c.Continue | c.AskSteps | c.RollCall)
             for node in self.nodes:
@@ -242,7 +266,11 @@ class World:
         self.request(e.ContinueRequested(request))
         self.after(1.0, lambda: None if self.over or request in self.laws.done else self.go_on())
 
-    def request(self, event: e.HoldRequested | e.ContinueRequested) -> None:
+    def sub_healthy(self) -> None:
+        self.asked += 1
+        self.request(e.NodeSubHealthy(f"move-{self.asked}", self.chance.randrange(len(self.nodes)), "it is hot"))
+
+    def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
         self.laws.asked(event.request)
         self.deliver(event)
 
@@ -287,9 +315,10 @@ class World:
 
     def standby(self, agent: str) -> None:
         """It waits, and says so again when it is asked by a new manager."""
+        again = agent in self.standbys
         self.standbys.add(agent)
         self.deliver(e.StandbyJoined(agent, self.settings.ranks_per_node))
-        if self.likely(0.1):
+        if self.likely(0.1) and not again:
             self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
 
     def lose_standby(self, agent: str) -> None:
@@ -302,6 +331,7 @@ class World:
         """Its ranks end, and nothing that it says is heard."""
         self.fenced.add(agent)
         self.standbys.discard(agent)
+        self.formers = {n: f for n, f in self.formers.items() if f.node["agent"] != agent}
         for node in self.nodes:
             if node.agent == agent:
                 self.vanish(node)
@@ -331,9 +361,8 @@ class World:
             self.counts["node cut"] += 1
             node.cut = True
             self.after(self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]), lambda: self.come_back(node, agent))
-        self.after(
-            noticed, lambda: self.deliver(e.AgentLost(node.number, "its connection has ended")) if manager == self.manager else None
-        )
+        lost = e.AgentLost(node.number, "its connection has ended")
+        self.after(noticed, lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -343,16 +372,77 @@ class World:
             self.announce(node)
 
     def take_over(self, order: c.TakeOver) -> None:
+        if order.former:
+            node = self.nodes[order.node]
+            former = Former(order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks])
+            self.formers[order.node] = former
+            if self.likely(0.25):
+                self.after(self.chance.uniform(0.0, 3.0), lambda: self.lose_former(order.node, former))
         if order.agent not in self.standbys or self.likely(0.05):
             return  # it is gone, or says nothing
-        manager = self.manager
+        manager, prepared = self.manager, self.prepared.pop(order.agent, None)
+        ready = prepared is not None and (prepared.node, prepared.incarnations) == (order.node, order.incarnations)
+        assert ready or not order.former, "a node moves to a standby that is not ready for it"
         self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
 
+    # -- nodes that move
+
+    def prepare(self, order: c.Prepare) -> None:
+        if order.agent not in self.standbys or self.likely(0.05):
+            return
+        assert order.agent not in self.prepared
+        self.prepared[order.agent], manager = order, self.manager
+        why = "rank 0 left with exit code 1" if self.likely(0.1) else ""
+
+        def done() -> None:
+            if self.prepared.get(order.agent) is not order or manager != self.manager or order.agent not in self.standbys:
+                return
+            if why:
+                del self.prepared[order.agent]
+            self.counts["not prepared" if why else "prepared"] += 1
+            told = e.PreparationFailed(order.node, order.agent, why) if why else e.NodePrepared(order.node, order.agent)
+            self.deliver(told)
+
+        self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(0.1, 5.0)]), done)
+
+    def stand_down(self, agent: str, number: int) -> None:
+        """The standby waits again; whoever has had the node has it again."""
+        self.prepared.pop(agent, None)
+        former = self.formers.get(number)
+        if former is not None and former.heir == agent:
+            node = self.nodes[number]
+            there = node.agent == agent and not node.gone and not node.cut
+            self.put_back(number)
+            if there:
+                self.after(0.01, lambda: self.standby(agent) if agent not in self.fenced else None)
+            self.counts["put back"] += 1
+
+    def put_back(self, number: int) -> None:
+        former, node = self.formers.pop(number), self.nodes[number]
+        node.__dict__.update({**former.node, "sent": self.now, "received": self.now, "joined": self.manager})
+        for rank, before in zip(node.ranks, former.ranks, strict=True):
+            rank.__dict__.update(before)
+            self.laws.newest[rank.number] = rank.incarnation
+        if former.lost:
+            self.vanish(node)
+
+    def lose_former(self, number: int, former: Former) -> None:
+        if self.formers.get(number) is former and not self.over:
+            self.counts["former lost"] += 1
+            former.lost = True
+            self.deliver(e.FormerLost(number, former.node["agent"], "its connection has ended"))
+
     def taken(self, order: c.TakeOver, manager: int) -> None:
-        if order.agent not in self.standbys or manager != self.manager:
+        former = self.formers.get(order.node)
+        moves = former is not None and former.heir == order.agent
+        if order.agent not in self.standbys or manager != self.manager or (order.former and not moves):
             return
         self.standbys.discard(order.agent)
         old = self.nodes[order.node]
+        if order.former:
+            for rank in old.ranks:
+                at = rank.position()
+                rank.record = e.Position(at.step, None, at.final, at.provisional) if rank.alive else None
         fresh = Node(old.number, old.ranks, order.epoch, order.generation, True, order.pause, agent=order.agent, joined=self.manager)
         left = tuple(r.record if order.records[1] else None for r in old.ranks)
         old.__dict__.update({**fresh.__dict__, "sent": self.now, "received": self.now})
@@ -412,7 +502,7 @@ class World:
             rank.mode, rank.stage = FINISHED, COMPUTING  # the end of the pass is recorded like the start of a step
             self.say(node, e.RankFinished(rank.number, rank.incarnation, rank.step))
         elif node.hold is not None and rank.step >= node.hold:
-            rank.mode = STANDING
+            rank.mode, rank.recorded = STANDING, rank.step
             self.say(node, e.RankHeld(rank.number, rank.incarnation, rank.step))
         else:
             self.laws.begins(rank)
@@ -539,6 +629,7 @@ class World:
             begun = [r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED) for r in node.ranks]
             self.say(node, e.StepsBegun(node.number, max(begun)))
         elif isinstance(command, c.Hold | c.Continue):
+            node.passing = isinstance(command, c.Hold) and command.passing
             self.stand(node, command.step if isinstance(command, c.Hold) else None)
         elif isinstance(command, c.RestartAll) and dict(command.epochs)[node.number] == node.epoch:
             if node.epoch == 3:  # --max_restarts
@@ -722,6 +813,15 @@ class World:
 
     def new_manager(self) -> None:
         self.manager += 1
+        self.prepared.clear()
+        for number, former in list(self.formers.items()):
+            if self.nodes[number].agent == former.heir and not self.nodes[number].gone:
+                self.standbys.add(former.heir)  # it stands down
+            self.put_back(number)
+        for node in self.nodes:
+            if node.passing and not node.gone:
+                node.passing = False
+                self.stand(node, None)
         self.coordinator = Coordinator(self.settings)
         self.laws.new_manager()
         for node in self.nodes:
