@@ -122,7 +122,7 @@ class Switch:
                 return self._again(plan, "the standby is lost, or was needed for a lost node", now)
         if not node.living:
             return self._break_off(plan, "the node is lost")
-        if any(r.finished is not None or r.ended for r in self._job.ranks.values()):
+        if any(r.ended for r in self._job.ranks.values()):
             return self._break_off(plan, "the job is at its end")
         if plan.stage is Stage.WAITING:
             return self._prepare(plan, now)

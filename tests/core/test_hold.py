@@ -30,7 +30,7 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("finished"), st.sampled_from(RANKS), STEPS),
     st.tuples(st.just("request"), st.just(0), st.just(0)),
     st.tuples(st.just("again"), st.just(0), st.just(0)),
-    st.tuples(st.sampled_from(["continue", "drop"]), st.just(0), st.just(0)),
+    st.tuples(st.sampled_from(["continue", "drop", "move", "moved"]), st.just(0), st.just(0)),
 )
 
 
@@ -41,6 +41,7 @@ def test_any_story(story):
     requests = answered = 0
     open_requests: set[str] = set()
     boundary: int | None = None  # by what was said
+    operators = move = passing = False
     begun: dict[int, int] = {}
     stopped: dict[int, int] = {}  # rank -> the step before which it has said last that it stands
     for what, who, step in story:
@@ -57,6 +58,10 @@ def test_any_story(story):
             hold.passed(e.RankPassed(who, 0, step))
         elif what == "finished":
             job.ranks[who].finished = step
+        elif what == "move":
+            hold.begin_move()
+        elif what == "moved":
+            hold.end_move()
         elif what == "again":
             hold.again()
             stopped.clear()
@@ -75,11 +80,18 @@ def test_any_story(story):
             begun[who] = step
             assert bool(moves) == (len(begun) == NODES)
             assert not moves or moves == [max(begun.values())], "a node's ranks are asked to stop before a step that they have begun"
-        for move in moves:
-            assert boundary is None or move > boundary, "the boundary goes back, and those behind it stand still for ever"
-            boundary = move
-        if what in ("continue", "drop"):
+        for to in moves:
+            joins = what == "request" and move  # the same boundary once more: it is not for a moment any more
+            assert boundary is None or to > boundary or (joins and to == boundary), "the boundary goes back: those behind it stand for ever"
+            boundary = to
+        operators = what == "request" or (operators and what not in ("continue", "drop"))
+        move = what == "move" or (move and what not in ("moved", "drop"))
+        if what in ("continue", "moved", "drop") and not operators and not move:
+            assert what == "drop" or boundary is None or any(isinstance(x, c.Continue) for x in job.out), "nobody tells the ranks"
             boundary = None
+        for order in (x for x in job.out if isinstance(x, c.Hold)):
+            passing = order.passing
+        assert boundary is None or not (operators and passing), "what operators hold ends with the manager"
         assert hold.step == boundary
         if boundary is not None and what == "passed":
             assert boundary > step

@@ -89,3 +89,24 @@ def test_moves_that_fail_leave_the_job_where_it_is(hosts, tmp_path, reference):
         result = job.end(1)
     training.assert_equal(result, reference, 4)
 
+
+
+def test_a_node_moves_while_passes_end_and_batches_are_drawn(hosts, tmp_path):
+    """What the standby has prepared is some passes behind the job when it is needed; loaders and random numbers go on where they were."""
+    arguments = ("loader.py", "random", "60", "0.05")
+    reference = training.undisturbed(tmp_path / "undisturbed", 4, *arguments)
+    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_TEST_FAULTS": "2:1:protected:nap"}
+    with Cluster(hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment) as job:
+        job.standby(2)
+        job.ready(1)
+        asked = subhealth(job, 1, 0)
+        job.until("rank 3 was ready", lambda: "1 of 2 ranks of the node to come are ready" in job.log("agent*.log"))
+        job.trains(13)  # a pass has 6 steps
+        (tmp_path / "job" / "enough-1").touch()
+        status, text = answer(asked)
+        assert status == 0, (text, job.log("worker*.log")[-5000:])
+        assert job.repaired()["strategy"] == "hot-switch"
+        job.trains()
+        assert job.host_of(2) == 2
+        result = job.end(1)
+    training.assert_equal(result, reference, 4)

@@ -1,11 +1,12 @@
 """Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what would have been without.
 
-loader.py OUT distributed|random EPOCHS
+loader.py OUT distributed|random EPOCHS [NAP]     seconds that each step of a protected run takes longer, until OUT/hurry is there
 """
 
 import os
 import random
 import sys
+import time
 from pathlib import Path
 
 import numpy
@@ -24,6 +25,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 out, kind, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+nap = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
 fault = faults.Injector(out, rank)
 
 
@@ -66,6 +68,8 @@ with record.Record(out, rank) as log:
                 fault.at("tail", step)
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
+                if nap and job.protected and not (out / "hurry").exists():
+                    time.sleep(nap)
             if attempt.committed:
                 log.step(step, loss, mean, x.sum())
             fault.at("between", step)
