@@ -49,6 +49,7 @@ class Settings:
     enabled: bool  # TASKD_PROCESS_ENABLE
     ladder: tuple[str, ...]
     sub_healthy: str
+    retry_times: int
     hang_limit: float | None
     link_limit: float | None
     logging: Logging
@@ -64,6 +65,7 @@ def read(environ: Mapping[str, str] = os.environ) -> Settings:
         enabled=enabled(environ),
         ladder=ladder_from(environ),
         sub_healthy=sub_healthy_strategy(environ),
+        retry_times=retry_times(environ),
         hang_limit=hang_limit(environ),
         link_limit=link_limit(environ),
         logging=log_settings(environ),
@@ -140,6 +142,15 @@ def sub_healthy_strategy(environ: Mapping[str, str]) -> str:
     if text is not None and text not in ladder.SUB_HEALTHY:
         raise BadSetting("TASKD_SUBHEALTHY_STRATEGY", text, f"one of {', '.join(ladder.SUB_HEALTHY)}", "correct it or unset it")
     return text or ladder.SUB_HEALTHY[0]
+
+
+def retry_times(environ: Mapping[str, str]) -> int:
+    """TASKD_FAULT_RETRY_TIMES: how often all ranks are restarted in their containers when no strategy is left, documented as the label
+    fault-retry-times; 0, the default: never, the scheduler sees the job fail."""
+    text = _get(environ, "TASKD_FAULT_RETRY_TIMES")
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise BadSetting("TASKD_FAULT_RETRY_TIMES", text, "a number from 0 to 999999", "unset it for 0")
+    return int(text or 0)
 
 
 def dump_path(environ: Mapping[str, str]) -> str:

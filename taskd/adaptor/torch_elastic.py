@@ -54,6 +54,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         )
         self._epoch = -1
         self._order: Order | None = None  # a standby: the node that it has taken over, or gets ready for
+        self._taking = False  # and it has not begun to
+        self._restart: commands.RestartAll | None = None  # the last one that torch's own rendezvous has no part in
 
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
@@ -96,7 +98,11 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Called with the ranks' environments as torch made them, just before they are started."""
         super()._setup_local_watchdog(envs)
-        self._use_fresh_store(envs)
+        if self._restart is not None:
+            for environment in envs.values():  # the number under which the ranks meet at the store; launchers may have counted otherwise
+                environment["TORCHELASTIC_RESTART_COUNT"] = str(self._restart.attempt)
+        else:
+            self._use_fresh_store(envs)
         self._epoch += 1
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
@@ -122,22 +128,27 @@ class TaskdElasticAgent(LocalElasticAgent):
             environment.update(MASTER_ADDR=host, MASTER_PORT=port)
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        order = self._order
-        if order is None:
+        order, restart = self._order, self._restart
+        if not self._taking and restart is None:
             super()._rendezvous(worker_group)
             return
-        # nobody to meet: the job is under way
-        spec = worker_group.spec
-        worker_group.workers = [
-            Worker(local, global_rank=rank, role_rank=rank, world_size=order.world_size, role_world_size=order.world_size)
-            for local, rank in enumerate(order.ranks)
+        # nobody to meet: who has which ranks is known
+        spec, group = worker_group.spec, worker_group
+        node, nodes = group.group_rank or 0, group.group_world_size or 1
+        ranks, world_size = tuple(w.global_rank for w in group.workers), group.workers[0].world_size
+        if self._taking and order is not None:
+            node, nodes, ranks, world_size = order.node, order.nodes, order.ranks, order.world_size
+        place: Any = group  # torch's annotations know these as None only
+        place.workers = [
+            Worker(local, global_rank=rank, role_rank=rank, world_size=world_size, role_world_size=world_size)
+            for local, rank in enumerate(ranks)
         ]
-        group: Any = worker_group  # torch's annotations know these as None only
-        group.store, group.group_rank, group.group_world_size = self._supervisor.store, order.node, order.nodes
-        group.master_addr, group.master_port = spec.master_addr or "127.0.0.1", spec.master_port or 0
+        place.store, place.group_rank, place.group_world_size = self._supervisor.store, node, nodes
+        place.master_addr, place.master_port = restart.store if restart else (spec.master_addr or "127.0.0.1", spec.master_port or 0)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        if self._order is not None:
+        if self._taking and self._order is not None:
+            self._taking = False
             return self._take_over(worker_group, self._order)
         ids = super()._start_workers(worker_group)
         if self._prepared and isinstance(self._pcontext, SubprocessContext):
@@ -164,7 +175,8 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         """torch waits at a store on node 0, which may be gone, for nodes that may have been replaced; the manager knows them all."""
-        if (self._worker_group.group_world_size or 1) > 1 and self._supervisor.protecting:
+        known = self._restart is not None or self._order is not None
+        if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.protecting):
             self._supervisor.farewell(self._exit_barrier_timeout)
         else:
             super()._exit_barrier()
@@ -176,6 +188,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         if verdict.what == "hold":
             return RunResult(state=WorkerState.HEALTHY)
         if verdict.what == "restart":
+            if verdict.restart is not None and verdict.restart.attempt:
+                self._restart = verdict.restart
             return RunResult(state=WorkerState.UNHEALTHY)
         if verdict.what == "give up":
             return self._give_up(verdict)
@@ -183,7 +197,11 @@ class TaskdElasticAgent(LocalElasticAgent):
             pids = self._pcontext.pids()  # replacements have other pids than torch remembers
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
-        return super()._monitor_workers(worker_group)
+        result = super()._monitor_workers(worker_group)
+        if result.is_failed() and self._restart is not None:
+            # torch would have this node's ranks meet the others as it did at the start, and those who were there may be gone
+            return self._give_up(Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted"))
+        return result
 
     def _stand_down(self) -> RunResult:
         """What this standby has prepared is not needed: torch comes to its end, and `run` waits for the next order."""
@@ -246,7 +264,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             order = self._order = self._supervisor.stand_by(spec.local_world_size, self._make_store)
             if order is None:
                 return RunResult(state=WorkerState.SUCCEEDED)
-            self._epoch = order.epoch - 1
+            self._epoch, self._taking = order.epoch - 1, True
             result = super().run(role)
             if standby.holds(order):
                 return result

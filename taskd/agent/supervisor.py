@@ -53,6 +53,7 @@ class Verdict:
 
     what: str
     reason: str = ""
+    restart: commands.RestartAll | None = None
 
 
 class Supervisor:
@@ -568,7 +569,7 @@ class Supervisor:
                     self._end(epoch, rank, order.incarnation)
         elif isinstance(order, commands.RestartAll):
             if dict(order.epochs).get(self.node) == epoch.number:
-                self._decide(Verdict("restart", order.reason))
+                self._decide(Verdict("restart", order.reason, order))
         elif isinstance(order, commands.GiveUp):
             self._decide(Verdict("give up", order.reason))
 

@@ -207,11 +207,14 @@ class Answer:
 class RestartAll:
     """All ranks are stopped and started anew by their launchers, which count it against --max_restarts.
 
-    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already.
+    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already. `store`: where the scripts' process
+    groups meet, as attempt number `attempt`; ("", 0) where the launchers' own rendezvous still has the same nodes.
     """
 
     epochs: tuple[tuple[int, int], ...]
     reason: str
+    store: tuple[str, int] = ("", 0)
+    attempt: int = 0
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ class Coordinator:
         elif rank is None or (getattr(event, "incarnation", 0) == job.ranks[rank].incarnation and not job.topology.is_lost(rank)):
             pause, incident = job.pause, self.recovery.incident
             self._handlers[type(event)](event, now)
+            if job.restart:
+                self._restart_all(job.restart)
             if not job.over:
                 self.switch.look(now)
             if job.over:
@@ -174,6 +176,7 @@ class Coordinator:
         if not all(r.joined for r in job.ranks.values()):
             return
         job.protected, self.gathering = True, None
+        job.topology.moved = len({n.epoch for n in job.topology.nodes.values()}) > 1
         self.hold.complete()
         self.recovery.nodes.keep_records()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
@@ -251,6 +254,7 @@ class Coordinator:
             job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
             return
         job.topology.join(event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records)
+        job.topology.moved = True
         for rank, left in zip(node.ranks, event.left, strict=True):
             job.ranks[rank].left = left
         job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
@@ -430,4 +434,12 @@ class Coordinator:
         for rank in job.ranks.values():
             rank.joined = False
         job.note(f"all ranks are restarted: {reason}")
-        job.say(c.RestartAll(tuple(sorted((i, n.epoch) for i, n in job.topology.nodes.items())), reason))
+        epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
+        store, attempt = ("", 0), 0
+        # launchers that were not there at the start could not meet as at the start
+        if (job.restart or job.topology.moved) and (host := job.topology.store_host()) is not None:
+            store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
+        job.restart = ""
+        for node in job.topology.nodes.values():
+            node.told = False  # its next processes' records are kept by nobody yet
+        job.say(c.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

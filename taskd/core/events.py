@@ -434,6 +434,7 @@ class Settings:
     sub_healthy: str = "ignore"  # subHealthyStrategy, one of ladder.SUB_HEALTHY
     pause_again: float = 0.5  # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     pause: float = 2.0  # agents ask for more for ranks that are in user code and within their limit (RankBusy)
+    retries: int = 0  # fault-retry-times: how often all ranks are restarted where they are when the ladder has come to its end
     reschedule: float = 270.0  # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     prepare: float = 900.0  # until a standby's ranks have run the user's script up to its first attempt; documented: 15 minutes
     stand: float = 300.0  # until all ranks stand before the same step, so that a node may move: a step may be long

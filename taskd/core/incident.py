@@ -132,6 +132,7 @@ class Incident:
     deadline: float = 0.0
     # the ladder
     rungs: tuple[str, ...] = ()  # in place of those that are configured
+    leaving: bool = False  # the job shall end where it is
     strategy: str = ""
     failed: list[str] = field(default_factory=list)  # strategies
     tried: list[str] = field(default_factory=list)  # in words

@@ -269,7 +269,7 @@ class Recovery:
     def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
         """The job shall end, by `rungs`."""
         incident = self.join(text, now)
-        incident.rungs = rungs
+        incident.rungs, incident.leaving = rungs, True
         if incident.strategy not in rungs:  # else it is on its way
             self.next_round(now)
 
@@ -501,10 +501,16 @@ class Recovery:
         assert incident is not None
         tried = "; ".join(incident.tried) or "nothing"
         reason = (
-            f"The job ends: incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
+            f"incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
             f"{' and more' if len(incident.faults) > 6 else ''}. When: {now - incident.began:.1f} s ago, "
             f"pause {job.pause}, generation {job.generation}. What was tried: {tried}.{skipped}"
         )
+        settings = job.settings
+        if not incident.leaving and job.retried < settings.retries and not job.topology.lost:
+            job.retried += 1
+            job.restart = f"{reason} This is time {job.retried} of {settings.retries}."
+            return
+        reason = f"The job ends: {reason}"
         job.say(c.GiveUp(reason))
         job.end(False, reason)
 

@@ -31,6 +31,8 @@ class JobState:
         self.protected = False  # every rank is in its loop, under our communicators
         self.released = -1  # no step before this one will be repeated
         self.over = False
+        self.retried = 0  # times that all ranks were restarted at the end of the ladder
+        self.restart = ""  # why that shall be done now
         self.out: list[c.Command] = []
 
     def say(self, command: c.Command) -> None:

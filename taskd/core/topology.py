@@ -31,6 +31,7 @@ class Topology:
     nodes: dict[int, Node] = field(default_factory=dict)
     standbys: dict[str, int] = field(default_factory=dict)  # agent -> ranks that it can run; of those that have no node yet
     reserved: dict[str, int] = field(default_factory=dict)  # of these, those that have been told to be ready for a node
+    moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
 
     def join(

@@ -23,6 +23,7 @@ def make(
             config.ranks_per_node,
             config.ladder,
             sub_healthy=settings.sub_healthy_strategy(environ),
+            retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
         ),
         job=config.job,

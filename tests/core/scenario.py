@@ -175,7 +175,10 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
     c.Continue: lambda x: "continue",
     c.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
-    c.RestartAll: lambda x: f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}): {x.reason}",
+    c.RestartAll: lambda x: (
+        f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}"
+        f"{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}): {x.reason}"
+    ),
     c.GiveUp: lambda x: f"give up: {x.reason}",
     c.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",

@@ -25,6 +25,11 @@ def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
     return asked.returncode, out
 
 
+def committed(job: Cluster, rank: int) -> list[int]:
+    """Its steps, as often as they were committed."""
+    return [int(step) for kind, step, _, _ in job.result()._lines(rank) if kind == "step"]
+
+
 def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
     machines = hosts(4)
     with Cluster(machines, tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY, TASKD_SUBHEALTHY_STRATEGY="hotSwitch") as job:
@@ -41,7 +46,7 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         job.emptied(1)
         assert "node 1 has moved: its link flaps" in job.result().output
         # no step was done twice: all stood at a step boundary
-        assert all(len(set(job.result().steps(r))) == len(job.result().steps(r)) for r in range(4))
+        assert all(len(set(done)) == len(done) for done in (committed(job, r) for r in range(4)))
         # a rank of the node that has moved is replaced on it
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
@@ -109,4 +114,22 @@ def test_a_node_moves_while_passes_end_and_batches_are_drawn(hosts, tmp_path):
         job.trains()
         assert job.host_of(2) == 2
         result = job.end(1)
+    training.assert_equal(result, reference, 4)
+
+
+def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):
+    """fault-retry-times: torch's own rendezvous is on a launcher that is gone, and the job starts anew all the same."""
+    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_FAULT_RETRY_TIMES": "1"}
+    with Cluster(hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", **environment) as job:
+        job.standby(2)
+        job.ready(1)
+        answer(subhealth(job, 0, 0))  # its manager goes with it, which may be before it has answered
+        assert job.repaired()["strategy"] == "hot-switch"
+        job.emptied(0)
+        job.trains()
+        steps = job.committed()
+        os.kill(job.result().pids(3)[-1], signal.SIGKILL)
+        job.until("all ranks had begun anew", lambda: all(committed(job, r).count(0) == 2 for r in range(4)))
+        assert steps > 4
+        result = job.end(0)
     training.assert_equal(result, reference, 4)
