@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from taskd.protocol import messages
+from taskd.protocol import curve, messages
 from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.link")
@@ -30,21 +30,14 @@ class Link:
         self.term = 0  # of the manager that sent the last message that was received
         self.manager = ""  # which process that was
         context: zmq.Context[Any] = zmq.Context.instance()
-        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        self.socket.curve_serverkey = keys.server_public
-        self.socket.curve_publickey = keys.client_public
-        self.socket.curve_secretkey = keys.client_secret
+        self.socket: zmq.Socket[bytes] = curve.client(context, address[0], keys, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, beat)
         self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * beat)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, beat // 2)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)  # a machine that is cut off swallows the attempt; the next may reach another one
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
-        if ":" in address[0]:
-            self.socket.setsockopt(zmq.IPV6, 1)
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -55,8 +48,7 @@ class Link:
         self._told = not refusal
         self.connected = False
         self.connections = 0  # how many there have been
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        self.socket.connect(f"tcp://{host}:{address[1]}")
+        self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> bool:
         """False when the queue is full: the manager has been away for long."""
