@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from taskd.protocol import curve
+from taskd.protocol import curve, pings
 from taskd.protocol.keys import Keys
 from taskd.protocol.messages import MAX_BYTES
 from taskd.settings import BadSetting
@@ -22,14 +22,11 @@ class PortInUse(OSError):
 
 def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1) -> zmq.Socket[Any]:
     """A ROUTER on host:port for holders of the client key. Raises PortInUse and BadSetting."""
-    # ms; a connection that is cut is noticed within three of them: 1.2 s, and 3 s where the pings would cost a core
-    beat = 400 if nodes <= 1000 else 1000
     router = curve.server(context, host, keys, MAX_BYTES)
     options = {
         zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone is an error here, not silence
         zmq.BACKLOG: 8192,  # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
-        zmq.HEARTBEAT_IVL: beat,
-        zmq.HEARTBEAT_TIMEOUT: 2 * beat,
+        **pings.of_manager(nodes),
     }
     for option, value in options.items():
         router.setsockopt(option, value)

@@ -51,7 +51,7 @@ log = logging.getLogger("taskd.manager")
 class Limits:
     """In seconds."""
 
-    silence: float = 10.0  # an agent says something each second; ZeroMQ's own heartbeats cut a dead connection after 3-4
+    silence: float = 10.0  # an agent says something each 3 s; a connection that is cut is noticed long before, by protocol.pings
     probe: float = 0.25  # an agent whose connection has ended and whose machine does not answer; a healthy one does in a round trip
     look: float = 1.0  # how often silence is looked for
     first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
