@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.stragglers import Stragglers
 from taskd.core.topology import Topology
 
 
@@ -32,6 +33,7 @@ class JobState:
         self.released = -1  # no step before this one will be repeated
         self.over = False
         self.out: list[c.Command] = []
+        self._unfinished = Stragglers()
 
     def say(self, command: c.Command) -> None:
         self.out.append(command)
@@ -51,7 +53,7 @@ class JobState:
 
     def release_if_finished(self) -> None:
         """When every rank's loop is over: nobody will be taken back any more, all go on behind it."""
-        if not self.protected or any(r.finished is None for r in self.ranks.values()):
+        if not self.protected or self._unfinished.any(self.ranks, lambda r: self.ranks[r].finished is None):
             return
         self.released = max(r.finished for r in self.ranks.values() if r.finished is not None)
         for rank in self.ranks.values():
