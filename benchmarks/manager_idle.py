@@ -24,24 +24,20 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
-from taskd.agent.managers import BEAT
 from taskd.agent.supervisor import HEARTBEAT
 from taskd.core import events
-from taskd.protocol import keys, messages
+from taskd.protocol import curve, keys, messages, pings
 
 LIMIT = 1.0  # per cent of one core
 
 
 class Agent:
-    def __init__(self, context: zmq.Context[Any], port: int, pair: keys.Keys, node: int) -> None:
+    def __init__(self, context: zmq.Context[Any], port: int, pair: keys.Keys, node: int, nodes: int) -> None:
         self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
-        self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, BEAT)  # as taskd.protocol.link
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * BEAT)
-        self.socket.curve_serverkey = pair.server_public
-        self.socket.curve_publickey, self.socket.curve_secretkey = pair.client_public, pair.client_secret
-        self.socket.connect(f"tcp://127.0.0.1:{port}")
+        self.socket: zmq.Socket[Any] = curve.client(context, "127.0.0.1", pair, messages.MAX_BYTES)
+        for option, value in pings.options(nodes).items():  # as taskd.protocol.link
+            self.socket.setsockopt(option, value)
+        self.socket.connect(curve.endpoint("127.0.0.1", port))
         self.send(events.AgentJoined(node, tuple(range(8 * node, 8 * node + 8)), ("127.0.0.1", 1)))
 
     def send(self, message: Any) -> None:
@@ -76,7 +72,7 @@ def measure(count: int, seconds: float) -> dict[str, float]:
     context: zmq.Context[Any] = zmq.Context()
     try:
         watched = psutil.Process(process.pid)
-        agents = [Agent(context, port, keys.derive(secret.encode()), node) for node in range(count)]
+        agents = [Agent(context, port, keys.derive(secret.encode()), node, count) for node in range(count)]
         log = Path(folder, "manager.log")
         while not log.exists() or log.read_text().count(" joined with ranks") < count:
             time.sleep(0.05)

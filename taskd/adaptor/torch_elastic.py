@@ -66,12 +66,16 @@ class TaskdElasticAgent(LocalElasticAgent):
             return settings.bind_address(os.environ), port
         return str(self._worker_group.spec.master_addr or group.master_addr), port
 
+    @property
+    def _nodes(self) -> int:
+        """Of the job; known to static rendezvous, which the documented launchers use."""
+        return int(getattr(self._worker_group.spec.rdzv_handler, "world_size", 1))
+
     def _comes_late(self) -> bool:
         """Whether this launcher was started for a job that is under way, as a scheduler does with a pod that it has replaced: nobody
         would meet it. Asked of the manager where there is one; at the start of a job that is not always so."""
         spec = self._worker_group.spec
-        nodes = getattr(spec.rdzv_handler, "world_size", 1)  # of static rendezvous, which the documented launchers use
-        if nodes == 1 or "recover" not in settings.ladder_from(os.environ):
+        if self._nodes == 1 or "recover" not in settings.ladder_from(os.environ):
             return False
         address = settings.manager_address({**os.environ, "MASTER_ADDR": str(spec.master_addr or "")})
         under_way = asking.under_way(address, keys.for_job(self._job, os.environ), self._job)
@@ -153,7 +157,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         ids = super()._start_workers(worker_group)
         if self._prepared and isinstance(self._pcontext, SubprocessContext):
             ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
-            self._supervisor.begin(self._pcontext, ranks, self._make_store, (worker_group.group_world_size or 1) > 1)
+            self._supervisor.begin(self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1)
         return ids
 
     def _take_over(self, worker_group: WorkerGroup, order: Order) -> dict[int, Any]:
@@ -261,7 +265,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         spec, standby = self._worker_group.spec, self._supervisor.standby
         while True:
             log.info("standby: waiting for a node to take over")
-            order = self._order = self._supervisor.stand_by(spec.local_world_size, self._make_store)
+            order = self._order = self._supervisor.stand_by(spec.local_world_size, self._nodes, self._make_store)
             if order is None:
                 return RunResult(state=WorkerState.SUCCEEDED)
             self._epoch, self._taking = order.epoch - 1, True

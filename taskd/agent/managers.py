@@ -31,7 +31,6 @@ FIRST = 0.7  # seconds that the manager's own machine, or a hiccup of the networ
 NEXT = 0.9  # seconds that each of the successors has before the next one starts one: it takes ~0.5 s
 PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
 AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
-BEAT = 400  # ms; see Link
 PLACES = 16  # where a manager is looked for
 TRIES = 3  # managers that one agent starts before it leaves that to others
 
@@ -39,13 +38,15 @@ TRIES = 3  # managers that one agent starts before it leaves that to others
 class Managers:
     """Used by one thread. `announce` is called when a manager wants to know who we are."""
 
-    def __init__(self, address: tuple[str, int], keys: Keys, job: str, node: int, here: str, announce: Callable[[], None]) -> None:
-        """`here`: this machine's address for other nodes, "" where there are none."""
-        self._keys, self._job, self._here, self._announce = keys, job, here, announce
+    def __init__(
+        self, address: tuple[str, int], keys: Keys, job: str, node: int, nodes: int, here: str, announce: Callable[[], None]
+    ) -> None:
+        """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are none."""
+        self._keys, self._job, self._nodes, self._here, self._announce = keys, job, nodes, here, announce
         # wherever one may be; a manager that was cut off has named those that it still heard, and the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
-        self.link = Link(address, keys, job, node, beat=BEAT if here else 1000)  # the one that is spoken to
+        self.link = Link(address, keys, job, node, nodes=nodes)  # the one that is spoken to
         self._others: list[Link] = []  # while we look
         self._members: dict[str, int] = {}  # of the newest roster, and their nodes
         self._successors: tuple[tuple[str, int], ...] = ()
@@ -193,7 +194,7 @@ class Managers:
         log.info("looking for a manager at %s", ", ".join(f"{host}:{port}" for host, port in self._places))
         for address in self._places:
             if address not in known:
-                other = Link(address, self._keys, self._job, self.link.node, self.link.incarnation, BEAT, refusal=False)
+                other = Link(address, self._keys, self._job, self.link.node, self.link.incarnation, refusal=False, nodes=self._nodes)
                 self._others.append(other)
                 self.stand(other)  # waits in the queue until somebody is there
 

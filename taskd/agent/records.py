@@ -22,8 +22,8 @@ from typing import Any
 import zmq
 
 from taskd.agent.ranks import Epoch
-from taskd.protocol import messages
-from taskd.protocol.gate import DOMAIN, Gate
+from taskd.protocol import curve, messages
+from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.vault import NOTE, NOTES, Entries, forget
 
@@ -36,20 +36,8 @@ KEPT = 3  # records of a rank, as the rank itself keeps
 
 def listener(host: str, keys: Keys, context: zmq.Context[Any]) -> tuple[zmq.Socket[bytes], int]:
     """A ROUTER on any port of `host` for holders of the client key, and the port."""
-    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    options: dict[int, int | bytes] = {
-        zmq.LINGER: 0,
-        zmq.MAXMSGSIZE: MAX_BYTES,
-        zmq.HANDSHAKE_IVL: 5000,
-        zmq.IPV6: int(":" in host),
-        zmq.CURVE_SERVER: 1,
-        zmq.CURVE_SECRETKEY: keys.server_secret,
-        zmq.ZAP_DOMAIN: DOMAIN,
-    }
-    for option, value in options.items():
-        router.setsockopt(option, value)
-    port = router.bind_to_random_port(f"tcp://{_bracketed(host)}")
-    return router, port
+    router = curve.server(context, host, keys, MAX_BYTES)
+    return router, router.bind_to_random_port(curve.endpoint(host))
 
 
 class Records:
@@ -303,14 +291,8 @@ class Records:
                 return
 
     def _dealer(self, address: tuple[str, int]) -> zmq.Socket[bytes]:
-        line: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        line.curve_serverkey = self._keys.server_public
-        line.curve_publickey = self._keys.client_public
-        line.curve_secretkey = self._keys.client_secret
-        line.setsockopt(zmq.LINGER, 0)
-        line.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
-        line.setsockopt(zmq.IPV6, int(":" in address[0]))
-        line.connect(f"tcp://{_bracketed(address[0])}:{address[1]}")
+        line = curve.client(self._context, address[0], self._keys, MAX_BYTES)
+        line.connect(curve.endpoint(*address))
         return line
 
 
@@ -333,7 +315,3 @@ def _received(socket: zmq.Socket[bytes]) -> list[Any]:
             return out
         with contextlib.suppress(messages.BadMessage):
             out.append(messages.decode(data, MAX_BYTES))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

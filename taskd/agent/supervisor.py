@@ -97,6 +97,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._loop, name="taskd-agent", daemon=True)
         self.context: Any = None  # torch's SubprocessContext
         self.node = 0
+        self._nodes = 1
 
     # -- the launcher's side -----------------------------------------------------------------------------------------------------
 
@@ -127,31 +128,32 @@ class Supervisor:
             return {}
         return {"LD_PRELOAD": present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)}
 
-    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
-        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `several`: there are
-        other nodes, which can keep records."""
+    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], nodes: int) -> None:
+        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `nodes` of the job:
+        others can keep records."""
         epoch = self.next
         self.context = context
         for local, handler in context.subprocess_handlers.items():
             epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self.pipes[local])
-        self._listen(store, several)
+        self._listen(store, nodes)
         self._replacements.warm_up({**os.environ, **context.envs[0]})
         self._connect(self.node)
         with self._lock:
             self.epoch, self._verdict = epoch, None
         self.call(lambda: self._begun(epoch))
 
-    def _listen(self, store: Callable[[], tuple[Any, tuple[str, int]]], several: bool) -> None:
+    def _listen(self, store: Callable[[], tuple[Any, tuple[str, int]]], nodes: int) -> None:
         """What other nodes reach here: the store, and the place for their records."""
         if self.store is None:
             self.store, self._store_address = store()
-            if several:
+            self._nodes = nodes
+            if nodes > 1:
                 self.records = Records(self._store_address[0], self._keys, self._job)
 
     def _connect(self, node: int) -> None:
         if self._managers is None:
             here = self.records.address[0] if self.records is not None else ""
-            self._managers = Managers(self._address(), self._keys, self._job, node, here, self.announce)
+            self._managers = Managers(self._address(), self._keys, self._job, node, self._nodes, here, self.announce)
         if not self._running:
             self._running = True
             self._thread.start()
@@ -181,10 +183,10 @@ class Supervisor:
         """Where other nodes reach the store and the place for their records."""
         return self._store_address, self.records.address if self.records is not None else ("", 0)
 
-    def stand_by(self, ranks: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
+    def stand_by(self, ranks: int, nodes: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
         this agent can run."""
-        self._listen(store, several=True)
+        self._listen(store, max(nodes, 2))
         self._replacements.warm_up({**os.environ, **self._preloading()})
         self._connect(messages.STANDBY)
         return self.standby.wait(ranks)

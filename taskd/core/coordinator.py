@@ -17,6 +17,7 @@ from taskd.core.hold import Hold
 from taskd.core.incident import Move, Phase
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState, RankState
+from taskd.core.stragglers import Stragglers
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
 
@@ -36,6 +37,7 @@ class Coordinator:
         self.forming: float | None = None  # deadline for the last rank's protect()
         self.building = False  # generation 1 is being made
         self.gathering: float | None = None  # deadline for the last agent of a job that an earlier manager has led
+        self._to_join = Stragglers()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
         self._keeps: dict[int, int] = {}  # node -> the one that keeps its records, as agents have told a new manager
         self._new: set[int] = set()  # replacements that an earlier manager has ordered, and that have no state yet
@@ -145,7 +147,7 @@ class Coordinator:
         if event.keeper >= 0:
             node.keeper, node.told = event.keeper, True
         self._keeps |= dict.fromkeys(event.keeps, event.node)
-        if job.topology.complete and not job.protected and event.generation:
+        if event.generation and not job.protected and job.topology.complete:
             self._take_over(now)
 
     def _start_anew(self, event: e.AgentJoined, now: float) -> None:
@@ -173,7 +175,7 @@ class Coordinator:
     def _take_over(self, now: float) -> None:
         """All agents have told a new manager about a job that is under way."""
         job = self.job
-        if not all(r.joined for r in job.ranks.values()):
+        if self._to_join.any(job.ranks, lambda r: not job.ranks[r].joined):
             return
         job.protected, self.gathering = True, None
         job.topology.moved = len({n.epoch for n in job.topology.nodes.values()}) > 1
@@ -270,7 +272,7 @@ class Coordinator:
         job.ranks[event.rank].joined = True
         if job.protected or self.building:
             return
-        if all(r.joined for r in job.ranks.values()) and job.topology.complete:
+        if job.topology.complete and not self._to_join.any(job.ranks, lambda r: not job.ranks[r].joined):
             self.building, self.forming = True, now + job.settings.rebuild
             self._rebuilt = set()
             job.generation += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.state import JobState
+from taskd.core.stragglers import Stragglers
 
 
 class Hold:
@@ -24,6 +25,7 @@ class Hold:
         self._requests: list[str] = []
         self._owed = False  # ranks of nodes that had not joined yet have not been told to go on
         self._begun: dict[int, int] = {}  # node -> its answer
+        self._to_tell, self._to_stop = Stragglers(), Stragglers()  # nodes, ranks
 
     def request(self, request: str) -> None:
         if not self._job.protected:
@@ -62,8 +64,8 @@ class Hold:
         if not self.wanted or self.step is not None:
             return
         self._begun[event.node] = event.step
-        nodes = {i for i, n in self._job.topology.nodes.items() if not n.lost and n.ended is None}
-        if nodes <= set(self._begun):
+        nodes = self._job.topology.nodes
+        if not self._to_tell.any(nodes, lambda i: i not in self._begun and nodes[i].living):
             self._set(max(self._begun.values()))
 
     def passed(self, event: e.RankPassed) -> None:
@@ -95,7 +97,11 @@ class Hold:
     @property
     def standing(self) -> bool:
         """Everybody has stopped. Ranks that have finished or ended stand still anyway."""
-        return self.step is not None and all(r in self.held or s.finished is not None or s.ended for r, s in self._job.ranks.items())
+        return self.step is not None and not self._to_stop.any(self._job.ranks, self._goes_on)
+
+    def _goes_on(self, number: int) -> bool:
+        rank = self._job.ranks[number]
+        return number not in self.held and rank.finished is None and not rank.ended
 
     def look(self) -> None:
         """Answer if everybody has stopped."""

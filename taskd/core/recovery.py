@@ -17,6 +17,7 @@ from taskd.core.hold import Hold
 from taskd.core.incident import Incident, Move, Moving, Phase, after
 from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
+from taskd.core.stragglers import Stragglers
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -30,6 +31,7 @@ class Recovery:
         self.incident: Incident | None = None
         self.incidents = 0
         self.resumed: int | None = None  # step of the last repair's plan
+        self._stragglers = Stragglers()  # of PAUSE
 
     @property
     def phase(self) -> Phase | None:
@@ -45,7 +47,7 @@ class Recovery:
         incident = self.incident
         if incident is None:
             return None
-        if incident.phase is Phase.PAUSE and not incident.asked_again and not set(incident.killed) >= set(self.silent()):
+        if incident.phase is Phase.PAUSE and not incident.asked_again and self._pausing():
             return min(incident.deadline, incident.timeline.entered[-1][1] + self._job.settings.pause_again)
         return incident.deadline
 
@@ -142,7 +144,7 @@ class Recovery:
         incident = self.incident
         if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
             return
-        if event.rank in self.silent() and event.rank not in incident.killed:
+        if self._to_pause(event.rank):
             incident.deadline = max(incident.deadline, now + event.allowance)
 
     def ready(self, rank: int, now: float) -> None:
@@ -302,7 +304,7 @@ class Recovery:
         job, incident = self._job, self.incident
         while incident is not None and incident.phase not in (Phase.CLOSED, Phase.ENDED, Phase.FAILED):
             before = incident.phase
-            if before is Phase.PAUSE and not self.silent():
+            if before is Phase.PAUSE and not incident.killed and not self._pausing():
                 suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
                 if suspects:  # and replacements that may hang, which no pause finds: they have nothing to report to it
                     mute = dict.fromkeys(incident.new - incident.heard, "it has given no sign since it was ready")
@@ -340,7 +342,7 @@ class Recovery:
             return []
         everybody, absent = set(self._job.ranks), self._job.topology.absent()
         done: dict[Phase, set[int]] = {
-            Phase.PAUSE: (set(incident.reports) | incident.new | absent | self._gone()) - set(incident.killed),
+            Phase.PAUSE: {r for r in everybody if not self._to_pause(r)} - set(incident.killed),
             Phase.RESCHEDULE: everybody - absent,
             Phase.REPLACE: everybody - (incident.new - incident.ready),
             Phase.REBUILD: incident.rebuilt,
@@ -350,13 +352,19 @@ class Recovery:
         }
         return sorted(everybody - done.get(incident.phase, everybody))
 
-    def _gone(self) -> set[int]:
-        """Under `dump`, which replaces and ends nobody: ranks without a process, or with one that nothing can be expected of."""
+    def _pausing(self) -> bool:
+        """Whether PAUSE waits for the report of any rank."""
+        return self._stragglers.any(self._job.ranks, self._to_pause)
+
+    def _to_pause(self, number: int) -> bool:
+        """Whether PAUSE waits for the report of this rank; for those that were killed it waits otherwise."""
         incident = self.incident
         assert incident is not None
-        if incident.strategy != "dump":
-            return set()
-        return {r for r, s in self._job.ranks.items() if not s.alive} | set(incident.condemned)
+        if number in incident.reports or number in incident.killed or number in incident.new or self._job.topology.is_lost(number):
+            return False
+        # `dump` replaces and ends nobody: there are ranks without a process, or with one that nothing can be expected of
+        gone = not self._job.ranks[number].alive or number in incident.condemned
+        return incident.strategy != "dump" or not gone
 
     def _decide(self, now: float) -> None:
         job, incident = self._job, self.incident

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.stragglers import Stragglers
 from taskd.core.topology import Topology
 
 
@@ -34,6 +35,7 @@ class JobState:
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why that shall be done now
         self.out: list[c.Command] = []
+        self._unfinished = Stragglers()
 
     def say(self, command: c.Command) -> None:
         self.out.append(command)
@@ -53,7 +55,7 @@ class JobState:
 
     def release_if_finished(self) -> None:
         """When every rank's loop is over: nobody will be taken back any more, all go on behind it."""
-        if not self.protected or any(r.finished is None for r in self.ranks.values()):
+        if not self.protected or self._unfinished.any(self.ranks, lambda r: self.ranks[r].finished is None):
             return
         self.released = max(r.finished for r in self.ranks.values() if r.finished is not None)
         for rank in self.ranks.values():

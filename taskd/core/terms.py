@@ -77,7 +77,8 @@ class Chair:
     votes: set[str] = field(default_factory=set)  # agents that have acknowledged this term
     deposed: bool = False  # it was in charge, and another one is
     _known: Stamp = NONE  # of the newest roster that anybody has spoken of
-    _kept: set[str] = field(default_factory=set)  # agents that have the present roster
+    _voices: set[str] = field(default_factory=set)  # of the votes, those of the roster's members
+    _kept: set[str] = field(default_factory=set)  # members that have the present roster
     _wanted: deque[tuple[str, bool]] = field(default_factory=deque)  # changes that wait: agent, whether it is added
     _opened: bool = False  # the roster of the time before has been acknowledged unchanged
 
@@ -88,7 +89,7 @@ class Chair:
 
     @property
     def in_charge(self) -> bool:
-        return not self.deposed and (self.fresh or (self._current and self.roster.majority(self.votes)))
+        return not self.deposed and (self.fresh or (self._current and self._acknowledged))
 
     @property
     def _current(self) -> bool:
@@ -98,7 +99,15 @@ class Chair:
     def may_claim(self, heard: set[str]) -> bool:
         """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever acknowledges a manager that
         comes to nothing has left one that may be well."""
-        return not self.deposed and (self.fresh or (self._current and self.roster.majority(heard | self.votes)))
+        if self.deposed or self.fresh:
+            return self.fresh and not self.deposed
+        enough = 2 * (len(heard) + len(self.votes)) > len(self.roster.members)  # or it need not be looked at who they are
+        return self._current and (self._acknowledged or (enough and self.roster.majority(heard | self.votes)))
+
+    @property
+    def _acknowledged(self) -> bool:
+        """Whether a majority has acknowledged this term. Asked for each message, so it is counted as votes come in."""
+        return 2 * len(self._voices) > len(self.roster.members)
 
     @property
     def settled(self) -> bool:
@@ -107,7 +116,7 @@ class Chair:
 
     @property
     def _committed(self) -> bool:
-        return self.roster.majority(self._kept) or self.roster.stamp == NONE
+        return 2 * len(self._kept) > len(self.roster.members) or self.roster.stamp == NONE
 
     def member(self, agent: str) -> bool:
         """Whether the agent is on a roster that a majority has."""
@@ -117,7 +126,7 @@ class Chair:
         """An agent says where it stands. True when this manager has to claim a term from everybody anew."""
         self._known = max(self._known, roster.stamp)
         if roster.stamp > self.roster.stamp and roster.members:
-            self.roster, self._kept = roster, set()
+            self._adopt(roster)
         if term < self.term or (term, manager) == (self.term, self.name):
             return False
         if not self.fresh and self._opened:  # in charge until now: whoever was acknowledged after us is
@@ -125,11 +134,14 @@ class Chair:
             return False
         self.term = term + 1
         self.votes.clear()
+        self._voices.clear()
         return True
 
     def vote(self, agent: str, term: int, granted: bool) -> None:
         if term == self.term and granted:
             self.votes.add(agent)
+            if agent in self.roster.members:
+                self._voices.add(agent)
 
     # -- the roster ------------------------------------------------------------------------------------------------------------
 
@@ -141,8 +153,8 @@ class Chair:
 
     def form(self, agents: frozenset[str]) -> None:
         """The first roster, of a job that has just been formed."""
-        self.roster, self._kept, self._opened = Roster((self.term, 1), agents), set(), True
-        self._known = self.roster.stamp
+        self._adopt(Roster((self.term, 1), agents))
+        self._opened, self._known = True, self.roster.stamp
 
     def advance(self) -> Roster | None:
         """The next roster, to be sent to everybody, if it is time for one."""
@@ -157,11 +169,14 @@ class Chair:
         return self._next(self.roster.members | {agent} if present else self.roster.members - {agent})
 
     def _next(self, members: frozenset[str]) -> Roster:
-        self.roster, self._kept = Roster((self.term, self.roster.stamp[1] + 1), members), set()
+        self._adopt(Roster((self.term, self.roster.stamp[1] + 1), members))
         self._known = max(self._known, self.roster.stamp)
         return self.roster
 
     def kept(self, agent: str, stamp: Stamp) -> None:
         """The agent has the roster of `stamp`."""
-        if stamp == self.roster.stamp:
+        if stamp == self.roster.stamp and agent in self.roster.members:
             self._kept.add(agent)
+
+    def _adopt(self, roster: Roster) -> None:
+        self.roster, self._kept, self._voices = roster, set(), self.votes & roster.members

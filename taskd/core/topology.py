@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 
@@ -33,6 +34,7 @@ class Topology:
     reserved: dict[str, int] = field(default_factory=dict)  # of these, those that have been told to be ready for a node
     moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
+    _placed: int = 0  # ranks of all nodes
 
     def join(
         self,
@@ -48,11 +50,12 @@ class Topology:
             return (
                 f"node {node} claims ranks {list(ranks)}; this job has ranks 0 to {self.world_size - 1}: check node_nums and proc_per_node"
             )
-        for other, entry in self.nodes.items():
-            taken = set(entry.ranks) & set(ranks)
-            if other != node and taken and entry.living:
-                return f"node {node} claims rank {min(taken)}, which node {other} has"
+        for rank in sorted(ranks):
+            other = self._node_of.get(rank, node)
+            if other != node and self.nodes[other].living and rank in self.nodes[other].ranks:
+                return f"node {node} claims rank {rank}, which node {other} has"
         before = self.nodes.get(node)
+        self._placed += len(ranks) - (len(before.ranks) if before is not None else 0)
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
             self.nodes[node].keeper, self.nodes[node].told = before.keeper, before.told and before.agent == agent
@@ -61,7 +64,7 @@ class Topology:
 
     @property
     def complete(self) -> bool:
-        return sum(len(n.ranks) for n in self.nodes.values()) == self.world_size
+        return self._placed == self.world_size
 
     @property
     def lost(self) -> list[int]:
@@ -109,13 +112,14 @@ class Topology:
     def renew_keepers(self) -> list[int]:
         """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told."""
         changed = []
+        able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
             if not node.living or (keeper is not None and keeper.living and node.told):
                 continue
             if keeper is None or not keeper.living:
-                others = [i for i, n in self.nodes.items() if n.living and i != number and n.records[1]]
-                node.keeper = min(others, key=lambda i: ((i - number) % (max(self.nodes) + 1), i), default=None)
+                following = able[bisect_right(able, number) % len(able)] if able else number
+                node.keeper = following if following != number else None
             node.told = node.keeper is not None
             if node.told:
                 changed.append(number)

@@ -13,6 +13,7 @@ from taskd.core.faults import Faults
 from taskd.core.incident import Phase
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
+from taskd.core.stragglers import Stragglers
 
 REPAIRING = (Phase.REPLACE, Phase.REBUILD, Phase.RESTORE)
 
@@ -30,6 +31,7 @@ class Watch:
         self._pausing = False  # between the two calls
         self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)  # what the judgement before this one knew, and when
         self._said = ""
+        self._stragglers = Stragglers()
 
     def stop(self) -> None:
         """Whatever was being found out has been overtaken."""
@@ -53,7 +55,7 @@ class Watch:
         if self._due is None or self._pausing or event.call != self._call:
             return
         self._answers[event.rank] = event
-        if self._missing():
+        if self._stragglers.any(self._job.ranks, self._to_answer):
             return
         if self._first is None:
             self._first, self._pausing = dict(self._answers), True
@@ -74,7 +76,10 @@ class Watch:
             self._due = None
 
     def _missing(self) -> list[int]:
-        return [r for r, s in self._job.ranks.items() if not s.ended and r not in self._answers]
+        return [r for r in self._job.ranks if self._to_answer(r)]
+
+    def _to_answer(self, number: int) -> bool:
+        return number not in self._answers and not self._job.ranks[number].ended
 
     def _ask(self, now: float) -> None:
         self._call += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from taskd.core.terms import Chair, Roster
@@ -16,13 +16,14 @@ log = logging.getLogger("taskd.manager")
 
 
 class Charge:
-    """`send(agent, message)` reaches an agent that has said where it stands."""
+    """`send(agents, message)` reaches agents that have said where they stand."""
 
-    def __init__(self, name: str, successor: bool, shape: tuple[int, int], port: int, send: Callable[[str, Any], None]) -> None:
+    def __init__(self, name: str, successor: bool, shape: tuple[int, int], port: int, send: Callable[[Iterable[str], Any], None]) -> None:
         """`shape`: nodes of the job, ranks on each."""
         self.chair = Chair(name, successor=successor)
         self._shape, self._port, self._send = shape, port, send
-        self._standing: dict[str, m.Standing] = {}  # of agents that are connected
+        self._looking: set[str] = set()  # connected agents that have no manager, or us
+        self._unasked: set[str] = set()  # of these, those that have not been asked for their vote since they said where they stand
         self._nodes: dict[str, int] = {}  # agents of the roster, and their nodes; STANDBY for none
         self.places: list[tuple[str, int]] = []  # where other managers may be
         self._was = self.chair.in_charge
@@ -33,27 +34,22 @@ class Charge:
 
     def stands(self, agent: str, standing: m.Standing) -> None:
         """An agent says where it stands."""
-        self._standing[agent] = standing
         chair = self.chair
+        self.left(agent)
+        if not standing.content or standing.manager in ("", chair.name):
+            self._looking.add(agent)
+            self._unasked.add(agent)
         roster = Roster(standing.stamp, frozenset(standing.members))
         if standing.content and standing.manager != chair.name and 0 < standing.term < chair.term and self.in_charge:
-            self._send(agent, m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
+            self._send([agent], m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
         anew = chair.hear(agent, standing.term, standing.manager, roster)
         if chair.roster == roster and standing.members:
             self._nodes = dict(standing.members)
-        if anew or chair.may_claim(self._looking()):
-            self._claim()
-
-    def _looking(self) -> set[str]:
-        """Agents that have no manager, or us."""
-        return {a for a, s in self._standing.items() if not s.content or s.manager in ("", self.chair.name)}
-
-    def _claim(self) -> None:
-        chair, looking = self.chair, self._looking()
-        if not chair.may_claim(looking):
-            return
-        for agent in looking - chair.votes:
-            self._send(agent, m.Claim(chair.roster.stamp))
+        if anew:
+            self._unasked = set(self._looking)  # for another term
+        if chair.may_claim(self._looking):
+            asked, self._unasked = self._unasked - chair.votes, set()
+            self._send(asked, m.Claim(chair.roster.stamp))
 
     def voted(self, agent: str, vote: m.Vote) -> bool:
         """True when this makes us the manager in charge, of a job that had one before."""
@@ -72,7 +68,8 @@ class Charge:
 
     def left(self, agent: str) -> None:
         """Its connection has ended."""
-        self._standing.pop(agent, None)
+        self._looking.discard(agent)
+        self._unasked.discard(agent)
 
     def stranger(self, agent: str) -> bool:
         """Whether the agent is none of this job's any more."""
@@ -121,6 +118,6 @@ class Charge:
         self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
         whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape)
         stamp = m.RosterIs(roster.stamp, {}, places, *self._shape)  # of 10,000 agents the names are 400 kB
-        likely = {agent for agent, host, _ in agents if host in hosts}
-        for agent in roster.members:
-            self._send(agent, whole if agent in likely else stamp)
+        likely = roster.members & {agent for agent, host, _ in agents if host in hosts}
+        self._send(likely, whole)
+        self._send(roster.members - likely, stamp)

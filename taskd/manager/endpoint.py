@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from taskd.protocol.gate import DOMAIN
+from taskd.protocol import curve, pings
 from taskd.protocol.keys import Keys
 from taskd.protocol.messages import MAX_BYTES
 from taskd.settings import BadSetting
@@ -22,26 +22,16 @@ class PortInUse(OSError):
 
 def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1) -> zmq.Socket[Any]:
     """A ROUTER on host:port for holders of the client key. Raises PortInUse and BadSetting."""
-    # ms; a connection that is cut is noticed within three of them: 1.2 s, and 3 s where the pings would cost a core
-    beat = 400 if nodes <= 1000 else 1000
-    router: zmq.Socket[Any] = context.socket(zmq.ROUTER)
-    options: dict[int, int | bytes] = {
-        zmq.LINGER: 0,
+    router = curve.server(context, host, keys, MAX_BYTES)
+    options = {
         zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone is an error here, not silence
         zmq.BACKLOG: 8192,  # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
-        zmq.MAXMSGSIZE: MAX_BYTES,
-        zmq.HANDSHAKE_IVL: 5000,  # half-open connections of strangers are closed after that; 30 s is the default
-        zmq.HEARTBEAT_IVL: beat,
-        zmq.HEARTBEAT_TIMEOUT: 2 * beat,
-        zmq.IPV6: int(":" in host),
-        zmq.CURVE_SERVER: 1,
-        zmq.CURVE_SECRETKEY: keys.server_secret,
-        zmq.ZAP_DOMAIN: DOMAIN,
+        **pings.options(nodes),
     }
     for option, value in options.items():
         router.setsockopt(option, value)
     try:
-        router.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port}")
+        router.bind(curve.endpoint(host, port))
     except zmq.ZMQError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from None

@@ -12,7 +12,7 @@ import math
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+_ROUTE = _NOBLOCK | int(zmq.SNDMORE)
 TO_ALL = (
     c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End,
     c.SaveRecords,
@@ -51,7 +52,7 @@ log = logging.getLogger("taskd.manager")
 class Limits:
     """In seconds."""
 
-    silence: float = 10.0  # an agent says something each second; ZeroMQ's own heartbeats cut a dead connection after 3-4
+    silence: float = 10.0  # an agent says something each 3 s; a connection that is cut is noticed long before, by protocol.pings
     probe: float = 0.25  # an agent whose connection has ended and whose machine does not answer; a healthy one does in a round trip
     look: float = 1.0  # how often silence is looked for
     first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
@@ -106,7 +107,7 @@ class Server:
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
         self._incarnation = uuid.uuid4().hex
         shape = (self.settings.nodes, self.settings.ranks_per_node)
-        self.charge = Charge(self._incarnation, self.successor, shape, self.port, self._to_agent)
+        self.charge = Charge(self._incarnation, self.successor, shape, self.port, self._to_agents)
         self._ways: dict[str, tuple[bytes, int]] = {}  # agent -> its route, and the descriptor of its connection
         self._seq = 0
         self._seen: set[int] = set()
@@ -184,8 +185,8 @@ class Server:
         emptied = self._drain(now)
         if self._monitor in ready:
             self._connections(now)
-        for who, why in self._lookout.look(now):
-            self._gone(str(who), why, now)
+        if found := self._lookout.look(now):
+            self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._govern(now)
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
@@ -209,21 +210,25 @@ class Server:
 
     def _connections(self, now: float) -> None:
         """Connections have ended: whoever's it was has gone, or will be back."""
+        lines = set()
         while self._monitor.poll(0):
-            line = recv_monitor_message(self._monitor)["value"]
-            for agent in [a for a, (_, way) in self._ways.items() if way == line]:
-                del self._ways[agent]
-                self.charge.left(agent)
-            for peer in self._peers:
-                if peer.line == line:
-                    peer.line = -1
-                    if peer.records[1] and (why := self._lookout.ask(peer.incarnation, peer.records, now)):
-                        self._gone(peer.incarnation, why, now)
-
-    def _gone(self, agent: str, why: str, now: float) -> None:
-        """The lookout has found out that an agent is gone."""
+            lines.add(recv_monitor_message(self._monitor)["value"])
+        for agent in [a for a, (_, way) in self._ways.items() if way in lines]:
+            del self._ways[agent]
+            self.charge.left(agent)
+        gone: dict[str, str] = {}
         for peer in self._peers:
-            if peer.incarnation == agent and peer.line < 0:
+            if peer.line in lines:
+                peer.line = -1
+                if peer.records[1] and (why := self._lookout.ask(peer.incarnation, peer.records, now)):
+                    gone[peer.incarnation] = why
+        if gone:
+            self._gone(gone, now)
+
+    def _gone(self, found: dict[str, str], now: float) -> None:
+        """The lookout has found out that agents are gone, and why."""
+        for peer in self._peers:
+            if peer.line < 0 and (why := found.get(peer.incarnation)) is not None:
                 self._lose(peer, why, now)
 
     def _due(self) -> float:
@@ -471,19 +476,19 @@ class Server:
             self.charge.stands(agent, message)
         elif isinstance(message, m.Vote):
             if self.charge.voted(agent, message):
-                for other in list(self._ways):
-                    self._to_agent(other, m.Who())
+                self._to_agents(self._ways, m.Who())
             elif self.charge.in_charge and peer is None:  # late
-                self._to_agent(agent, m.Who())
+                self._to_agents([agent], m.Who())
         else:
             self.charge.kept(agent, message)
             for standby in list(self.standbys.values()):
                 self._admit(standby, now)
 
-    def _to_agent(self, agent: str, message: Any) -> None:
-        way = self._ways.get(agent)
-        if way is not None:
-            self._reply(way[0], message)
+    def _to_agents(self, agents: Iterable[str], message: Any) -> None:
+        data = self._seal(message)
+        for agent in agents:
+            if (way := self._ways.get(agent)) is not None:
+                self._put(way[0], data)  # when it is gone, it will say where it stands when it is back
 
     def _govern(self, now: float) -> None:
         """The roster follows what has happened; a manager that another one has taken the place of leaves."""
@@ -690,7 +695,8 @@ class Server:
 
     def _put(self, route: bytes, data: bytes) -> bool:
         try:
-            self._router.send_multipart([route, data], _NOBLOCK)
+            self._router.send(route, _ROUTE)  # refused here, if at all
+            self._router.send(data, _NOBLOCK)
         except zmq.ZMQError:  # EHOSTUNREACH: the connection is gone; EAGAIN: it does not read
             return False
         return True

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from taskd.protocol import messages
+from taskd.protocol import curve, messages, pings
 from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.link")
@@ -19,10 +19,9 @@ class Link:
     """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
 
     def __init__(
-        self, address: tuple[str, int], keys: Keys, job: str, node: int, incarnation: str = "", beat: int = 1000, refusal: bool = True
+        self, address: tuple[str, int], keys: Keys, job: str, node: int, incarnation: str = "", refusal: bool = True, nodes: int = 1
     ) -> None:
-        """`incarnation` names this process to the manager. `beat`: ms between two looks whether the manager's machine is there.
-        `refusal`: say so when the key is refused."""
+        """`incarnation` names this process to the manager. `refusal`: say so when the key is refused. `nodes` of the job."""
         self.address, self._job, self.node = address, job, node
         self.incarnation = incarnation or uuid.uuid4().hex
         self._seq = 0
@@ -30,21 +29,14 @@ class Link:
         self.term = 0  # of the manager that sent the last message that was received
         self.manager = ""  # which process that was
         context: zmq.Context[Any] = zmq.Context.instance()
-        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        self.socket.curve_serverkey = keys.server_public
-        self.socket.curve_publickey = keys.client_public
-        self.socket.curve_secretkey = keys.client_secret
+        self.socket: zmq.Socket[bytes] = curve.client(context, address[0], keys, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, beat)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * beat)
+        for option, value in pings.options(nodes).items():
+            self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, beat // 2)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)  # a machine that is cut off swallows the attempt; the next may reach another one
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
-        if ":" in address[0]:
-            self.socket.setsockopt(zmq.IPV6, 1)
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -55,8 +47,7 @@ class Link:
         self._told = not refusal
         self.connected = False
         self.connections = 0  # how many there have been
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        self.socket.connect(f"tcp://{host}:{address[1]}")
+        self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> bool:
         """False when the queue is full: the manager has been away for long."""

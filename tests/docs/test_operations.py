@@ -36,7 +36,8 @@ def test_the_limits_are_those_of_the_code():
     from taskd.agent import managers
     from taskd.core.events import Settings
     from taskd.manager.server import Limits
+    from taskd.protocol import pings
 
     assert f"after {managers.FIRST:g} s, the second {managers.NEXT:g} s later" in TEXT
-    assert f"for {3 * managers.BEAT / 1000:g} s, and once more for {Limits().probe:g} s" in TEXT
+    assert f"for {pings.noticed(2):g} s, and once more for {Limits().probe:g} s" in TEXT
     assert Settings(1, 1).reschedule == 270.0

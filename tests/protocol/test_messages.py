@@ -153,3 +153,35 @@ def test_all_of_events_and_commands_are_known():
     own = {m.Heartbeat, m.Who, m.Refused, m.RankHello, m.AttendantHello, m.Here, m.Inject, m.Injected, m.Unprotected, m.TakeUp}
     own |= {m.Arrived, m.UnderWay, m.Standing, m.Claim, m.Vote, m.RosterIs, m.RosterKept, m.Keep, m.Kept, m.Fetch, m.Fetched}
     assert set(m.TYPES.values()) == {*events.Event.__args__, *commands.Command.__args__, *own}
+
+
+def spoiled(dice, raw):
+    """`raw`, or some part of it, with another value, a part more or a part less."""
+    junk = (None, True, 0, -1, 1.5, "x", b"x", [], [1], ["x", 1], {}, {"x": 1})
+    choice = dice.random()
+    if isinstance(raw, dict) and raw and choice < 0.8:
+        name = dice.choice(sorted(raw, key=str))
+        if choice < 0.05:
+            return {k: v for k, v in raw.items() if k != name}
+        return raw | ({"x": 1} if choice < 0.1 else {name: spoiled(dice, raw[name])})
+    if isinstance(raw, list) and raw and choice < 0.8:
+        at = dice.randrange(len(raw))
+        return [*raw[:at], spoiled(dice, raw[at]), *raw[at + 1 :]]
+    return dice.choice(junk)
+
+
+@pytest.mark.parametrize("name", sorted(m.TYPES))
+def test_the_quick_reader_takes_what_the_thorough_one_takes(name):
+    @settings(max_examples=60, deadline=None)
+    @given(made(m.TYPES[name]), st.integers(0, 2**32))
+    def same(message, seed):
+        raw = spoiled(random.Random(seed), m._plain(message))
+        try:
+            thorough = m._build(m.TYPES[name], raw, name)
+        except m.BadMessage:
+            with pytest.raises((m._Unfit, KeyError)):
+                m._reader(m.TYPES[name])(raw)
+        else:
+            assert m._reader(m.TYPES[name])(raw) == thorough
+
+    same()

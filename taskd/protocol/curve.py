@@ -1,0 +1,47 @@
+"""Sockets under a job's CURVE keys, and addresses as ZeroMQ takes them. What else a socket needs is its owner's to set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from taskd.protocol.gate import DOMAIN
+from taskd.protocol.keys import Keys
+
+HANDSHAKE = 5000  # ms; half-open connections are closed after that; 30 s is the default
+
+
+def endpoint(host: str, port: int | None = None) -> str:
+    """`tcp://` for that address; without a port what `bind_to_random_port` takes."""
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"tcp://{bracketed}" if port is None else f"tcp://{bracketed}:{port}"
+
+
+def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
+    """A ROUTER that will listen on `host`, for holders of the client key: a Gate in the same context checks that. `limit`: bytes of a
+    message, 1000 or more: a handshake is subject to it too. Drops what it has to say when it is closed."""
+    return _made(context, zmq.ROUTER, host, limit, {
+        zmq.LINGER: 0,
+        zmq.CURVE_SERVER: 1,
+        zmq.CURVE_SECRETKEY: keys.server_secret,
+        zmq.ZAP_DOMAIN: DOMAIN,
+    })  # fmt: skip
+
+
+def client(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
+    """A DEALER that will connect to a `server` on `host`. `limit`: as for a server. Drops what it has to say when it is closed."""
+    return _made(context, zmq.DEALER, host, limit, {
+        zmq.LINGER: 0,
+        zmq.CURVE_SERVERKEY: keys.server_public,
+        zmq.CURVE_PUBLICKEY: keys.client_public,
+        zmq.CURVE_SECRETKEY: keys.client_secret,
+    })  # fmt: skip
+
+
+def _made(context: zmq.Context[Any], kind: int, host: str, limit: int, options: dict[int, int | bytes]) -> zmq.Socket[Any]:
+    socket: zmq.Socket[Any] = context.socket(kind)
+    common: dict[int, int | bytes] = {zmq.MAXMSGSIZE: limit, zmq.HANDSHAKE_IVL: HANDSHAKE, zmq.IPV6: int(":" in host)}
+    for option, value in {**common, **options}.items():
+        socket.setsockopt(option, value)
+    return socket
