@@ -42,7 +42,7 @@ class Managers:
         self, address: tuple[str, int], keys: Keys, job: str, node: int, nodes: int, here: str, announce: Callable[[], None]
     ) -> None:
         """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are none."""
-        self._keys, self._job, self._nodes, self._here, self._announce = keys, job, nodes, here, announce
+        self._keys, self._job, self._nodes, self.here, self._announce = keys, job, nodes, here, announce
         # wherever one may be; a manager that was cut off has named those that it still heard, and the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
@@ -205,24 +205,24 @@ class Managers:
             other.close()
         self._others = []
         child = self._child
-        if child is not None and child.poll() is None and self.link.address[0] != self._here:
+        if child is not None and child.poll() is None and self.link.address[0] != self.here:
             log.info("the manager that was started here is not needed: another one is in charge")
             child.terminate()
 
     def _turn(self) -> float:
         """How long to wait before a manager is started here."""
         hosts = [host for host, _ in self._successors]
-        if self._started >= TRIES or self._here not in hosts or (self._child is not None and self._child.poll() is None):
+        if self._started >= TRIES or self.here not in hosts or (self._child is not None and self._child.poll() is None):
             return float("inf")
         again = 2.0 * self._started
-        if self.link.address[0] == self._here and not _listens(self.link.address):
+        if self.link.address[0] == self.here and not _listens(self.link.address):
             return again
         others = [host for host in hosts if host != self.link.address[0]]
-        return again + FIRST + NEXT * (others.index(self._here) if self._here in others else len(others))
+        return again + FIRST + NEXT * (others.index(self.here) if self.here in others else len(others))
 
     def _start(self) -> None:
         """A manager on this machine."""
-        host, port = next(address for address in self._successors if address[0] == self._here)
+        host, port = next(address for address in self._successors if address[0] == self.here)
         if _listens((host, port)):
             return
         self._started += 1

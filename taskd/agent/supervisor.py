@@ -152,8 +152,10 @@ class Supervisor:
 
     def _connect(self, node: int) -> None:
         if self._managers is None:
-            here = self.records.address[0] if self.records is not None else ""
-            self._managers = Managers(self._address(), self._keys, self._job, node, self._nodes, here, self.announce)
+            address = self._address()
+            # in a job of one node the next manager can only be where the first one was
+            here = self.records.address[0] if self.records is not None else address[0] if _is_ours(address[0]) else ""
+            self._managers = Managers(address, self._keys, self._job, node, self._nodes, here, self.announce)
         if not self._running:
             self._running = True
             self._thread.start()
@@ -181,7 +183,8 @@ class Supervisor:
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Where other nodes reach the store and the place for their records."""
-        return self._store_address, self.records.address if self.records is not None else ("", 0)
+        assert self._managers is not None
+        return self._store_address, self.records.address if self.records is not None else (self._managers.here, 0)
 
     def stand_by(self, ranks: int, nodes: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
@@ -731,6 +734,16 @@ class Supervisor:
             if epoch is not None:
                 epoch.drop()
         self.epoch = self._old = None
+
+
+def _is_ours(host: str) -> bool:
+    """Whether `host` is an address of this machine."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+            return True
+    except OSError:
+        return False
 
 
 def _pidfd(pid: int) -> int | None:
