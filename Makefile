@@ -13,6 +13,8 @@ PYTEST ?= --numprocesses=2 --dist=loadscope --no-loadscope-reorder --timeout=300
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint ruff mypy api-docs build bench soak soak-nodes clean
 

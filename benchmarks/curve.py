@@ -1,4 +1,5 @@
-"""What the soak trains: whatever makes it hard to be equal bit for bit. Run by benchmarks/soak.py, also under plain torchrun.
+"""What the soaks train: whatever makes it hard to be equal bit for bit. Run by benchmarks/soak.py and soak_nodes.py, also under plain
+torchrun.
 
 Batch norm, dropout, momentum, a scheduler, an all_reduce in the tail, and random numbers of torch, python and numpy in each step; passes
 of PASS steps. DIR/orders says before which step it ends. DIR/steps.R holds what rank R committed, DIR/losses.R its own and the
@@ -15,6 +16,7 @@ import mmap
 import os
 import random
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,12 @@ def fingerprint(*objects: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
+    parser.add_argument(
+        "--nap",
+        type=float,
+        default=0.0,
+        help="seconds that a rank is idle in a step, on average, at three places; until DIR/orders names the end",
+    )
     args = parser.parse_args()
 
     import numpy
@@ -105,20 +113,29 @@ def main() -> None:
         seed(100 + rank)
     steps, losses, orders = toy.Steps(args.out, rank), Losses(args.out, rank), toy.Orders(args.out)
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
+    dice = random.Random(time.monotonic_ns())  # not what the training draws from
+
+    def nap() -> None:
+        if args.nap and not orders.get(world):
+            time.sleep(dice.uniform(0.0, args.nap * 2 / 3))
+
     for end in itertools.count(PASS, PASS):
         for attempt in job.steps(end):
             with attempt as step:
+                nap()
                 x = torch.randn(BATCH, FEATURES) * random.uniform(0.5, 1.5) + float(numpy.random.normal())
                 loss = torch.nn.functional.cross_entropy(model(x), torch.randint(CLASSES, (BATCH,)))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 scheduler.step()
+                nap()
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
                 losses.put(step, loss.item(), mean.item())
             if attempt.committed:
                 steps.append(step, pid)
+            nap()
         if end == orders.get(world):  # it is put there at least a whole pass before, so that all ranks find it
             break
     (Path(args.out) / f"final.{rank}").write_text(fingerprint(model, optimizer, scheduler))

@@ -15,7 +15,6 @@ import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Any
 import toy
 from hosts import Hosts, possible
 from jobs import FOREIGN, Failed, end_cleanly, free_port, machine, monotonic, ms, summary
+from launchers import Launchers
 from rich.console import Console
 from rich.table import Table
 
@@ -35,74 +35,32 @@ from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 90.0
-STRATEGY = "retry,recover-in-place,recover"
 
 
-class Job:
-    """Launchers on hosts 0 to nodes - 1, standbys on the others. Leaving the `with` ends them."""
+class Job(Launchers):
+    """One of the scripts here; standbys on all hosts that no node has."""
 
-    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str = "toy.py") -> None:
-        self.hosts, self.directory, self.nodes, self.ranks, self.script = hosts, directory, nodes, ranks, script
-        directory.mkdir(parents=True, exist_ok=True)
-        self.world = nodes * ranks
+    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str = "toy.py", *arguments: str) -> None:
         self.log = directory / "log"
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "eth0",
             "MINDX_TASK_ID": f"benchmark-{uuid.uuid4().hex[:12]}",
             "TASKD_SECRET": uuid.uuid4().hex,
             "TASKD_PORT": str(free_port()),
             "TASKD_LOG_PATH": str(self.log),
-            "TASKD_RECOVER_STRATEGY": STRATEGY,
             "PYTHONPATH": os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
         }
-        self._output = directory / "output"
-        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
-        for node in range(nodes):
-            self.launch(node, node)
+        super().__init__(hosts, directory, nodes, ranks, [str(HERE / script), "--out", str(directory), *arguments], environment)
         for host in range(nodes, hosts.count):
-            self.launch(host, 0, "--standby")
+            self.launch_standby(host)
         self.steps = [toy.Steps(directory, r) for r in range(self.world)]
-
-    def launch(self, host: int, node: int, *options: str) -> None:
-        command = [
-            sys.executable, "-c", "from taskd.cli import main; main()", "run", *options,
-            "--nnodes", str(self.nodes), "--node_rank", str(node),
-            "--nproc_per_node", str(self.ranks), "--master_addr", self.hosts.address(0), "--master_port", "29400",
-            str(HERE / self.script), "--out", str(self.directory),
-        ]  # fmt: skip
-        environment = {**self._environment, "POD_IP": self.hosts.address(host), "TASKD_MANAGER_ADDR": ""}
-        if options:
-            environment["TASKD_MANAGER_ADDR"] = self.hosts.address(self.manager_host())
-        with open(self._output, "ab") as output:
-            self.launchers[host] = subprocess.Popen(
-                self.hosts.command(host, command),
-                env=environment,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.launchers.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self.launchers.values():
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + PATIENCE
         while not (found := condition()):
             if time.monotonic() > end:
-                raise Failed(f"no {what} within {PATIENCE:.0f} s; output: {self._output}, logs: {self.log}")
-            time.sleep(0.005)
+                raise Failed(f"no {what} within {PATIENCE:.0f} s; output and logs: {self.directory}")
+            time.sleep(0.02)  # conditions read files or ask `ip`; no figure is taken from when one is seen
         return found
 
     def committed(self) -> int:
@@ -123,46 +81,31 @@ class Job:
     def host_of(self, rank: int) -> int:
         last = self.steps[rank].last()
         assert last is not None
-        return next(h for h in range(self.hosts.count) if last[2] in self.hosts.pids(h))
+        return self.host_of_process(last[2])
 
     def manager_host(self) -> int:
         return next((h for h in range(self.hosts.count) if self.managers(h)), 0)
 
-    def managers(self, host: int) -> list[int]:
-        found = []
-        for pid in self.hosts.pids(host):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"taskd.manager\0" in line and b"-m\0" in line:
-                found.append(pid)
-        return found
-
     def standby(self, host: int) -> None:
         """The host is a new machine, and waits."""
         self.hosts.signal(host, signal.SIGKILL)
-        process = self.launchers[host]
-        process.wait()
+        self.launchers[host].wait()
         known = self.logged().count("waits for a node")
-        self.launch(host, 0, "--standby")
+        self.launch_standby(host, TASKD_MANAGER_ADDR=self.hosts.address(self.manager_host()))
         self.wait(lambda: self.logged().count("waits for a node") > known, f"standby on host {host}")
-        time.sleep(3.0)  # its zygote imports torch, which takes a core from the job that is measured next
-
-    def next_step(self, since: int) -> int:
-        """When every rank had committed a step that its process began after `since`, and all after it; time.monotonic_ns."""
-
-        def moments() -> list[int]:
-            return [next((r[1] for r in s.read(s.after(since))), 0) for s in self.steps]
-
-        self.wait(lambda: 0 not in moments(), "step of all ranks")
-        return max(moments())
 
     def usual(self, before: int) -> float:
         """The median step, in seconds, of the second before."""
         times = [[r[1] for r in s.read(s.after(before - 1_000_000_000)) if r[1] <= before] for s in self.steps]
         taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
         return statistics.median(taken) if taken else 0.0
+
+
+def made_good(job: Job, host: int) -> None:
+    """A host that was lost is a standby, and the job as before."""
+    job.standby(host)
+    time.sleep(3.0)  # its zygote imports torch, which takes a core from the job that is measured next
+    job.trains()
 
 
 def lose(job: Job, how: str, host: int) -> dict[str, float]:
@@ -184,8 +127,7 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
     }
     if how == "cut":
         job.hosts.mend(host)
-    job.standby(host)
-    job.trains()
+    made_good(job, host)
     return result
 
 
@@ -221,8 +163,7 @@ def lose_manager_node(job: Job) -> dict[str, float]:
     incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
     done = monotonic(incident["began"]) + round(incident["seconds"] * 1e9)
     result = {"charge": charge, "together": (done - began) / 1e9, "repaired": incident["seconds"]}
-    job.standby(host)
-    job.trains()
+    made_good(job, host)
     return result
 
 

@@ -11,11 +11,7 @@ A seed chooses the same faults, ranks and pauses again. On which line of the pro
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,12 +19,12 @@ from pathlib import Path
 
 import curve
 import faults
+import soaking
 import toy
 from faults import Fault
-from jobs import Failed, Run, end_cleanly, monotonic, ms, summary
+from jobs import Run, monotonic, ms, summary
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from taskd.control import Control, ControlError
 
@@ -187,27 +183,6 @@ def soak(directory: Path, ranks: int, seconds: float, dice: random.Random, stori
         return total
 
 
-def undisturbed(directory: Path, ranks: int, steps: int) -> None:
-    with Run(directory, ranks, taskd=False, script="curve.py") as run:
-        toy.Orders(directory).put(ranks, steps)
-        run.finish()
-
-
-def differences(one: Path, other: Path, ranks: int, steps: int) -> tuple[list[str], int | None]:
-    """In words, what is not equal; and the first step that is not."""
-    found, first = [], None
-    for rank in range(ranks):
-        mine, theirs = (curve.Losses(d, rank).read(steps) for d in (one, other))
-        unequal = [s for s in range(steps) if mine[s] != theirs[s] or mine[s] == (0.0, 0.0)]
-        if unequal:
-            step = unequal[0]
-            first = step if first is None else min(first, step)
-            found.append(f"rank {rank}, step {step}: losses {mine[step]}, undisturbed {theirs[step]}; {len(unequal)} steps differ")
-        if (one / f"final.{rank}").read_text() != (other / f"final.{rank}").read_text():
-            found.append(f"rank {rank}: what was trained differs at the end")
-    return found, first
-
-
 def table(stories: list[Story], first: int | None) -> Table:
     """`first`: the first step that differs."""
     out = Table(title="faults in one job; times in ms, from the fault (the page's touch, the continue) to the next step of all ranks")
@@ -225,43 +200,17 @@ def table(stories: list[Story], first: int | None) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults are made")
+    parser = soaking.parser(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--seed", type=int, help="chooses the faults again; default: a new one, which is printed")
-    parser.add_argument("--keep", action="store_true", help="keep records, output and logs also when all is well")
     args = parser.parse_args()
-    end_cleanly()
-    console = Console()
-    seed = random.SystemRandom().randrange(10_000) if args.seed is None else args.seed
-    work = Path(tempfile.mkdtemp(prefix="taskd-soak-"))
-    console.print(f"{args.seconds:.0f} s of faults in a job of {args.ranks} ranks, seed {seed}", highlight=False)
+    verdict = soaking.Verdict(args, args.ranks, f"faults in a job of {args.ranks} ranks")
     stories: list[Story] = []
-    wrong: list[str] = []
-    first = None
-    steps = 0
-    try:
-        steps = soak(work / "disturbed", args.ranks, args.seconds, random.Random(seed), stories, console)
-        undisturbed(work / "undisturbed", args.ranks, steps)
-        wrong, first = differences(work / "disturbed", work / "undisturbed", args.ranks, steps)
-    except Failed as error:
-        wrong = [str(error)]
-    lost = sum(s.lost for s in stories)
-    if lost:
-        wrong.append(f"{lost} steps that all ranks had committed were done again")
-    console.print(table(stories, first))
-    for text in wrong:
-        console.print(Text(text, style="red"))
-    if first is not None:
-        console.print(Text(f"the last before step {first} was {[s for s in stories if s.first <= first][-1]}"))
-    if not wrong:
-        console.print(f"[bold green]EQUAL[/]: {args.ranks * steps} losses and {args.ranks} final states after {len(stories)} faults")
-    if args.keep or wrong:
-        (work / "stories").write_text("".join(f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}\n" for s in stories))
-        console.print(f"what was done, records, output and logs: {work}", soft_wrap=True, highlight=False)
-    else:
-        shutil.rmtree(work)
-    sys.exit(bool(wrong))
+    verdict.compare(lambda directory: soak(directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console))
+    if lost := sum(s.lost for s in stories):
+        verdict.wrong.append(f"{lost} steps that all ranks had committed were done again")
+    if verdict.differs is not None:
+        verdict.wrong.append(f"the last before step {verdict.differs} was {[s for s in stories if s.first <= verdict.differs][-1]}")
+    verdict.give(table(stories, verdict.differs), [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}" for s in stories])
 
 
 if __name__ == "__main__":

@@ -13,30 +13,27 @@ Two nodes at once are not among the losses: of three, one always keeps the other
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import curve
+import soaking
 import toy
 from hosts import Hosts, possible
-from jobs import Failed, end_cleanly, ms, summary
+from jobs import Failed, ms, summary
 from nodes import Job
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
-from soak import differences, undisturbed
 
 NODES, RANKS, STANDBYS = 3, 2, 2
+NAP = 0.1  # seconds a step: launchers that start need the cores too, and more steps make nothing of this test but longer
 BEYOND = 5  # steps that every rank commits after a loss before the next one
 
 
@@ -200,7 +197,7 @@ KINDS: dict[str, Callable[[Scene, Story], None]] = {
 
 def soak(hosts: Hosts, directory: Path, seconds: float, dice: random.Random, stories: list[Story], console: Console) -> int:
     """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
-    with Job(hosts, directory, NODES, RANKS, "curve.py") as job, console.status("starts") as line:
+    with Job(hosts, directory, NODES, RANKS, "curve.py", "--nap", str(NAP)) as job, console.status("starts") as line:
         job.wait(lambda: job.logged().count("waits for a node") >= STANDBYS, "standbys")
         job.trains(20)
         end, scene, cards = time.monotonic() + seconds, Scene(job, dice), list(KINDS)
@@ -230,41 +227,23 @@ def table(stories: list[Story]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long losses are made")
-    parser.add_argument("--seed", type=int, help="chooses the losses again; default: a new one, which is printed")
-    args = parser.parse_args()
-    end_cleanly()
+    args = soaking.parser(__doc__).parse_args()
     if not possible():
         sys.exit("network namespaces cannot be made here: root and `ip` are needed")
-    console = Console()
-    seed = random.SystemRandom().randrange(10_000) if args.seed is None else args.seed
-    work = Path(tempfile.mkdtemp(prefix="taskd-soak-nodes-"))
-    console.print(f"{args.seconds:.0f} s of losses in a job of {NODES} nodes and {STANDBYS} standbys, seed {seed}", highlight=False)
+    verdict = soaking.Verdict(args, NODES * RANKS, f"losses in a job of {NODES} nodes and {STANDBYS} standbys")
     stories: list[Story] = []
-    wrong: list[str] = []
-    steps = 0
-    try:
+
+    def disturbed(directory: Path) -> int:
         with Hosts(NODES + STANDBYS) as hosts:
-            steps = soak(hosts, work / "disturbed", args.seconds, random.Random(seed), stories, console)
-        undisturbed(work / "undisturbed", NODES * RANKS, steps)
-        wrong, first = differences(work / "disturbed", work / "undisturbed", NODES * RANKS, steps)
-        if first is not None:
-            wrong.append(f"the last before step {first} was {[s.kind for s in stories if s.first <= first][-1:]}")
-    except Failed as error:
-        wrong = [f"{stories[-1].kind if stories else 'start'}: {error}"]
-    console.print(table(stories))
-    for text in wrong:
-        console.print(Text(text, style="red"))
-    if wrong:
-        (work / "stories").write_text("".join(f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}\n" for s in stories))
-        console.print(f"what was done, records, output and logs: {work}", soft_wrap=True, highlight=False)
-    else:
-        console.print(
-            f"[bold green]EQUAL[/]: {NODES * RANKS * steps} losses and {NODES * RANKS} final states after {len(stories)} losses of parts"
-        )
-        shutil.rmtree(work)
-    sys.exit(bool(wrong))
+            try:
+                return soak(hosts, directory, args.seconds, verdict.dice, stories, verdict.console)
+            except Failed as error:
+                raise Failed(f"{stories[-1].kind if stories else 'start'}: {error}") from None
+
+    verdict.compare(disturbed)
+    if verdict.differs is not None:
+        verdict.wrong.append(f"the last before step {verdict.differs} was {[s for s in stories if s.first <= verdict.differs][-1:]}")
+    verdict.give(table(stories), [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}" for s in stories])
 
 
 if __name__ == "__main__":

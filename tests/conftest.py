@@ -1,4 +1,4 @@
-"""Two workers share the tests (pytest-xdist): one has the jobs of tests/recovery, one after the other, the other all the rest."""
+"""Two workers share the tests (pytest-xdist). What takes longest is given out first, test by test, so that both end together."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from typing import Any
 
 import pytest
 
-# Several processes that train, or wait for one another: never more than two such jobs beside each other, two cores are few.
-JOBS = "tests/recovery/"
-OTHER_JOBS = ("tests/nodes/", "tests/recovery/test_dump.py", "tests/soak/", "tests/cli/test_demo.py", "tests/cli/", "tests/docs/")
+# A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs one of the other jobs, two cores are few.
+HOSTS = ("tests/nodes/", "tests/soak/")
+JOBS = ("tests/recovery/", "tests/cli/", "tests/docs/")
 
 
 def place(nodeid: str) -> int:
-    """Jobs begin first: they take longest."""
-    if nodeid.startswith(OTHER_JOBS):
-        return 1 + next(i for i, start in enumerate(OTHER_JOBS) if nodeid.startswith(start))
-    return 0 if nodeid.startswith(JOBS) else 1 + len(OTHER_JOBS)
+    """In which order they are given out."""
+    found = [i for i, start in enumerate((*HOSTS, *JOBS)) if nodeid.startswith(start)]
+    return found[0] if found else len(HOSTS) + len(JOBS)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
-    class JobsTogether(LoadScopeScheduling):
+    class LongestFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "jobs" if place(nodeid) == 0 else nodeid.partition("::")[0]
+            if nodeid.startswith(HOSTS):
+                return "hosts"
+            return nodeid if nodeid.startswith("tests/recovery/") else nodeid.partition("::")[0]
 
-    return JobsTogether(config, log)
+    return LongestFirst(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,60 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hosts import Hosts
-from training import BIN, LIMIT, SCRIPTS, Result, environment, incidents
+from launchers import Launchers
+from training import LIMIT, SCRIPTS, Result, environment, incidents
 
-MASTER = 29400
 STEPS = "240"  # of steered.py in these tests
 
 
-class Cluster:
-    """`nodes` launchers of `ranks` ranks each on hosts 0, 1…; further hosts are for standbys. Leaving the `with` leaves nothing behind."""
+class Cluster(Launchers):
+    """A job of a script of tests/recovery."""
 
     def __init__(
         self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str, *arguments: str, strategy: str, **env: str
     ) -> None:
-        self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
-        directory.mkdir(parents=True, exist_ok=True)
-        self.env = environment(directory, GLOO_SOCKET_IFNAME="eth0", TASKD_RECOVER_STRATEGY=strategy, **env)
-        self._script = [str(SCRIPTS / script), str(directory), *arguments]
-        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
-        for node in range(nodes):
-            self.launch(node, node)
-
-    def launch(self, host: int, node: int, *options: str) -> None:
-        command = [
-            str(BIN / "taskd"), "run", *options, "--nnodes", str(self.nodes), "--node_rank", str(node), "--nproc_per_node", str(self.ranks),
-            "--master_addr", self.hosts.address(0), "--master_port", str(MASTER), *self._script,
-        ]  # fmt: skip
-        with open(self.directory / f"output-{host}", "ab") as output:
-            self.launchers[host] = subprocess.Popen(
-                self.hosts.command(host, command),
-                env={**self.env, "POD_IP": self.hosts.address(host)},
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd=self.directory,
-            )
+        command = [str(SCRIPTS / script), str(directory), *arguments]
+        super().__init__(hosts, directory, nodes, ranks, command, environment(directory, TASKD_RECOVER_STRATEGY=strategy, **env))
 
     def standby(self, *hosts: int) -> None:
         for host in hosts:
-            self.launch(host, 0, "--standby")
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.launchers.values():
-            if process.poll() is None:
-                process.terminate()
-        end = time.monotonic() + 10
-        for process in self.launchers.values():
-            try:
-                process.wait(max(end - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            self.launch_standby(host)
 
     # -- what it does ----------------------------------------------------------------------------------------------------------
 
@@ -81,7 +45,7 @@ class Cluster:
 
     def committed(self) -> int:
         result = self.result()
-        return min(max(result.steps(r), default=-1) for r in range(self.nodes * self.ranks))
+        return min(max(result.steps(r), default=-1) for r in range(self.world))
 
     def trains(self, steps: int = 4) -> None:
         wanted = self.committed() + steps
@@ -107,20 +71,7 @@ class Cluster:
 
     def host_of(self, rank: int) -> int:
         """Where the rank's present process, which has committed a step, runs."""
-        pid = self.result().pids(rank)[-1]
-        return next(h for h in range(self.hosts.count) if pid in self.hosts.pids(h))
-
-    def managers(self, host: int) -> list[int]:
-        """Processes of managers there."""
-        found = []
-        for pid in self.hosts.pids(host):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if b"taskd.manager\0" in line:
-                found.append(pid)
-        return found
+        return self.host_of_process(self.result().pids(rank)[-1])
 
     def emptied(self, host: int) -> None:
         """Wait until nothing of the job runs there."""

@@ -34,4 +34,4 @@ def hosts() -> Iterator[Callable[[int], lab.Hosts]]:
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> training.Result:
     """Four ranks of steered.py, undisturbed."""
-    return training.undisturbed(tmp_path_factory.mktemp("undisturbed"), 4, "steered.py", cluster.STEPS)
+    return training.References(tmp_path_factory.getbasetemp())(4, "steered.py", cluster.STEPS)

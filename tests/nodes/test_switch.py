@@ -8,14 +8,14 @@ import signal
 import subprocess
 
 import training
-from cluster import BIN, STEPS, Cluster
+from cluster import STEPS, Cluster
 
 STRATEGY = "retry,recover-in-place,recover"
 
 
 def subhealth(job: Cluster, node: int, host: int) -> subprocess.Popen[str]:
     """What an operator types, on a host."""
-    command = [str(BIN / "taskd"), "inject", "subhealth", "--node", str(node), "--why", "its link flaps"]
+    command = [str(training.BIN / "taskd"), "inject", "subhealth", "--node", str(node), "--why", "its link flaps"]
     environment = {**job.env, "TASKD_MANAGER_ADDR": job.hosts.address(next(h for h in range(job.hosts.count) if job.managers(h)))}
     return subprocess.Popen(job.hosts.command(host, command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -93,7 +93,6 @@ def test_moves_that_fail_leave_the_job_where_it_is(hosts, tmp_path, reference):
         assert job.host_of(2) == 2
         result = job.end(1)
     training.assert_equal(result, reference, 4)
-
 
 
 def test_a_node_moves_while_passes_end_and_batches_are_drawn(hosts, tmp_path):

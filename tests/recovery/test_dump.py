@@ -15,16 +15,16 @@ import training
 from taskd import dumps
 
 
-def dying(directory, script, *arguments, faults, **env):
-    """A job of 4 ranks that ends with a dump."""
+def dying(directory, world, script, *arguments, faults, **env):
+    """A job that ends with a dump."""
     env = {"TASKD_RECOVER_STRATEGY": "dump", "TASKD_DUMP_PATH": str(directory / "dumps"), **env}
-    return training.taskd(directory, 4, script, *arguments, faults=faults, **env)
+    return training.taskd(directory, world, script, *arguments, faults=faults, **env)
 
 
-def assert_goes_on(directory, place, script, *arguments, reference, step):
-    result = training.taskd(directory, 4, script, *arguments, TASKD_RESUME_PATH=str(place))
+def assert_goes_on(directory, place, world, script, *arguments, reference, step):
+    result = training.taskd(directory, world, script, *arguments, TASKD_RESUME_PATH=str(place))
     assert result.status == 0, result.output[-3000:]
-    for rank in range(4):
+    for rank in range(world):
         mine, theirs = result.steps(rank), reference.steps(rank)
         assert sorted(mine) == [s for s in sorted(theirs) if s >= step], "not the steps from the dump on"
         assert all(mine[s] == theirs[s] for s in mine), f"rank {rank} differs"
@@ -32,7 +32,7 @@ def assert_goes_on(directory, place, script, *arguments, reference, step):
 
 
 def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
-    result = dying(tmp_path / "a", "mlp.py", "12", faults="2:6:tail:kill")
+    result = dying(tmp_path / "a", 4, "mlp.py", "62", faults="2:6:tail:kill")
     assert result.status == 1
     path = tmp_path / "a" / "dumps" / "step-6"
     assert f"the state at the start of step 6 is at {path}" in training.paragraph(result)
@@ -44,20 +44,20 @@ def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
     weights = {"model": {"0.weight": torch.zeros(96, 32)}}
     checkpoint.load(weights, storage_reader=checkpoint.FileSystemReader(path / dumps.STATE), no_dist=True)
     assert weights["model"]["0.weight"].abs().sum() > 0
-    assert_goes_on(tmp_path / "b", path.parent, "mlp.py", "12", reference=reference(4, "mlp.py", "12"), step=6)
+    assert_goes_on(tmp_path / "b", path.parent, 4, "mlp.py", "62", reference=reference(4, "mlp.py", "62"), step=6)
 
 
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     arguments = ("random", "3")
-    result = dying(tmp_path / "a", "loader.py", *arguments, faults="1:8:tail:kill")
+    result = dying(tmp_path / "a", 2, "loader.py", *arguments, faults="1:8:tail:kill")
     assert result.status == 1
     place = tmp_path / "a" / "dumps"
     # the job that begins from it ends in the same way, and its dump stands beside the first
     both = {"TASKD_DUMP_PATH": str(place), "TASKD_RESUME_PATH": str(place)}
-    again = dying(tmp_path / "b", "loader.py", *arguments, faults="0:11:tail:kill", **both)
+    again = dying(tmp_path / "b", 2, "loader.py", *arguments, faults="0:11:tail:kill", **both)
     assert again.status == 1 and sorted(p.name for p in place.iterdir()) == ["step-11", "step-8"]
     dumps.check(dumps.read(place / "step-8"))
-    assert_goes_on(tmp_path / "c", place, "loader.py", *arguments, reference=reference(4, "loader.py", *arguments), step=11)
+    assert_goes_on(tmp_path / "c", place, 2, "loader.py", *arguments, reference=reference(2, "loader.py", *arguments), step=11)
 
 
 def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
         (old / dumps.RECORDS / "rank-0").write_bytes(b"x" * 1000)
         file = dumps.describe(old, old / dumps.RECORDS / "rank-0")
         (old / dumps.MANIFEST).write_text(json.dumps({"version": 1, "step": 1, "world_size": 4, "files": [file]}))
-        result = dying(tmp_path / "a", "mlp.py", "12", faults="2:6:tail:kill", TASKD_DUMP_PATH=str(place))
+        result = dying(tmp_path / "a", 2, "mlp.py", "8", faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place))
         assert result.status == 1
         assert "No space left on device" in training.paragraph(result)
         assert [p.name for p in place.iterdir()] == ["step-1"], "something was left"

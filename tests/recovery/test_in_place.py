@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
 import training
 
+STEPS = "62"  # of four ranks, here and in other modules: one undisturbed run for all
 POINTS = ("begin", "forward", "backward", "reduced", "before-update", "update", "tail", "tail-reduced", "end", "between")
+ENDS = ("segv", "_exit1", "exit3", "raise", "abort", "_exit0", "kill")
 
 
-def test_a_kill_at_every_point_of_a_step(tmp_path, reference):
-    """One job loses a rank at each point in turn, rank 0 among them; survivors keep their processes."""
-    faults = ",".join(f"{i % 4}:{2 + 3 * i}:{point}:kill" for i, point in enumerate(POINTS))
-    steps = str(3 * len(POINTS) + 2)
-    result = training.taskd(tmp_path / "job", 4, "mlp.py", steps, faults=faults)
-    training.assert_equal(result, reference(4, "mlp.py", steps), 4)
+def test_a_kill_at_every_point_of_a_step_and_every_kind_of_end(tmp_path, reference):
+    """One job loses a rank at each point in turn, rank 0 among them, then in each way; survivors keep their processes."""
+    moments = [(i % 4, 2 + 3 * i, point, "kill") for i, point in enumerate(POINTS)]
+    moments += [((i + 1) % 4, 33 + 3 * i, "forward", kind) for i, kind in enumerate(ENDS)]
+    faults = ",".join(":".join(map(str, moment)) for moment in moments)
+    result = training.taskd(tmp_path / "job", 4, "mlp.py", STEPS, faults=faults)
+    training.assert_equal(result, reference(4, "mlp.py", STEPS), 4)
     assert result.incidents  # on a slow machine a fault may join the incident before it
     assert all(i["strategy"] == "recover-in-place" for i in result.incidents)
     for rank in range(4):
-        struck = sum(1 for i in range(len(POINTS)) if i % 4 == rank)
+        struck = sum(1 for moment in moments if moment[0] == rank)
         assert len(result.pids(rank)) == 1 + struck, f"rank {rank} was replaced other than {struck} times"
-
-
-def test_every_kind_of_end(tmp_path, reference):
-    kinds = ("segv", "_exit1", "exit3", "raise", "abort", "_exit0", "kill")
-    faults = ",".join(f"{(i + 1) % 4}:{1 + 2 * i}:forward:{kind}" for i, kind in enumerate(kinds))
-    result = training.taskd(tmp_path / "job", 4, "mlp.py", "22", faults=faults)
-    training.assert_equal(result, reference(4, "mlp.py", "22"), 4)
     told = " ".join(fault for i in result.incidents for fault in i["faults"])
     for words in ("SIGSEGV", "exited with status 1", "exited with status 3", "ValueError: a fault on purpose", "abort", "SIGKILL"):
         assert words in told, f"{words!r} is not among the reasons: {told}"
@@ -37,22 +32,23 @@ AWKWARD = {
     "all but one": "1:10:forward:kill,2:10:forward:kill,3:10:forward:kill,0:13:tail:kill,1:13:tail:kill,2:13:tail:kill",
     # by then rank 3 has been replaced three times, and rank 0 three times
     "the replacement dies in its set-up": "3:16:forward:kill,3:4:setup:kill,0:19:tail:kill,0:4:setup:kill,0:5:setup:segv",
-    "the last step": "1:21:forward:kill,2:21:tail:kill,3:21:between:kill",
+    "the last step": "1:61:forward:kill,2:61:tail:kill,3:61:between:kill",
 }
 
 
 def test_awkward_moments(tmp_path, reference):
     """In one job; between two of them a rank has steps enough to commit."""
-    result = training.taskd(tmp_path / "job", 4, "mlp.py", "22", faults=",".join(AWKWARD.values()))
-    training.assert_equal(result, reference(4, "mlp.py", "22"), 4)
+    result = training.taskd(tmp_path / "job", 4, "mlp.py", STEPS, faults=",".join(AWKWARD.values()))
+    training.assert_equal(result, reference(4, "mlp.py", STEPS), 4)
     replaced = [len(result.pids(rank)) - 1 for rank in range(4)]
     struck = {path.name for path in result.directory.glob("struck-*")}
     assert len(struck) == sum(faults.count(":kill") + faults.count(":segv") for faults in AWKWARD.values()), sorted(struck)
     assert all(replaced), replaced
 
 
-@pytest.mark.parametrize("world", [2, 5])
-def test_worlds(tmp_path, reference, world):
+def test_five_ranks(tmp_path, reference):
+    """And two: tests/recovery/test_launchers.py."""
+    world = 5
     faults = f"{world - 1}:2:backward:kill,0:5:tail:kill,1:7:forward:segv"
     result = training.taskd(tmp_path / "job", world, "mlp.py", "8", faults=faults)
     training.assert_equal(result, reference(world, "mlp.py", "8"), world)

@@ -6,7 +6,7 @@ import training
 
 
 def test_a_replacement_that_dies_again_and_again(tmp_path):
-    result = training.taskd(tmp_path / "job", 3, "mlp.py", "8", faults="1:3:forward:kill:99")
+    result = training.taskd(tmp_path / "job", 2, "mlp.py", "8", faults="1:3:forward:kill:99")
     assert result.status == 1
     text = training.paragraph(result)
     assert "rank 1: killed by SIGKILL" in text and "recover-in-place: rank 1 was replaced 3 times and died again" in text

@@ -66,7 +66,7 @@ def test_two_launchers(tmp_path, reference):
     env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
     port = str(training.free_port())
     common = ["--nnodes", "2", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", port]
-    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "22"]
+    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "62"]
     command = [str(training.BIN / "taskd"), "run", *common]
     with open(directory / "second", "w") as output:
         second = subprocess.Popen([*command, "--node_rank", "1", *script], env=env, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
@@ -76,7 +76,7 @@ def test_two_launchers(tmp_path, reference):
         finally:
             second.kill()
             second.wait()
-    training.assert_equal(result, reference(4, "mlp.py", "22"), 4)
+    training.assert_equal(result, reference(4, "mlp.py", "62"), 4)
 
 
 def test_a_script_without_taskd_is_restarted_whole(tmp_path):
@@ -106,8 +106,10 @@ def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
     directory = tmp_path / "job"
     directory.mkdir()
     command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "--redirects", "3", "--log-dir", str(logs), script]
-    result = training.run([*command, str(directory), "6"], directory, training.environment(directory, "1:3:forward:raise"))
-    assert result.status == 0, result.output[-3000:]
+    faults = "1:2:backward:kill,1:3:forward:raise,0:5:tail:kill,1:7:forward:segv"
+    result = training.run([*command, str(directory), "8"], directory, training.environment(directory, faults))
+    training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
+    assert [len(result.pids(rank)) for rank in range(2)] == [2, 4]
     (stderr,) = logs.glob("*/attempt_0/1/stderr.log")
     assert "ValueError: a fault on purpose" in stderr.read_text()
     assert "ValueError" not in result.output.replace("after ValueError", "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -17,7 +19,8 @@ from pathlib import Path
 from taskd.control import Control
 from taskd.cython_api import core
 
-SCRIPTS = Path(__file__).parent / "scripts"
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "scripts"
 BIN = Path(sys.executable).parent
 LIMIT = 150.0  # seconds; a run takes 5-15, a hang must not eat the whole suite
 
@@ -224,12 +227,31 @@ def taskd(directory: Path, world: int, script: str, *arguments: str, faults: str
 
 
 def undisturbed(directory: Path, world: int, script: str, *arguments: str) -> Result:
-    """The same script under plain torchrun: nothing of taskd at work, and nothing fails."""
+    """The same script without a launcher: nothing of taskd at work, and nothing fails."""
     directory.mkdir(parents=True, exist_ok=True)
-    command = [str(BIN / "torchrun"), "--nproc_per_node", str(world), str(SCRIPTS / script), str(directory), *arguments]
+    command = [sys.executable, str(HERE / "ranks.py"), str(world), str(SCRIPTS / script), str(directory), *arguments]
     result = run(command, directory, environment(directory))
     assert result.status == 0, result.output[-3000:]
     return result
+
+
+class References:
+    """Undisturbed runs, each made once for all of pytest's workers, and kept."""
+
+    def __init__(self, base: Path) -> None:
+        """`base`: what pytest gives to this process."""
+        self._shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def __call__(self, world: int, script: str, *arguments: str) -> Result:
+        directory = self._shared / "-".join(("undisturbed", str(world), script, *arguments))
+        complete = directory / "complete"
+        with open(self._shared / f"{directory.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not complete.exists():
+                shutil.rmtree(directory, ignore_errors=True)  # of a test that was ended in it
+                undisturbed(directory, world, script, *arguments)
+                complete.touch()
+        return Result(0, "", directory)
 
 
 def assert_equal(result: Result, reference: Result, world: int) -> None:

@@ -1,0 +1,83 @@
+"""One job over several hosts (hosts.py): a launcher on each, standbys, and what can be seen of them from outside.
+
+Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hosts import Hosts
+
+PATIENCE = 15.0  # seconds that all launchers together have to end when they are told to
+MASTER = "29400"
+STRATEGY = "retry,recover-in-place,recover"
+
+
+class Launchers:
+    """Of `nodes` nodes of `ranks` ranks each, on hosts 0, 1…; further hosts are for standbys. Leaving the `with` ends them all."""
+
+    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: list[str], environment: dict[str, str]) -> None:
+        """`environment` is for each launcher. What a host's launchers print is appended to output-HOST in `directory`."""
+        self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
+        self.world = nodes * ranks
+        self._script = script
+        self.env = {"GLOO_SOCKET_IFNAME": "eth0", "TASKD_RECOVER_STRATEGY": STRATEGY, **environment}
+        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        for node in range(nodes):
+            self.launch(node, node)
+
+    def launch(self, host: int, node: int, *options: str, **environment: str) -> None:
+        command = [
+            sys.executable, "-c", "from taskd.cli import main; main()", "run", *options,
+            "--nnodes", str(self.nodes), "--node_rank", str(node), "--nproc_per_node", str(self.ranks),
+            "--master_addr", self.hosts.address(0), "--master_port", MASTER, *self._script,
+        ]  # fmt: skip
+        with open(self.directory / f"output-{host}", "ab") as output:
+            self.launchers[host] = subprocess.Popen(
+                self.hosts.command(host, command),
+                env={**self.env, "POD_IP": self.hosts.address(host), **environment},
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+
+    def launch_standby(self, host: int, **environment: str) -> None:
+        self.launch(host, 0, "--standby", **environment)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.launchers.values():
+            if process.poll() is None:
+                process.terminate()
+        end = time.monotonic() + PATIENCE
+        for process in self.launchers.values():
+            try:
+                process.wait(max(end - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def host_of_process(self, pid: int) -> int:
+        return next(h for h in range(self.hosts.count) if pid in self.hosts.pids(h))
+
+    def managers(self, host: int) -> list[int]:
+        """Processes of managers there."""
+        found = []
+        for pid in self.hosts.pids(host):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"-m\0taskd.manager\0" in line:
+                found.append(pid)
+        return found
