@@ -61,11 +61,15 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
     training.assert_equal(result, reference, 4)
 
 
-def test_moves_that_fail_leave_the_job_where_it_is(hosts, tmp_path, reference):
-    machines = hosts(3)
-    faults = "3:1:setup:exit3,2:1:setup:nap:2"  # of the ranks that are prepared: one ends, once, while the other one waits
+def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory):
+    """What fails leaves the job where it is. When the last move comes, what the standby has prepared is some passes behind the job;
+    loaders and random numbers go on where they were."""
+    arguments = ("loader.py", "distributed", "60", "0.05")  # passes of 6 steps
+    reference = training.References(tmp_path_factory.getbasetemp())(4, *arguments)
+    faults = "3:1:protected:exit3,2:1:protected:nap:3"  # of the ranks that are prepared: one ends, once, while the other one waits
     environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_TEST_FAULTS": faults}
-    with Cluster(machines, tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY, **environment) as job:
+    enough = tmp_path / "job" / "enough-1"
+    with Cluster(hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment) as job:
         job.standby(2)
         job.ready(1)
         pids = {r: job.result().pids(r) for r in range(4)}
@@ -76,37 +80,21 @@ def test_moves_that_fail_leave_the_job_where_it_is(hosts, tmp_path, reference):
         assert job.result().incidents == []
         # a rank of the standby stands still when the node is being moved
         asked = subhealth(job, 1, 0)
-        job.until("rank 3 was ready", lambda: "1 of 2 ranks of the node to come are ready" in job.log("agent*.log"))
+        job.until("rank 3 was ready", lambda: half_ready(job) == 1)
         os.kill(int(re.findall(r"rank 3: replacement 1 is pid (\d+)", job.log("agent*.log"))[-1]), signal.SIGSTOP)
-        (tmp_path / "job" / "enough-1").touch()
+        enough.touch()
         status, text = answer(asked)
         assert status == 1 and "goes on as it is" in text, text
+        enough.unlink()
         closed = job.repaired()
         assert closed["strategy"] == "retry" and closed["ranks"] == [] and "hot-switch" in closed["tried"][0], closed
         job.trains()
         assert {r: job.result().pids(r) for r in range(4)} == pids
         # and now nothing is in the way
-        status, text = answer(subhealth(job, 1, 0))
-        assert status == 0, text
-        assert job.repaired()["strategy"] == "hot-switch"
-        job.trains()
-        assert job.host_of(2) == 2
-        result = job.end(1)
-    training.assert_equal(result, reference, 4)
-
-
-def test_a_node_moves_while_passes_end_and_batches_are_drawn(hosts, tmp_path):
-    """What the standby has prepared is some passes behind the job when it is needed; loaders and random numbers go on where they were."""
-    arguments = ("loader.py", "random", "60", "0.05")
-    reference = training.undisturbed(tmp_path / "undisturbed", 4, *arguments)
-    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_TEST_FAULTS": "2:1:protected:nap"}
-    with Cluster(hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment) as job:
-        job.standby(2)
-        job.ready(1)
         asked = subhealth(job, 1, 0)
-        job.until("rank 3 was ready", lambda: "1 of 2 ranks of the node to come are ready" in job.log("agent*.log"))
-        job.trains(13)  # a pass has 6 steps
-        (tmp_path / "job" / "enough-1").touch()
+        job.until("rank 3 was ready", lambda: half_ready(job) == 2)
+        job.trains(13)
+        enough.touch()
         status, text = answer(asked)
         assert status == 0, (text, job.log("worker*.log")[-5000:])
         assert job.repaired()["strategy"] == "hot-switch"
@@ -114,6 +102,11 @@ def test_a_node_moves_while_passes_end_and_batches_are_drawn(hosts, tmp_path):
         assert job.host_of(2) == 2
         result = job.end(1)
     training.assert_equal(result, reference, 4)
+
+
+def half_ready(job: Cluster) -> int:
+    """How often one of the two ranks of a standby was ready."""
+    return job.log("agent*.log").count("1 of 2 ranks of the node to come are ready")
 
 
 def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):
