@@ -52,6 +52,20 @@ class Launchers:
     def launch_standby(self, host: int, **environment: str) -> None:
         self.launch(host, 0, "--standby", **environment)
 
+    def subhealth(self, node: int, why: str = "its link flaps") -> subprocess.Popen[str]:
+        """What an operator types, on the manager's host: that the node should not be relied on."""
+        host = next((h for h in range(self.hosts.count) if self.managers(h)), 0)
+        command = [
+            sys.executable, "-c", "from taskd.cli import main; main()", "inject", "subhealth", "--node", str(node), "--why", why
+        ]  # fmt: skip
+        return subprocess.Popen(
+            self.hosts.command(host, command),
+            env={**self.env, "TASKD_MANAGER_ADDR": self.hosts.address(host)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
     def __enter__(self) -> Any:
         return self
 

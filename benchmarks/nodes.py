@@ -1,5 +1,5 @@
-"""Loss of a node, of its network and of the manager, on several hosts made of network namespaces: how long until it is noticed, and until
-every rank has committed the next step.
+"""Loss of a node, of its network and of the manager, and the move of a node that is well, on several hosts made of network namespaces: how
+long until it is noticed, and until every rank has committed the next step.
 
     python benchmarks/nodes.py [--nodes 4] [--ranks 2] [--repeats 5] [--json FILE]
 
@@ -48,6 +48,7 @@ class Job(Launchers):
             "TASKD_SECRET": uuid.uuid4().hex,
             "TASKD_PORT": str(free_port()),
             "TASKD_LOG_PATH": str(self.log),
+            "TASKD_SUBHEALTHY_STRATEGY": "hotSwitch",
             "PYTHONPATH": os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
         }
         super().__init__(hosts, directory, nodes, ranks, [str(HERE / script), "--out", str(directory), *arguments], environment)
@@ -131,6 +132,27 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
     return result
 
 
+def move(job: Job, node: int) -> dict[str, float]:
+    """A node that is well, to a standby: how long from the request, and how long ranks stood still, one usual step included."""
+    known, host, began = len(job.incidents()), job.host_of(node * job.ranks), time.monotonic_ns()
+    usual = job.usual(began)
+    asked = job.subhealth(node)
+    answer, _ = asked.communicate(timeout=PATIENCE)
+    if asked.returncode:
+        raise Failed(f"node {node} did not move: {answer}")
+    taken, incident = (time.monotonic_ns() - began) / 1e9, job.incidents()[known]
+    job.trains(5)
+    start = monotonic(incident["began"]) - 500_000_000
+    still = max(
+        (b[1] - a[1]) / 1e9
+        for s in job.steps
+        for records in [[r for r in s.read(s.after(start)) if r[1] < start + 3_000_000_000]]
+        for a, b in zip(records, records[1:], strict=False)
+    )
+    made_good(job, host)
+    return {"asked": taken, "still": still, "incident": incident["seconds"], "step": usual}
+
+
 def kill_manager(job: Job) -> dict[str, float]:
     """Its process: when the next one is in charge, and the longest step meanwhile."""
     host = job.manager_host()
@@ -206,6 +228,11 @@ def main() -> None:
                 host = next(h for h in (job.host_of(r) for r in range(0, job.world, job.ranks)) if h != job.manager_host())
                 figures[name].append(lose(job, name, host))
                 console.print(f"{name}: {figures[name][-1]}", style="dim")
+        figures["moved"] = []
+        for _ in range(args.repeats):
+            node = next(n for n in range(args.nodes) if job.host_of(n * job.ranks) != job.manager_host())
+            figures["moved"].append(move(job, node))
+            console.print(f"moved: {figures['moved'][-1]}", style="dim")
         figures["manager"] = []
         for _ in range(args.repeats):
             figures["manager"].append(kill_manager(job))
@@ -236,6 +263,8 @@ def show(console: Console, figures: dict[str, Any]) -> None:
     row(table, "killed: from notice to the step on all ranks", take("killed", "repaired"), "1,000", median("killed", "repaired") <= 1.0)
     row(table, "cut: from notice to the step on all ranks", take("cut", "repaired"), "1,000", median("cut", "repaired") <= 1.0)
     row(table, "usual step", take("killed", "step"), "", None)
+    row(table, "hot switch: ranks stand still, with one usual step", take("moved", "still"), "500", median("moved", "still") <= 0.5)
+    row(table, "hot switch: from the request, script on the standby included", take("moved", "asked"), "", None)
     row(table, "manager killed: successor in charge, same node", take("manager", "charge"), "1,000", median("manager", "charge") <= 1.0)
     worst = statistics.median(f["slowest"] / f["step"] for f in figures["manager"])
     row(table, "manager killed: slowest step in the second around it", take("manager", "slowest"), "2 steps", worst <= 2.0)

@@ -141,6 +141,56 @@ class Scene:
         self.pause(0.0, 0.5)
         self.kill_rank()
 
+    def moves(self, story: Story, then: Callable[[], None]) -> None:
+        """A node is sub-healthy; when a standby is ready for it, and all are about to stand, `then` happens."""
+        node = self.dice.randrange(NODES)
+        before, known = self.job.host_of(node * RANKS), self.job.logged().count("is ready to be node")
+        asked = self.job.subhealth(node)
+        ready = lambda: self.job.logged().count("is ready to be node") > known or asked.poll() is not None  # noqa: E731
+        self.job.wait(ready, "standby that is ready")
+        self.pause(0.0, 0.3)
+        then()
+        self.wait_for_others(story)
+        asked.communicate(timeout=60)
+        # where the manager has died meanwhile nobody may have said how it went
+        self.job.wait(lambda: len({self.where(n) for n in range(NODES)} - {-1}) == NODES, "place for every node")
+        if self.where(node) != before and before not in story.dead:
+            self.emptied(before)
+            story.dead.add(before)
+
+    def where(self, node: int) -> int:
+        """The host of the node's ranks, -1 while it has none."""
+        try:
+            return self.job.host_of(node * RANKS)
+        except StopIteration:
+            return -1
+
+    def spare(self, story: Story) -> None:
+        """A standby is killed, perhaps the one that gets ready."""
+        ranks = {self.where(n) for n in range(NODES)}
+        spare = [h for h in range(self.job.hosts.count) if h not in ranks and self.job.hosts.pids(h)]
+        if spare:
+            self.kill_node(story, self.dice.choice(spare))
+
+    def node_moves(self, story: Story) -> None:
+        self.moves(story, lambda: None)
+
+    def move_and_rank(self, story: Story) -> None:
+        self.moves(story, self.kill_rank)
+
+    def move_and_manager(self, story: Story) -> None:
+        self.moves(story, self.kill_manager)
+
+    def move_and_standby(self, story: Story) -> None:
+        self.moves(story, lambda: self.spare(story))
+
+    def move_and_node(self, story: Story) -> None:
+        def kill() -> None:
+            if (host := self.where(self.dice.randrange(NODES))) >= 0:
+                self.kill_node(story, host)
+
+        self.moves(story, kill)
+
     def node_and_standby(self, story: Story) -> None:
         ranks = {self.job.host_of(n * RANKS) for n in range(NODES)}
         spare = [h for h in range(self.job.hosts.count) if h not in ranks]
@@ -192,6 +242,11 @@ KINDS: dict[str, Callable[[Scene, Story], None]] = {
     "node, then the manager": Scene.node_and_manager,
     "manager, then a rank": Scene.manager_and_rank,
     "node, then a standby": Scene.node_and_standby,
+    "node moves": Scene.node_moves,
+    "node moves, and a rank dies": Scene.move_and_rank,
+    "node moves, and the manager dies": Scene.move_and_manager,
+    "node moves, and a standby dies": Scene.move_and_standby,
+    "node moves, and a node dies": Scene.move_and_node,
 }
 
 

@@ -13,13 +13,6 @@ from cluster import STEPS, Cluster
 STRATEGY = "retry,recover-in-place,recover"
 
 
-def subhealth(job: Cluster, node: int, host: int) -> subprocess.Popen[str]:
-    """What an operator types, on a host."""
-    command = [str(training.BIN / "taskd"), "inject", "subhealth", "--node", str(node), "--why", "its link flaps"]
-    environment = {**job.env, "TASKD_MANAGER_ADDR": job.hosts.address(next(h for h in range(job.hosts.count) if job.managers(h)))}
-    return subprocess.Popen(job.hosts.command(host, command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def answer(asked: subprocess.Popen[str]) -> tuple[int, str]:
     out, _ = asked.communicate(timeout=90)
     return asked.returncode, out
@@ -36,7 +29,7 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         job.standby(2, 3)
         job.ready(2)
         before = {r: job.result().pids(r) for r in range(4)}
-        status, text = answer(subhealth(job, 1, 0))
+        status, text = answer(job.subhealth(1))
         assert status == 0 and "node 1 has moved to standby" in text, (text, job.log("*.log")[-9000:])
         first = job.repaired()
         assert first["strategy"] == "hot-switch" and first["ranks"] == [2, 3], first
@@ -52,7 +45,7 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         assert job.repaired()["strategy"] == "recover-in-place"
         job.trains()
         # node 0, with the manager and the store
-        status, text = answer(subhealth(job, 0, 0))
+        status, text = answer(job.subhealth(0))
         second = job.repaired()
         assert second["strategy"] == "hot-switch" and second["ranks"] == [0, 1], (second, text)
         job.trains()
@@ -74,12 +67,12 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
         job.ready(1)
         pids = {r: job.result().pids(r) for r in range(4)}
         # the script fails on the standby: the job has not even paused, and the standby waits again
-        status, text = answer(subhealth(job, 1, 0))
+        status, text = answer(job.subhealth(1))
         assert status == 1 and "cannot be node 1: rank 3 exited" in text and "goes on as it is" in text, text
         job.trains()
         assert job.result().incidents == []
         # a rank of the standby stands still when the node is being moved
-        asked = subhealth(job, 1, 0)
+        asked = job.subhealth(1)
         job.until("rank 3 was ready", lambda: half_ready(job) == 1)
         os.kill(int(re.findall(r"rank 3: replacement 1 is pid (\d+)", job.log("agent*.log"))[-1]), signal.SIGSTOP)
         enough.touch()
@@ -91,7 +84,7 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
         job.trains()
         assert {r: job.result().pids(r) for r in range(4)} == pids
         # and now nothing is in the way
-        asked = subhealth(job, 1, 0)
+        asked = job.subhealth(1)
         job.until("rank 3 was ready", lambda: half_ready(job) == 2)
         job.trains(13)
         enough.touch()
@@ -115,7 +108,7 @@ def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tm
     with Cluster(hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", **environment) as job:
         job.standby(2)
         job.ready(1)
-        answer(subhealth(job, 0, 0))  # its manager goes with it, which may be before it has answered
+        answer(job.subhealth(0))  # its manager goes with it, which may be before it has answered
         assert job.repaired()["strategy"] == "hot-switch"
         job.emptied(0)
         job.trains()
