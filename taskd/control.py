@@ -85,6 +85,8 @@ class Control:
             ready = dict(poller.poll(int(left * 1000) + 1))
             if self._link.monitor in ready:
                 self._link.read_monitor()
+                if self._link.connections and not self._link.connected:  # the next one will know nothing of the request
+                    raise ControlError("the manager that was asked is gone: see with taskd status what has been done, and ask again")
             while (answer := self._link.receive()) is not None:
                 if isinstance(answer, commands.Answer) and answer.request == request:
                     if not answer.ok:

@@ -25,7 +25,8 @@ from taskd import logs, settings
 from taskd.agent import asking
 from taskd.agent.processes import Handler, Ordered
 from taskd.agent.standby import Order
-from taskd.agent.supervisor import Supervisor, Verdict
+from taskd.agent.supervisor import Supervisor
+from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits
 from taskd.core import commands
 from taskd.protocol import keys

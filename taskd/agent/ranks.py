@@ -79,3 +79,11 @@ class Epoch:
             with contextlib.suppress(OSError):
                 os.close(rank.stacks)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def pidfd(pid: int) -> int | None:
+    """None: it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None

@@ -69,7 +69,7 @@ class Standby:
         def take() -> None:
             self._take(epoch, order)
             for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-                self._agent.replace(epoch, rank, incarnation)
+                self._agent.orders.replace(epoch, rank, incarnation)
 
         self._agent.adopt(epoch)
         self._agent.call(take)
@@ -88,7 +88,7 @@ class Standby:
                 self._fail("its records cannot be had")
                 return
             for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-                self._agent.replace(epoch, rank, incarnation)
+                self._agent.orders.replace(epoch, rank, incarnation)
 
         self._agent.call(start)
 

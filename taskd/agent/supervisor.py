@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import queue
-import signal
 import socket
 import struct
 import subprocess
@@ -18,22 +17,22 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import zmq
 
 from taskd import stacks, vault
-from taskd.agent import dumping, shared_memory
+from taskd.agent import shared_memory
 from taskd.agent.attention import Attention
 from taskd.agent.managers import Managers
-from taskd.agent.processes import Forked, Handler, describe, exit_code, leaving
-from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.orders import Orders
+from taskd.agent.processes import Forked, describe, exit_code, leaving
+from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.records import Records
-from taskd.agent.replacements import Order as Start
 from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Order, Standby
-from taskd.agent.watchdog import TRAINING, Limits, Watchdog
+from taskd.agent.verdict import Verdict
+from taskd.agent.watchdog import Limits, Watchdog
 from taskd.core import commands, events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
@@ -42,18 +41,8 @@ from taskd.protocol.keys import Keys
 log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
-BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way), "restart", "give up"."""
-
-    what: str
-    reason: str = ""
-    restart: commands.RestartAll | None = None
 
 
 class Supervisor:
@@ -79,19 +68,20 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self.epoch: Epoch | None = None
         self._old: Epoch | None = None  # stopped, not cleared away yet
-        self._managers: Managers | None = None
-        self._replacements = Replacements(self._started, self._forked_ended)
-        self._attention = Attention(self.tell, self.call, Watchdog(limits))
+        self.managers: Managers | None = None
+        self.orders = Orders(self)
+        self.replacements = Replacements(self.orders.started, self.orders.forked_ended)
+        self.attention = Attention(self.tell, self.call, Watchdog(limits))
         self.store: Any = None
         self._store_address = ("", 0)
         self.records: Records | None = None
         self.standby = Standby(self)
-        self._keeper = -1  # the node that keeps our ranks' records
-        self._retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
+        self.keeper = -1  # the node that keeps our ranks' records
+        self.retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
         self._left = False  # the manager has been told that this node has ended well
-        self._over = threading.Event()  # the job is, or nobody can tell any more
+        self.over = threading.Event()  # the job is, or nobody can tell any more
         self._closing = False
         self._running = False
         self._thread = threading.Thread(target=self._loop, name="taskd-agent", daemon=True)
@@ -134,9 +124,9 @@ class Supervisor:
         epoch = self.next
         self.context = context
         for local, handler in context.subprocess_handlers.items():
-            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, _pidfd(handler.proc.pid), self.pipes[local])
+            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd(handler.proc.pid), self.pipes[local])
         self._listen(store, nodes)
-        self._replacements.warm_up({**os.environ, **context.envs[0]})
+        self.replacements.warm_up({**os.environ, **context.envs[0]})
         self._connect(self.node)
         with self._lock:
             self.epoch, self._verdict = epoch, None
@@ -151,17 +141,17 @@ class Supervisor:
                 self.records = Records(self._store_address[0], self._keys, self._job)
 
     def _connect(self, node: int) -> None:
-        if self._managers is None:
+        if self.managers is None:
             address = self._address()
             # in a job of one node the next manager can only be where the first one was
             here = self.records.address[0] if self.records is not None else address[0] if _is_ours(address[0]) else ""
-            self._managers = Managers(address, self._keys, self._job, node, self._nodes, here, self.announce)
+            self.managers = Managers(address, self._keys, self._job, node, self._nodes, here, self.announce)
         if not self._running:
             self._running = True
             self._thread.start()
 
     def _begun(self, epoch: Epoch) -> None:
-        self._attention.begin(epoch)
+        self.attention.begin(epoch)
         if self.records is not None:
             self.records.begin(self.node, epoch)
         self.announce()
@@ -171,26 +161,26 @@ class Supervisor:
     @property
     def name(self) -> str:
         """Of this process, to managers."""
-        assert self._managers is not None
-        return self._managers.name
+        assert self.managers is not None
+        return self.managers.name
 
     @property
     def obeyed(self) -> tuple[int, str]:
         """Term and name of the manager that was acknowledged last."""
-        assert self._managers is not None
-        return self._managers.obeyed
+        assert self.managers is not None
+        return self.managers.obeyed
 
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Where other nodes reach the store and the place for their records."""
-        assert self._managers is not None
-        return self._store_address, self.records.address if self.records is not None else (self._managers.here, 0)
+        assert self.managers is not None
+        return self._store_address, self.records.address if self.records is not None else (self.managers.here, 0)
 
     def stand_by(self, ranks: int, nodes: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
         this agent can run."""
         self._listen(store, max(nodes, 2))
-        self._replacements.warm_up({**os.environ, **self._preloading()})
+        self.replacements.warm_up({**os.environ, **self._preloading()})
         self._connect(messages.STANDBY)
         return self.standby.wait(ranks)
 
@@ -200,25 +190,25 @@ class Supervisor:
             self.epoch, self._verdict = epoch, None
 
     def be_node(self, node: int, epoch: Epoch) -> None:
-        assert self._managers is not None and self.records is not None
+        assert self.managers is not None and self.records is not None
         self.node = node
-        self._attention.begin(epoch)
+        self.attention.begin(epoch)
         self.records.begin(node, epoch)
-        self._managers.be_node(node)
+        self.managers.be_node(node)
 
     def be_standby(self, why: str) -> None:
         """The processes that were started are not needed."""
-        assert self._managers is not None
+        assert self.managers is not None
         epoch = self.epoch
         for rank in epoch.ranks.values() if epoch is not None else ():
-            self._kill(rank)
+            self.orders.kill(rank)
         self.stopping()
-        self._managers.be_node(messages.STANDBY)
+        self.managers.be_node(messages.STANDBY)
         self.announce()
 
     def verdict(self) -> Verdict:
         """What the launcher shall make of its processes now."""
-        self._retired = [p for p in self._retired if p.poll() is None]
+        self.retired = [p for p in self.retired if p.poll() is None]
         with self._lock:
             if self._verdict is not None:
                 return self._verdict
@@ -250,7 +240,7 @@ class Supervisor:
         """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes' have, or the manager is gone."""
         self._left = True
         self.call(lambda: self.tell(events.AgentLeft(self.node, True)))
-        if not self._over.wait(limit):
+        if not self.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
     def close(self, ok: bool, why: str) -> None:
@@ -263,7 +253,7 @@ class Supervisor:
             if self.standby.room is None and not self._left:
                 self.call(lambda: self.tell(events.AgentLeft(self.node, ok, why[:500])))
             self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
-        self._replacements.close()
+        self.replacements.close()
         if self.records is not None:
             self.records.close()
         self._drop_epoch()
@@ -277,7 +267,7 @@ class Supervisor:
             os.write(self._wake_write, b"\0")
 
     def _loop(self) -> None:
-        managers = self._managers
+        managers = self.managers
         assert managers is not None
         beat = time.monotonic()
         while True:
@@ -287,12 +277,12 @@ class Supervisor:
                     self._beat(now)
                     beat = now + HEARTBEAT
                 epoch = self.epoch
-                look = self._attention.look(epoch, now) if epoch is not None else None
+                look = self.attention.look(epoch, now) if epoch is not None else None
                 search = managers.tend(now)
                 timeout = min(beat, beat if look is None else look, beat if search is None else search) - now
                 self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
-                    self._attention.watchdog.excuse(time.monotonic())
+                    self.attention.watchdog.excuse(time.monotonic())
             except Exception:
                 log.exception("the agent's loop goes on after an error")
             if self._closing and self._calls.empty():
@@ -306,7 +296,7 @@ class Supervisor:
             poller.register(link.monitor, zmq.POLLIN)
         poller.register(self._listener, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        zygote, epoch = self._replacements.zygote, self.epoch
+        zygote, epoch = self.replacements.zygote, self.epoch
         if zygote is not None:
             poller.register(zygote.socket, zmq.POLLIN)
         watched: dict[int, Rank] = {}
@@ -327,26 +317,26 @@ class Supervisor:
             for fd in ready & set(watched):
                 rank = watched[fd]
                 if fd == rank.pidfd:
-                    self._ended(epoch, rank, exit_code(fd))
+                    self.ended(epoch, rank, exit_code(fd))
                 else:
                     self._hear(epoch, rank, fd)
         if self._listener.fileno() in ready:
             self._accept()
         if zygote is not None and zygote.socket.fileno() in ready:
-            self._replacements.hear()
+            self.replacements.hear()
         managers.read_monitors()
         for order in managers.orders():
-            self._obey(order)
+            self.orders.obey(order)
 
     def _beat(self, now: float) -> None:
         epoch = self.epoch
         self.tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
-        assert self._managers is not None
-        link = self._managers.link
+        assert self.managers is not None
+        link = self.managers.link
         if epoch is None or self.standby.preparing:
             return
-        if link.heard or self._managers.voter.term:
-            self._mind_manager(epoch, self._managers, now)
+        if link.heard or self.managers.voter.term:
+            self._mind_manager(epoch, self.managers, now)
             return
         if not any(r.joined for r in epoch.ranks.values()):
             return
@@ -357,13 +347,13 @@ class Supervisor:
                 *link.address,
             )
         elif now - self._waiting_since > self._manager_wait and self._waiting_since != GIVEN_UP:
-            self._leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s")
+            self.leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s")
 
     def _mind_manager(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
         were to be protected train without."""
         if self._left and not managers.content:
-            self._over.set()
+            self.over.set()
         phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
         waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase in phases]
         failed = [r for r in epoch.ranks.values() if r.failed]
@@ -378,14 +368,14 @@ class Supervisor:
             reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
             if epoch.protected:
                 # alone, the other nodes may be well; together, none of them has found a majority
-                self._decide(Verdict("give up" if self.records is not None else "restart", reason))
+                self.decide(Verdict("give up" if self.records is not None else "restart", reason))
             elif self._waiting_since != GIVEN_UP:
-                self._leave_unprotected(epoch, reason)
+                self.leave_unprotected(epoch, reason)
 
-    def _leave_unprotected(self, epoch: Epoch, reason: str) -> None:
+    def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
         log.error("%s: this job is not protected", reason)
         self._waiting_since = GIVEN_UP
-        self._tell_ranks(epoch, messages.Unprotected(reason))
+        self.tell_ranks(epoch, messages.Unprotected(reason))
 
     # -- what the ranks say ------------------------------------------------------------------------------------------------------
 
@@ -447,10 +437,10 @@ class Supervisor:
             log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
             return
         if isinstance(message, messages.Here):
-            self._attention.here(epoch, rank, message)
+            self.attention.here(epoch, rank, message)
             return
         if isinstance(message, messages.Injected):
-            self._attention.injected(rank, message)
+            self.attention.injected(rank, message)
             return
         if isinstance(message, events.RankJoined):
             rank.joined = True
@@ -478,9 +468,9 @@ class Supervisor:
         if not leaving(view.pid):
             return  # let go on purpose (exec): the pidfd will tell
         if view.phase != core.DONE:  # an interpreter that ends by itself says so first; its exit code is worth waiting for
-            self._ended(epoch, rank, exit_code(rank.pidfd) if rank.pidfd is not None else None, certain=True)
+            self.ended(epoch, rank, exit_code(rank.pidfd) if rank.pidfd is not None else None, certain=True)
 
-    def _ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
+    def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
         """The rank's process is gone, or surely going (`certain`)."""
         if rank.over is not None:
             return
@@ -503,193 +493,29 @@ class Supervisor:
             rank.left = vault.left_behind(epoch.directory, rank.local)
         log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
         self.tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
-        self._attention.died(rank)
+        self.attention.died(rank)
 
-    # -- what the manager orders -------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------------------------------------
 
-    def _obey(self, order: Any) -> None:
-        epoch = self.epoch
-        if isinstance(order, commands.Fence):
-            self._fenced(order)
-        elif isinstance(order, (commands.Prepare, commands.TakeOver, commands.StandDown)):
-            if order.agent != self.name:
-                log.error("%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8])
-            elif isinstance(order, commands.StandDown):
-                self.standby.stand_down(order)
-            else:
-                self.standby.ordered(order)
-        elif isinstance(order, commands.End):
-            self._over.set()
-            if self._managers is not None:
-                self._managers.over = True
-            self.standby.leave()
-        elif isinstance(order, messages.Refused):
-            if epoch is not None:
-                self._leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
-        elif epoch is None:
-            return
-        elif isinstance(order, commands.Pause):
-            self._pause(epoch, order)
-        elif isinstance(order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)):
-            if isinstance(order, commands.Rebuild):
-                epoch.generation = order.generation
-            elif isinstance(order, commands.Resume):
-                with self._lock:
-                    epoch.protected = True
-                for member in epoch.ranks.values():
-                    member.blank = False
-                self.standby.moved()
-            self._tell_ranks(epoch, order)
-        elif isinstance(order, commands.RollCall):
-            self._attention.roll_call(epoch, order)
-        elif isinstance(order, commands.AskSteps):
-            self._attention.ask_steps(epoch, self.node)
-        elif isinstance(order, (commands.Hold, commands.Continue)):
-            self._hold(epoch, order)
-        elif isinstance(order, messages.Inject):
-            self._attention.inject(epoch, order)
-        elif isinstance(order, commands.SaveState):
-            rank = epoch.find(order.rank)
-            if rank is not None:
-                self.tell_rank(rank, order)
-        elif isinstance(order, commands.SaveRecords):
-            dumping.save_records(order, self.node, epoch, self.records, lambda told: self.call(lambda: self.tell(told)))
-        elif isinstance(order, commands.Seal):
-            dumping.seal(order, lambda told: self.call(lambda: self.tell(told)))
-        elif isinstance(order, commands.KeepRecords):
-            if order.node == self.node and self.records is not None:
-                self._keeper = order.keeper
-                self.records.keep_at(order.at)
-        elif isinstance(order, (commands.Replace, commands.Kill)):
-            rank = epoch.find(order.rank)
-            if rank is None:
-                log.error("the manager speaks of rank %d, which is not on this node", order.rank)
-            elif isinstance(order, commands.Replace):
-                self.replace(epoch, rank, order.incarnation)
-            elif order.incarnation == rank.incarnation and rank.over is None:
-                log.warning("rank %d is ended: %s", rank.number, order.reason)
-                if order.stacks and rank.process is not None:
-                    self._attention.with_stacks(epoch, rank, lambda: self._end(epoch, rank, order.incarnation))
-                else:
-                    self._end(epoch, rank, order.incarnation)
-        elif isinstance(order, commands.RestartAll):
-            if dict(order.epochs).get(self.node) == epoch.number:
-                self._decide(Verdict("restart", order.reason, order))
-        elif isinstance(order, commands.GiveUp):
-            self._decide(Verdict("give up", order.reason))
-
-    def _fenced(self, order: commands.Fence) -> None:
-        """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
-        if self._managers is None or order.agent != self._managers.name:
-            return
-        self._managers.over = True
-        self.standby.leave()
-        reason = f"this node has been replaced: {order.reason}"
-        if self._verdict is None or self._verdict.what != "give up":
-            self._decide(Verdict("give up", reason))
-        for rank in self.epoch.ranks.values() if self.epoch else ():
-            if rank.over is None:
-                self._kill(rank)
-
-    def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
-        epoch.passing, self._held_by = isinstance(order, commands.Hold) and order.passing, self.obeyed
-        self._attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
-        self._tell_ranks(epoch, order)
-
-    _held_by = (0, "")  # the manager that has ordered the last hold
-
-    def _decide(self, verdict: Verdict) -> None:
+    def decide(self, verdict: Verdict) -> None:
         log.error("%s: %s", verdict.what, verdict.reason)
         with self._lock:
             self._verdict = verdict
-
-    def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
-        epoch.pause = max(epoch.pause, order.pause)
-        epoch.page.pause(order.pause)
-        for rank in epoch.ranks.values():
-            self.tell_rank(rank, order)
-        now = time.monotonic()
-        for rank in epoch.ranks.values():
-            if rank.over is not None or rank.paused >= order.pause or not rank.joined:
-                continue
-            view = epoch.page.read(rank.local)
-            if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
-                # user code may take what it has left before it counts as hung, anywhere; the manager adds its own grace
-                left = self._attention.watchdog.left(view, now) if view.phase in (*TRAINING, core.COMMITTED) else BETWEEN_STEPS
-                self.tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
-
-    def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
-            return
-        self._kill(rank)
-        if rank.process is None:  # it has not been started yet, and will be killed when it is
-            self._ended(epoch, rank, -signal.SIGKILL)
-
-    def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if incarnation <= rank.incarnation:
-            return  # repeated
-        if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
-            self._kill(rank)
-        rank.forget_process()
-        if isinstance(rank.process, subprocess.Popen):
-            self._retired.append(rank.process)
-        rank.process = None  # what is still told about the old one is not about the new one
-        rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
-        rank.blank, rank.ready = True, False
-        try:
-            epoch.page.reset(rank.local)
-        except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
-            epoch.page.wait_death(rank.local, 5000)
-            epoch.page.reset(rank.local)
-        context = self.context
-        self._replacements.start(
-            Start(
-                rank=rank.number,
-                incarnation=incarnation,
-                entrypoint=context.entrypoint,
-                arguments=tuple(str(a) for a in context.args[rank.local]),
-                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)},
-                stdout=context.stdouts[rank.local],
-                stderr=context.stderrs[rank.local],
-            )
-        )
-
-    def _kill(self, rank: Rank) -> None:
-        if rank.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, signal.SIGKILL)
-
-    def _started(self, order: Start, process: Any) -> None:
-        """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
-        epoch = self.epoch
-        rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
-        if rank is None or rank.incarnation != order.incarnation or rank.over is not None:
-            process.send_signal(signal.SIGKILL)
-            return
-        rank.process, rank.pidfd = process, _pidfd(process.pid)
-        self.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
-        log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
-
-    def _forked_ended(self, process: Forked, status: int) -> None:
-        epoch = self.epoch
-        for rank in epoch.ranks.values() if epoch else ():
-            if rank.process is process and epoch is not None:
-                self._ended(epoch, rank, status)
 
     # -- saying ------------------------------------------------------------------------------------------------------------------
 
     def announce(self) -> None:
         """Everything a manager has to know about this node."""
-        assert self._managers is not None
-        self._managers.stand()
+        assert self.managers is not None
+        self.managers.stand()
         self.standby.look_at_manager()
         if self.standby.room is not None:
-            self.tell(events.StandbyJoined(self._managers.name, self.standby.room, self.addresses[1]))
+            self.tell(events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1]))
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
-        if epoch.passing and self._held_by != self.obeyed:
-            self._hold(epoch, commands.Continue())  # whoever wanted them to stand for a moment is gone
+        if epoch.passing and self.orders.held_by != self.obeyed:
+            self.orders.hold(epoch, commands.Continue())  # whoever wanted them to stand for a moment is gone
         ranks = list(epoch.ranks.values())
         self.tell(
             events.AgentJoined(
@@ -708,19 +534,19 @@ class Supervisor:
                 left=tuple(r.left for r in (*(r for r in ranks if r.failed), *(r for r in ranks if r.blank and not r.failed))),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
-                agent=self._managers.name,
+                agent=self.managers.name,
                 records=self.addresses[1],
-                keeper=self._keeper,
+                keeper=self.keeper,
                 keeps=self.records.keeps() if self.records is not None else (),
             )
         )
 
     def tell(self, message: Any) -> None:
-        assert self._managers is not None
-        if not self._managers.send(message):
+        assert self.managers is not None
+        if not self.managers.send(message):
             log.error("the manager does not take messages; %s was dropped", type(message).__name__)
 
-    def _tell_ranks(self, epoch: Epoch, message: Any) -> None:
+    def tell_ranks(self, epoch: Epoch, message: Any) -> None:
         for rank in epoch.ranks.values():
             self.tell_rank(rank, message)
 
@@ -744,10 +570,3 @@ def _is_ours(host: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None

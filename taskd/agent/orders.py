@@ -1,0 +1,204 @@
+"""What an agent does when the manager orders it: pass it on to the ranks, pause and hold them, end and replace their processes.
+
+Used by the supervisor's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from taskd.agent import dumping
+from taskd.agent.processes import Forked, Handler
+from taskd.agent.ranks import Epoch, Rank, pidfd
+from taskd.agent.replacements import Order as Start
+from taskd.agent.verdict import Verdict
+from taskd.agent.watchdog import TRAINING
+from taskd.core import commands, events
+from taskd.cython_api import core
+from taskd.protocol import messages
+
+if TYPE_CHECKING:
+    from taskd.agent.supervisor import Supervisor
+
+log = logging.getLogger("taskd.agent")
+
+BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
+
+
+class Orders:
+    def __init__(self, agent: Supervisor) -> None:
+        self._agent = agent
+
+    def obey(self, order: Any) -> None:
+        agent, epoch = self._agent, self._agent.epoch
+        if isinstance(order, commands.Fence):
+            self._fenced(order)
+        elif isinstance(order, (commands.Prepare, commands.TakeOver, commands.StandDown)):
+            if order.agent != agent.name:
+                log.error("%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8])
+            elif isinstance(order, commands.StandDown):
+                agent.standby.stand_down(order)
+            else:
+                agent.standby.ordered(order)
+        elif isinstance(order, commands.End):
+            agent.over.set()
+            if agent.managers is not None:
+                agent.managers.over = True
+            agent.standby.leave()
+        elif isinstance(order, messages.Refused):
+            if epoch is not None:
+                agent.leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
+        elif epoch is None:
+            return
+        elif isinstance(order, commands.Pause):
+            self._pause(epoch, order)
+        elif isinstance(order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)):
+            if isinstance(order, commands.Rebuild):
+                epoch.generation = order.generation
+            elif isinstance(order, commands.Resume):
+                with agent._lock:
+                    epoch.protected = True
+                for member in epoch.ranks.values():
+                    member.blank = False
+                agent.standby.moved()
+            agent.tell_ranks(epoch, order)
+        elif isinstance(order, commands.RollCall):
+            agent.attention.roll_call(epoch, order)
+        elif isinstance(order, commands.AskSteps):
+            agent.attention.ask_steps(epoch, agent.node)
+        elif isinstance(order, (commands.Hold, commands.Continue)):
+            self.hold(epoch, order)
+        elif isinstance(order, messages.Inject):
+            agent.attention.inject(epoch, order)
+        elif isinstance(order, commands.SaveState):
+            rank = epoch.find(order.rank)
+            if rank is not None:
+                agent.tell_rank(rank, order)
+        elif isinstance(order, commands.SaveRecords):
+            dumping.save_records(order, agent.node, epoch, agent.records, self._tell_later)
+        elif isinstance(order, commands.Seal):
+            dumping.seal(order, self._tell_later)
+        elif isinstance(order, commands.KeepRecords):
+            if order.node == agent.node and agent.records is not None:
+                agent.keeper = order.keeper
+                agent.records.keep_at(order.at)
+        elif isinstance(order, (commands.Replace, commands.Kill)):
+            rank = epoch.find(order.rank)
+            if rank is None:
+                log.error("the manager speaks of rank %d, which is not on this node", order.rank)
+            elif isinstance(order, commands.Replace):
+                self.replace(epoch, rank, order.incarnation)
+            elif order.incarnation == rank.incarnation and rank.over is None:
+                log.warning("rank %d is ended: %s", rank.number, order.reason)
+                if order.stacks and rank.process is not None:
+                    agent.attention.with_stacks(epoch, rank, lambda: self._end(epoch, rank, order.incarnation))
+                else:
+                    self._end(epoch, rank, order.incarnation)
+        elif isinstance(order, commands.RestartAll):
+            if dict(order.epochs).get(agent.node) == epoch.number:
+                agent.decide(Verdict("restart", order.reason, order))
+        elif isinstance(order, commands.GiveUp):
+            agent.decide(Verdict("give up", order.reason))
+
+    def _tell_later(self, message: Any) -> None:
+        """From another thread."""
+        self._agent.call(lambda: self._agent.tell(message))
+
+    def _fenced(self, order: commands.Fence) -> None:
+        """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
+        if self._agent.managers is None or order.agent != self._agent.managers.name:
+            return
+        self._agent.managers.over = True
+        self._agent.standby.leave()
+        reason = f"this node has been replaced: {order.reason}"
+        if self._agent._verdict is None or self._agent._verdict.what != "give up":
+            self._agent.decide(Verdict("give up", reason))
+        for rank in self._agent.epoch.ranks.values() if self._agent.epoch else ():
+            if rank.over is None:
+                self.kill(rank)
+
+    def hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
+        epoch.passing, self.held_by = isinstance(order, commands.Hold) and order.passing, self._agent.obeyed
+        self._agent.attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
+        self._agent.tell_ranks(epoch, order)
+
+    held_by = (0, "")  # the manager that has ordered the last hold
+
+    def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
+        epoch.pause = max(epoch.pause, order.pause)
+        epoch.page.pause(order.pause)
+        for rank in epoch.ranks.values():
+            self._agent.tell_rank(rank, order)
+        now = time.monotonic()
+        for rank in epoch.ranks.values():
+            if rank.over is not None or rank.paused >= order.pause or not rank.joined:
+                continue
+            view = epoch.page.read(rank.local)
+            if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
+                # user code may take what it has left before it counts as hung, anywhere; the manager adds its own grace
+                left = self._agent.attention.watchdog.left(view, now) if view.phase in (*TRAINING, core.COMMITTED) else BETWEEN_STEPS
+                self._agent.tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
+
+    def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
+            return
+        self.kill(rank)
+        if rank.process is None:  # it has not been started yet, and will be killed when it is
+            self._agent.ended(epoch, rank, -signal.SIGKILL)
+
+    def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if incarnation <= rank.incarnation:
+            return  # repeated
+        if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
+            self.kill(rank)
+        rank.forget_process()
+        if isinstance(rank.process, subprocess.Popen):
+            self._agent.retired.append(rank.process)
+        rank.process = None  # what is still told about the old one is not about the new one
+        rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
+        rank.blank, rank.ready = True, False
+        try:
+            epoch.page.reset(rank.local)
+        except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
+            epoch.page.wait_death(rank.local, 5000)
+            epoch.page.reset(rank.local)
+        context = self._agent.context
+        self._agent.replacements.start(
+            Start(
+                rank=rank.number,
+                incarnation=incarnation,
+                entrypoint=context.entrypoint,
+                arguments=tuple(str(a) for a in context.args[rank.local]),
+                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)},
+                stdout=context.stdouts[rank.local],
+                stderr=context.stderrs[rank.local],
+            )
+        )
+
+    def kill(self, rank: Rank) -> None:
+        if rank.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
+
+    def started(self, order: Start, process: Any) -> None:
+        """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
+        epoch = self._agent.epoch
+        rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
+        if rank is None or rank.incarnation != order.incarnation or rank.over is not None:
+            process.send_signal(signal.SIGKILL)
+            return
+        rank.process, rank.pidfd = process, pidfd(process.pid)
+        self._agent.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
+        log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
+
+    def forked_ended(self, process: Forked, status: int) -> None:
+        epoch = self._agent.epoch
+        for rank in epoch.ranks.values() if epoch else ():
+            if rank.process is process and epoch is not None:
+                self._agent.ended(epoch, rank, status)

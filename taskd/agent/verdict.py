@@ -1,0 +1,16 @@
+"""What the supervisor's thread tells the launcher's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core import commands
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way), "restart", "give up"."""
+
+    what: str
+    reason: str = ""
+    restart: commands.RestartAll | None = None
