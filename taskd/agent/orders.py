@@ -73,7 +73,7 @@ class Orders:
         elif isinstance(order, commands.AskSteps):
             agent.attention.ask_steps(epoch, agent.node)
         elif isinstance(order, (commands.Hold, commands.Continue)):
-            self.hold(epoch, order)
+            self._hold(epoch, order)
         elif isinstance(order, messages.Inject):
             agent.attention.inject(epoch, order)
         elif isinstance(order, commands.SaveState):
@@ -123,12 +123,19 @@ class Orders:
             if rank.over is None:
                 self.kill(rank)
 
-    def hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
-        epoch.passing, self.held_by = isinstance(order, commands.Hold) and order.passing, self._agent.obeyed
+    def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
+        epoch.passing, self._held_by = isinstance(order, commands.Hold) and order.passing, self._agent.obeyed
+        log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
         self._agent.attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
         self._agent.tell_ranks(epoch, order)
 
-    held_by = (0, "")  # the manager that has ordered the last hold
+    _held_by = (0, "")  # the manager that has ordered the last hold
+
+    def look_at_manager(self) -> None:
+        """Ranks that another manager wanted to stand for a moment go on."""
+        epoch = self._agent.epoch
+        if epoch is not None and epoch.passing and self._held_by != self._agent.obeyed:
+            self._hold(epoch, commands.Continue())
 
     def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
         epoch.pause = max(epoch.pause, order.pause)

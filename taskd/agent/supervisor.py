@@ -33,7 +33,7 @@ from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
-from taskd.core import commands, events
+from taskd.core import events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
@@ -327,6 +327,9 @@ class Supervisor:
         managers.read_monitors()
         for order in managers.orders():
             self.orders.obey(order)
+        # what one manager has begun for a moment, the next one knows nothing of
+        self.standby.look_at_manager()
+        self.orders.look_at_manager()
 
     def _beat(self, now: float) -> None:
         epoch = self.epoch
@@ -508,14 +511,11 @@ class Supervisor:
         """Everything a manager has to know about this node."""
         assert self.managers is not None
         self.managers.stand()
-        self.standby.look_at_manager()
         if self.standby.room is not None:
             self.tell(events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1]))
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
-        if epoch.passing and self.orders.held_by != self.obeyed:
-            self.orders.hold(epoch, commands.Continue())  # whoever wanted them to stand for a moment is gone
         ranks = list(epoch.ranks.values())
         self.tell(
             events.AgentJoined(

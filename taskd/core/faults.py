@@ -42,7 +42,8 @@ class Faults:
             self._nobody(text, now, {event.rank: "its connections failed again"})
 
     def stuck(self, why: str, now: float) -> None:
-        """All ranks wait for each other, and nobody is behind."""
+        """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary that is none any more."""
+        self._recovery.remind()
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:

@@ -254,6 +254,10 @@ class Recovery:
         self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
         self.nodes.keep_records()
 
+    def remind(self) -> None:
+        """All agents of the boundary that there is, or that there is none."""
+        self._hold.remind()
+
     def moves(self, number: int) -> bool:
         """Whether a standby is about to become node `number`, whose agent is well."""
         return self.incident is not None and self.incident.moving is not None and self.incident.moving.node == number
