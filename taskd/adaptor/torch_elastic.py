@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -33,6 +34,7 @@ from taskd.protocol import keys
 
 log = logging.getLogger("taskd.agent")
 
+MEET = timedelta(seconds=120)  # that launchers may take to stop their ranks and come to a restart; torch gives ranks 30 s to end
 MAX_RESTARTS = 32767  # documented default of --max_restarts
 
 
@@ -56,6 +58,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._epoch = -1
         self._order: Order | None = None  # a standby: the node that it has taken over, or gets ready for
         self._taking = False  # and it has not begun to
+        self._attempt_store: Any = None  # where restarted ranks meet, if it is here
         self._restart: commands.RestartAll | None = None  # the last one that torch's own rendezvous has no part in
 
     def _manager_address(self) -> tuple[str, int]:
@@ -149,7 +152,21 @@ class TaskdElasticAgent(LocalElasticAgent):
             for local, rank in enumerate(ranks)
         ]
         place.store, place.group_rank, place.group_world_size = self._supervisor.store, node, nodes
-        place.master_addr, place.master_port = restart.store if restart else (spec.master_addr or "127.0.0.1", spec.master_port or 0)
+        place.master_addr, place.master_port = spec.master_addr or "127.0.0.1", spec.master_port or 0
+        if restart is not None and not self._taking:
+            place.master_addr, place.master_port = self._meeting_place(restart)
+
+    def _meeting_place(self, restart: commands.RestartAll) -> tuple[str, int]:
+        """A store for this restart only: in one of before gloo finds addresses of dead processes. Whose store the manager has named makes
+        it, and tells there where it is."""
+        key = f"taskd/attempt/{restart.attempt}"
+        if restart.store == self._supervisor.addresses[0]:
+            self._attempt_store, (host, port) = self._make_store()
+            self._supervisor.store.set(key, f"{host} {port}")
+            return host, port
+        board = dist.TCPStore(*restart.store, is_master=False, wait_for_workers=False, timeout=MEET)
+        host, number = board.get(key).decode().split()
+        return host, int(number)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         if self._taking and self._order is not None:
@@ -193,8 +210,11 @@ class TaskdElasticAgent(LocalElasticAgent):
         if verdict.what == "hold":
             return RunResult(state=WorkerState.HEALTHY)
         if verdict.what == "restart":
-            if verdict.restart is not None and verdict.restart.attempt:
-                self._restart = verdict.restart
+            restart = verdict.restart
+            if restart is not None and restart.attempt:
+                self._restart = restart
+            elif self._restart is not None:
+                return self._give_up(Verdict("give up", "all ranks shall meet as at the start, where launchers are that may be gone"))
             return RunResult(state=WorkerState.UNHEALTHY)
         if verdict.what == "give up":
             return self._give_up(verdict)

@@ -197,7 +197,8 @@ class Orders:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
         epoch = self._agent.epoch
         rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
-        if rank is None or rank.incarnation != order.incarnation or rank.over is not None:
+        ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
+        if rank is None or not ours or rank.incarnation != order.incarnation or rank.over is not None:
             process.send_signal(signal.SIGKILL)
             return
         rank.process, rank.pidfd = process, pidfd(process.pid)

@@ -32,10 +32,6 @@ class Order:
     stderr: str | None
 
     @property
-    def ticket(self) -> int:
-        return self.rank * 1_000_000 + self.incarnation
-
-    @property
     def python(self) -> bool:
         """Whether it is a script or -m module; torchrun puts -u in front of these."""
         return self.arguments[:1] == ("-u",)
@@ -46,7 +42,8 @@ class Replacements:
 
     def __init__(self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]) -> None:
         self._started, self._ended = started, ended
-        self._asked: dict[int, Order] = {}
+        self._asked: dict[int, Order] = {}  # by ticket
+        self._tickets = 0
         self._forked: dict[int, Forked] = {}
         self.zygote: Zygote | None = None
 
@@ -57,8 +54,9 @@ class Replacements:
 
     def start(self, order: Order) -> None:
         """Start the process; `started` is called now or, through the zygote, soon."""
+        self._tickets += 1
         request = {
-            "ticket": order.ticket,
+            "ticket": self._tickets,
             "env": order.environment,
             "command": list(order.arguments),
             "cwd": os.getcwd(),
@@ -66,7 +64,7 @@ class Replacements:
             "stderr": order.stderr,
         }
         if order.python and self.zygote is not None and self.zygote.request(request):
-            self._asked[order.ticket] = order
+            self._asked[self._tickets] = order
         else:
             self._start_slowly(order)
 

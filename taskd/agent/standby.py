@@ -82,6 +82,7 @@ class Standby:
 
         def start() -> None:
             if not self.holds(order):
+                epoch.drop()
                 return
             self._agent.adopt(epoch)
             if not found:
@@ -117,6 +118,11 @@ class Standby:
         """By the manager; this agent is meant."""
         preparation = self._preparation
         if self.room is None:
+            return
+        if isinstance(order, commands.TakeOver) and order.former and (preparation is None or not self._fits(preparation, order)):
+            # the job stands, and would wait for a script from its first line
+            self._stand_down("it is not ready")
+            self._agent.tell(events.PreparationFailed(order.node, self._agent.name, "it is not ready any more"))
             return
         if isinstance(order, commands.Prepare):
             self._stand_down("it is to be ready for another node")
@@ -179,8 +185,7 @@ class Standby:
 
     def leave(self) -> None:
         """The job is over, or goes on without us."""
-        if self.preparing:
-            self._stand_down("it is not needed any more")
+        self._stand_down("it is not needed any more")
         if self.room is not None:
             self._orders.put(None)
 

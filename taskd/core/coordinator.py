@@ -52,7 +52,7 @@ class Coordinator:
             e.NodeTaken: self._node_taken,
             e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
             e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
-            e.PreparationFailed: lambda event, now: self.switch.failed(event),
+            e.PreparationFailed: lambda event, now: self.switch.failed(event, now),
             e.FormerLost: lambda event, now: self.recovery.former_lost(event),
             e.RankJoined: self._rank_joined,
             e.RankDied: self._rank_died,
@@ -232,6 +232,7 @@ class Coordinator:
 
     def _standby_joined(self, event: e.StandbyJoined, now: float) -> None:
         job = self.job
+        job.topology.stood_down.discard(event.agent)
         if any(event.agent in (n.agent, n.heir) for n in job.topology.nodes.values()):
             return  # it has a node, or has been told to take one: said before that has reached it
         if event.agent not in job.topology.standbys:
@@ -242,6 +243,7 @@ class Coordinator:
     def _standby_lost(self, event: e.StandbyLost, now: float) -> None:
         job = self.job
         job.topology.reserved.pop(event.agent, None)
+        job.topology.stood_down.discard(event.agent)
         if job.topology.standbys.pop(event.agent, None) is not None:
             job.note(f"standby {event.agent[:8]} is lost: {event.why}")
             return
@@ -252,6 +254,9 @@ class Coordinator:
     def _node_taken(self, event: e.NodeTaken, now: float) -> None:
         job = self.job
         node = job.topology.nodes.get(event.node)
+        if event.agent in job.topology.stood_down:  # it has not heard of that yet
+            job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
+            return
         if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
             return
@@ -425,6 +430,7 @@ class Coordinator:
 
     def _drop(self, why: str) -> None:
         self.recovery.forget()
+        self.faults.forget()
         self.watch.stop()
         self.switch.drop(why)
         self.hold.drop(why)
@@ -441,6 +447,7 @@ class Coordinator:
         # launchers that were not there at the start could not meet as at the start
         if (job.restart or job.topology.moved) and (host := job.topology.store_host()) is not None:
             store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
+            job.topology.moved = True  # from now on they meet where they are told
         job.restart = ""
         for node in job.topology.nodes.values():
             node.told = False  # its next processes' records are kept by nobody yet

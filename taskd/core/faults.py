@@ -32,9 +32,13 @@ class Faults:
             again = self._bugs.get(number) == rank.raised
             self._bugs[number] = rank.raised
         self._recovery.fault(text, now, dead=frozenset({number}))
-        if again and not self._job.over:
+        if again and not self._job.over and not self._job.restart:
             why = "the same exception at the same step and rank again: a defect of the script, not a fault"
             self._recovery.climb(Move.SPENT, why, now)
+
+    def forget(self) -> None:
+        """The processes are started anew."""
+        self._bugs.clear()
 
     def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
         if self._recovery.phase in (None, Phase.RESUME):  # in the others all leave their collectives, or say RankFailed

@@ -117,6 +117,8 @@ class Hold:
         self._answer(False, "the hold was ended before every rank had stopped")
         self._operators = False
         if self._move:
+            if self.step is not None:
+                self._job.say(self._order(self.step))  # from now on for a moment only
             self._job.say(c.Answer(request, True, "the ranks go on as soon as a node has moved, for which they stand"))
             return
         step, self.step = self.step, None

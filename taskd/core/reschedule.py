@@ -115,8 +115,7 @@ class Reschedule:
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
-        if not moving.former_lost:
-            self._job.say(c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"))
+        self._job.say(c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"))
 
     def put_back(self, incident: Incident, why: str) -> None:
         """The node stays with the agent that has had it."""
@@ -132,6 +131,7 @@ class Reschedule:
         for rank in moving.ranks:
             incident.unrenew(rank)
         incident.failures.clear()
+        topology.stood_down.add(moving.heir)
         self._job.say(c.StandDown(moving.heir, number, why))
         if moving.former_lost:
             self.lose(number)

@@ -91,9 +91,14 @@ class Switch:
             plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
             self._hold.begin_move()
 
-    def failed(self, event: e.PreparationFailed) -> None:
-        if (plan := self._expected(event.node, event.agent)) is not None:
-            self._break_off(plan, f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}")
+    def failed(self, event: e.PreparationFailed, now: float) -> None:
+        plan, why = self._plans[0] if self._plans else None, f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}"
+        if plan is None or (plan.node, plan.heir) != (event.node, event.agent):
+            return
+        if plan.stage is not Stage.MOVING:
+            self._break_off(plan, why)
+        elif plan.moving is not None and not plan.moving.done and not plan.moving.failed:
+            self._recovery.fault(why, now)
 
     def _expected(self, node: int, agent: str) -> _Plan | None:
         plan = self._plans[0] if self._plans else None

@@ -32,6 +32,7 @@ class Topology:
     nodes: dict[int, Node] = field(default_factory=dict)
     standbys: dict[str, int] = field(default_factory=dict)  # agent -> ranks that it can run; of those that have no node yet
     reserved: dict[str, int] = field(default_factory=dict)  # of these, those that have been told to be ready for a node
+    stood_down: set[str] = field(default_factory=set)  # standbys from which a node was taken back, until they say that they wait again
     moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
     _placed: int = 0  # ranks of all nodes

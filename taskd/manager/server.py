@@ -355,6 +355,9 @@ class Server:
         except Dropped as reason:
             self._reply(route, m.Refused(str(reason)))
             raise
+        if envelope.incarnation in self.coordinator.job.topology.stood_down:
+            self._reply(route, c.StandDown(envelope.incarnation, event.node, "the node stays where it is"))
+            return
         peer = self.agents.get(event.node)
         other = peer is not None and peer.incarnation != envelope.incarnation
         if self.charge.stranger(envelope.incarnation) or (other and self.coordinator.job.protected):

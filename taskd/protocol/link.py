@@ -85,7 +85,7 @@ class Link:
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.connections += self.connected
             # a manager that cannot read our first words under its key hangs up without any of its own
-            if not self._told and not self.heard and not self.connected:
+            if not self._told and not self.heard and not self.connections:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",

@@ -153,7 +153,9 @@ class Job:
                 self._stand()
                 continue
             before = after = self._line.random.take()
-            if iterator is not None and self.step not in self._batches:
+            if iterator is not None and self.step in self._batches:
+                self._line.random.put(self._fetches[self.step][1])  # as if it had been fetched now
+            elif iterator is not None:
                 core.progress(self.step, core.FETCHING)
                 try:
                     batch = next(iterator)

@@ -104,7 +104,7 @@ def half_ready(job: Cluster) -> int:
 
 def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):
     """fault-retry-times: torch's own rendezvous is on a launcher that is gone, and the job starts anew all the same."""
-    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_FAULT_RETRY_TIMES": "1"}
+    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_FAULT_RETRY_TIMES": "2"}
     with Cluster(hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", **environment) as job:
         job.standby(2)
         job.ready(1)
@@ -112,9 +112,9 @@ def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tm
         assert job.repaired()["strategy"] == "hot-switch"
         job.emptied(0)
         job.trains()
-        steps = job.committed()
-        os.kill(job.result().pids(3)[-1], signal.SIGKILL)
-        job.until("all ranks had begun anew", lambda: all(committed(job, r).count(0) == 2 for r in range(4)))
-        assert steps > 4
+        for lives, rank in ((2, 3), (3, 1)):
+            os.kill(job.result().pids(rank)[-1], signal.SIGKILL)
+            job.until("all ranks had begun anew", lambda n=lives: all(committed(job, r).count(0) == n for r in range(4)))
+            job.until("they trained", lambda n=lives: all(committed(job, r).count(4) == n for r in range(4)))
         result = job.end(0)
     training.assert_equal(result, reference, 4)
