@@ -540,6 +540,12 @@ class Supervisor:
                 keeps=self.records.keeps() if self.records is not None else (),
             )
         )
+        # a manager that is in charge from now on has not heard of what has ended already
+        for rank in ranks:
+            if rank.over == "ended well":
+                self.tell(events.RankEnded(rank.number, rank.incarnation))
+        if self._left:
+            self.tell(events.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:
         assert self.managers is not None

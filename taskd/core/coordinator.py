@@ -371,6 +371,8 @@ class Coordinator:
         self._look()
 
     def _rank_ended(self, event: e.RankEnded, now: float) -> None:
+        if self.job.ranks[event.rank].ended:
+            return  # said again, by an agent that has reconnected
         self.job.ranks[event.rank].ended = True
         if self.recovery.phase is Phase.RESUME:
             self.recovery.committed(event.rank, now)
