@@ -100,7 +100,7 @@ class Conversation:
         """Carry out orders until told to go on. `position`: where this rank stands, and why its process cannot go on ("": it can);
         None in a replacement, which has nothing to report. `release`: return Released once no step before this one will be
         repeated. `on_formed`: called when the first communicators stand. `standing`: held on request, without a fault."""
-        self._position, self._standing, restored, entered = position, standing, None, self.era
+        self._position, restored, entered = position, None, self.era
         self.clean, self.damaged = None, core.damaged()
         self._answer(core.pause_number())
         while True:
@@ -192,15 +192,12 @@ class Conversation:
             return
         lost, self.damaged = core.damaged() != self.damaged, core.damaged()
         at, unfit = self._position()
-        if self._standing:
-            core.progress(at.step, core.PAUSED)  # it does not go on any more when the hold ends
         self._stands = at.step
         if self._touched:
             clean = None if lost else self.clean
             at = replace(at, clean=clean)
         self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
-    _standing: bool = False  # held on request
     _stands: int = -1  # the step that was reported last
     _rewound: bool = False  # settings and random numbers have been taken from a record in the present incident
     _touched: bool = False  # state in memory has been written by a restore of the present incident

@@ -553,7 +553,12 @@ class Job:
             self._note_drift(record)
             self._write(self.step, STANDING, record, random, None)
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
-        outcome = line.hold(self._position, standing=True)
+
+        def position() -> tuple[events.Position, str]:
+            core.progress(self.step, core.PAUSED)  # a repair: it does not go on any more when the hold ends
+            return self._position()
+
+        outcome = line.hold(position, standing=True)
         if isinstance(outcome, LeftAlone):
             self._leave_alone(outcome.reason)
         elif isinstance(outcome, Resumed):

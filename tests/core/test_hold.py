@@ -81,7 +81,7 @@ def test_any_story(story):
             assert bool(moves) == (len(begun) == NODES)
             assert not moves or moves == [max(begun.values())], "a node's ranks are asked to stop before a step that they have begun"
         for to in moves:
-            joins = what == "request" and move  # the same boundary once more: it is not for a moment any more
+            joins = what in ("request", "continue") and move  # the same boundary once more: for a moment, or not any more
             assert boundary is None or to > boundary or (joins and to == boundary), "the boundary goes back: those behind it stand for ever"
             boundary = to
         operators = what == "request" or (operators and what not in ("continue", "drop"))
