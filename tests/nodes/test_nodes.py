@@ -76,6 +76,8 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
         os.kill(manager, signal.SIGKILL)
         job.trains()  # training does not stop for that
         job.until("another manager was in charge", lambda: "in charge in term 2" in job.log("manager*.log"))
+        job.trains()  # the agent there knows of it: only then the next one is started on the same host at once
+        job.until("it was on the same host", lambda: len(job.managers(0)) == 1)
         # a fault while there is none is repaired by the next one
         (manager,) = job.managers(0)
         os.kill(manager, signal.SIGKILL)
@@ -84,6 +86,7 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
         assert closed["strategy"] == "recover-in-place" and closed["ranks"] == [1], closed
         job.trains()
         # a node and, before anybody has its place, the manager
+        job.until("the next one was there, too", lambda: len(job.managers(0)) == 1)
         (manager,) = job.managers(0)
         machines.signal(1, signal.SIGKILL)
         job.until("the manager had noticed", lambda: "node 1 (ranks 2-3)" in job.log("manager*.log"))
