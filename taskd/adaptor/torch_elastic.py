@@ -127,13 +127,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         group = self._worker_group
         if attempt == "0" or first["TORCHELASTIC_USE_AGENT_STORE"] != "True" or group.store is None:
             return
-        key = f"taskd/attempt/{attempt}"
-        if group.group_rank == 0:
-            self._attempt_store, (host, port) = self._make_store()
-            group.store.set(key, f"{host} {port}")
-        host, port = group.store.get(key).decode().split()
+        host, port = self._meet(group.store, attempt, ours=group.group_rank == 0)
         for environment in envs.values():
-            environment.update(MASTER_ADDR=host, MASTER_PORT=port)
+            environment.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         order, restart = self._order, self._restart
@@ -159,12 +155,16 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _meeting_place(self, restart: commands.RestartAll) -> tuple[str, int]:
         """A store for this restart only: in one of before gloo finds addresses of dead processes. Whose store the manager has named makes
         it, and tells there where it is."""
-        key = f"taskd/attempt/{restart.attempt}"
-        if restart.store == self._supervisor.addresses[0]:
+        ours = restart.store == self._supervisor.addresses[0]
+        board = self._supervisor.store if ours else dist.TCPStore(*restart.store, is_master=False, wait_for_workers=False, timeout=MEET)
+        return self._meet(board, restart.attempt, ours)
+
+    def _meet(self, board: Any, attempt: int | str, ours: bool) -> tuple[str, int]:
+        """Where the ranks of a whole restart meet: in a store made for it, by `ours` launcher, which the others find by `board`."""
+        key = f"taskd/attempt/{attempt}"
+        if ours:
             self._attempt_store, (host, port) = self._make_store()
-            self._supervisor.store.set(key, f"{host} {port}")
-            return host, port
-        board = dist.TCPStore(*restart.store, is_master=False, wait_for_workers=False, timeout=MEET)
+            board.set(key, f"{host} {port}")
         host, number = board.get(key).decode().split()
         return host, int(number)
 

@@ -36,7 +36,6 @@ class _Preparation:
     order: commands.Prepare
     manager: tuple[int, str]  # who has ordered it
     taken: bool = False  # the node is ours, and its ranks get their state
-    failed: bool = False
 
 
 class Standby:
@@ -63,13 +62,11 @@ class Standby:
     def take_over(self, order: commands.TakeOver, context: Any) -> None:
         """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
         epoch = self._epoch(order, context)
-        found = self._fetch(order) if order.records[1] else []
-        put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+        self._put_in_place(epoch, self._fetch(order) if order.records[1] else [])
 
         def take() -> None:
             self._take(epoch, order)
-            for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-                self._agent.orders.replace(epoch, rank, incarnation)
+            self._start(epoch, order)
 
         self._agent.adopt(epoch)
         self._agent.call(take)
@@ -78,7 +75,7 @@ class Standby:
         """Start the ranks of a node that trains elsewhere. `prepare` has been called."""
         epoch = self._epoch(order, context)
         found = self._fetch(order)
-        put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+        self._put_in_place(epoch, found)
 
         def start() -> None:
             if not self.holds(order):
@@ -88,8 +85,7 @@ class Standby:
             if not found:
                 self._fail("its records cannot be had")
                 return
-            for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-                self._agent.orders.replace(epoch, rank, incarnation)
+            self._start(epoch, order)
 
         self._agent.call(start)
 
@@ -100,6 +96,14 @@ class Standby:
         for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
             epoch.ranks[local] = Rank(number, local, None, None, agent.pipes[local], incarnation - 1, joined=True, blank=True)
         return epoch
+
+    @staticmethod
+    def _put_in_place(epoch: Epoch, found: list[messages.Keep] | None) -> None:
+        put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+
+    def _start(self, epoch: Epoch, order: Order) -> None:
+        for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
+            self._agent.orders.replace(epoch, rank, incarnation)
 
     def _fetch(self, order: Order) -> list[messages.Keep] | None:
         assert self._agent.records is not None
@@ -139,7 +143,7 @@ class Standby:
     def _fits(self, preparation: _Preparation, order: commands.TakeOver) -> bool:
         prepared, epoch = preparation.order, self._agent.epoch
         same = (prepared.node, prepared.ranks, prepared.incarnations) == (order.node, order.ranks, order.incarnations)
-        return same and not preparation.failed and epoch is not None and bool(order.records[1])
+        return same and epoch is not None and bool(order.records[1])
 
     def _take_prepared(self, preparation: _Preparation, order: commands.TakeOver) -> None:
         agent, epoch = self._agent, self._agent.epoch
@@ -149,7 +153,7 @@ class Standby:
         def arrange(found: list[messages.Keep] | None) -> None:
             if self._preparation is not preparation or epoch.dropped:
                 return
-            put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
+            self._put_in_place(epoch, found)
             self._take(epoch, order)
             for rank in epoch.ranks.values():
                 rank.ready = False  # it says so again when it has looked at its records
@@ -181,7 +185,7 @@ class Standby:
             return
         log.warning("this standby is not to be node %d: %s", preparation.order.node, reason)
         self.room = len(preparation.order.ranks) if self.room is None else self.room
-        self._agent.be_standby(reason)
+        self._agent.be_standby()
 
     def leave(self) -> None:
         """The job is over, or goes on without us."""
@@ -219,8 +223,7 @@ class Standby:
 
     def _fail(self, why: str) -> None:
         preparation = self._preparation
-        if preparation is not None and not preparation.failed:
-            preparation.failed = True
+        if preparation is not None:
             self._agent.tell(events.PreparationFailed(preparation.order.node, self._agent.name, why))
             self._stand_down(why)
 

@@ -196,7 +196,7 @@ class Supervisor:
         self.records.begin(node, epoch)
         self.managers.be_node(node)
 
-    def be_standby(self, why: str) -> None:
+    def be_standby(self) -> None:
         """The processes that were started are not needed."""
         assert self.managers is not None
         epoch = self.epoch

@@ -36,7 +36,7 @@ class Hold:
         if not wanted:
             self._ask()
         elif self._move and self.step is not None:
-            self._job.say(c.Hold(self.step))  # it does not end with the move
+            self._job.say(self._order(self.step))  # it does not end with the move
 
     @property
     def wanted(self) -> bool:

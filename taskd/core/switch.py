@@ -85,24 +85,25 @@ class Switch:
             self._answer([event.request], True, f"{text}: ignored")
 
     def prepared(self, event: e.NodePrepared, now: float) -> None:
-        plan = self._expected(event.node, event.agent)
-        if plan is not None:
+        plan = self._with(event.node, event.agent)
+        if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
             plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
             self._hold.begin_move()
 
     def failed(self, event: e.PreparationFailed, now: float) -> None:
-        plan, why = self._plans[0] if self._plans else None, f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}"
-        if plan is None or (plan.node, plan.heir) != (event.node, event.agent):
+        plan, why = self._with(event.node, event.agent), f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}"
+        if plan is None:
             return
         if plan.stage is not Stage.MOVING:
             self._break_off(plan, why)
         elif plan.moving is not None and not plan.moving.done and not plan.moving.failed:
             self._recovery.fault(why, now)
 
-    def _expected(self, node: int, agent: str) -> _Plan | None:
+    def _with(self, node: int, agent: str) -> _Plan | None:
+        """The plan under way, if it is for that node and standby."""
         plan = self._plans[0] if self._plans else None
-        return plan if plan is not None and (plan.node, plan.heir, plan.stage) == (node, agent, Stage.PREPARING) else None
+        return plan if plan is not None and (plan.node, plan.heir) == (node, agent) else None
 
     # -- stages --------------------------------------------------------------------------------------------------------------
 

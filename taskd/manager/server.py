@@ -628,12 +628,10 @@ class Server:
                 before = self.charge.holder(command.node) if not command.former else ""
                 if before and before != command.agent and before not in self.fenced:  # lost with the manager before this one
                     self._fence(c.Fence(before, command.node, command.reason))
-                if (heir := self.standbys.get(command.agent)) is not None:
-                    self._send(heir, command)
+                self._send_standby(command)
             elif isinstance(command, c.Prepare):
                 log.info("%s", command)
-                if (heir := self.standbys.get(command.agent)) is not None:
-                    self._send(heir, command)
+                self._send_standby(command)
             elif isinstance(command, c.StandDown):
                 self._stand_down(command)
             elif isinstance(command, c.Fence):
@@ -665,6 +663,10 @@ class Server:
         elif (other := self.standbys.pop(command.agent, None) or self.former.pop(command.agent, None)) is not None:
             self._send(other, command)
 
+    def _send_standby(self, command: c.Prepare | c.TakeOver | c.StandDown) -> None:
+        if (standby := self.standbys.get(command.agent)) is not None:
+            self._send(standby, command)
+
     def _stand_down(self, command: c.StandDown) -> None:
         """A standby is not to be the node; if it was already, whoever has had the node has it again."""
         log.warning("%s", command)
@@ -673,8 +675,7 @@ class Server:
             del self.agents[command.node]
             peer.node, peer.ranks = m.STANDBY, (0,) * len(peer.ranks)
             self.standbys[command.agent] = peer
-        if (standby := self.standbys.get(command.agent)) is not None:
-            self._send(standby, command)
+        self._send_standby(command)
         for former in [p for p in self.former.values() if p.node == command.node]:
             self.agents[command.node] = self.former.pop(former.incarnation)
             self._send(former, m.Who())  # what it has said meanwhile was not heard
