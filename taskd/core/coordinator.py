@@ -15,6 +15,7 @@ from taskd.core import events as e
 from taskd.core.faults import Faults
 from taskd.core.hold import Hold
 from taskd.core.incident import Move, Phase
+from taskd.core.listing import some
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState, RankState
 from taskd.core.stragglers import Stragglers
@@ -396,11 +397,11 @@ class Coordinator:
             missing = [r for r, s in job.ranks.items() if not (r in self._rebuilt if self.building else s.joined)]
             what = f"join generation {job.generation}" if self.building else "call protect()"
             limit = job.settings.rebuild if self.building else job.settings.form
-            self._restart_all(f"ranks {missing} did not {what} within {limit:.0f} s")
+            self._restart_all(f"ranks [{some(missing)}] did not {what} within {limit:.0f} s")
         elif self.gathering is not None and now >= self.gathering:
             if not self._missing_nodes(now):
                 missing = [r for r, s in job.ranks.items() if job.topology.node_of(r) is None or not s.joined]
-                self._restart_all(f"a new manager has heard nothing of ranks {missing} within {job.settings.form:.0f} s")
+                self._restart_all(f"a new manager has heard nothing of ranks [{some(missing)}] within {job.settings.form:.0f} s")
         else:
             self.recovery.tick(now)
             self.watch.tick(now)
@@ -425,7 +426,7 @@ class Coordinator:
         job.protected, self.gathering = True, None
         self.hold.complete()
         if self._new:
-            self._join_with_new(f"nodes {missing} were not heard", now)
+            self._join_with_new(f"nodes [{some(missing)}] were not heard", now)
         for number in missing:
             self.recovery.lost(number, "nothing is heard of it since the manager before this one was lost", now)
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.listing import some
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
 
@@ -108,7 +109,7 @@ class Hold:
         if self._requests and self.standing:
             text = f"all ranks are held before step {self.step}"
             if over := [r for r in self._job.ranks if r not in self.held]:
-                text = f"all ranks stand still; ranks {over} have come to the end of their loop before step {self.step}"
+                text = f"all ranks stand still; ranks [{some(over)}] have come to the end of their loop before step {self.step}"
             self._job.note(text)
             self._answer(True, text)
 

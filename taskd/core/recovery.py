@@ -15,6 +15,7 @@ from taskd.core import dump, ladder, repair
 from taskd.core import events as e
 from taskd.core.hold import Hold
 from taskd.core.incident import Incident, Move, Moving, Phase, after
+from taskd.core.listing import some
 from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
@@ -436,7 +437,7 @@ class Recovery:
         assert incident is not None and incident.plan is not None
         digests = Counter(incident.restored.values())
         if len(digests) > 1:
-            detail = ", ".join(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
+            detail = some(f"rank {r}: {d}" for r, d in sorted(incident.restored.items()))
             digest, votes = digests.most_common(1)[0]
             why = f"replicas differ at step {incident.plan.step} ({detail})"
             if incident.moving is None and 2 * votes > len(job.ranks):
@@ -551,16 +552,16 @@ class Recovery:
         undead = [r for r in silent if r in incident.killed]
         if phase is Phase.PAUSE and now < incident.deadline:
             incident.asked_again = True
-            self._job.note(f"ranks {[r for r in silent if r not in incident.killed]} have not paused; asked again")
+            self._job.note(f"ranks [{some(r for r in silent if r not in incident.killed)}] have not paused; asked again")
             self._job.say(c.Pause(self._job.pause, "asked again"))
         elif phase is Phase.RESCHEDULE:
             self._not_taken(now)
         elif phase is Phase.DUMP:
             self.climb(Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s", now)
         elif phase is Phase.REPLACE:
-            self.climb(Move.DEADLINE, f"the replacement of ranks {silent} was not ready within {settings.replace:.0f} s", now)
+            self.climb(Move.DEADLINE, f"the replacement of ranks [{some(silent)}] was not ready within {settings.replace:.0f} s", now)
         elif undead:
-            self.climb(Move.SPENT, f"ranks {undead} did not end within {settings.kill:.0f} s of being killed", now)
+            self.climb(Move.SPENT, f"ranks [{some(undead)}] did not end within {settings.kill:.0f} s of being killed", now)
         else:
             why = f"silent in {phase.value} for {now - incident.timeline.entered[-1][1]:.0f} s"
             condemned = dict.fromkeys(silent, why)
@@ -588,4 +589,4 @@ class Recovery:
 
 
 def _listed(why: Mapping[int, str]) -> str:
-    return "; ".join(f"rank {r}: {text}" for r, text in sorted(why.items()))
+    return some((f"rank {r}: {text}" for r, text in sorted(why.items())), "; ")

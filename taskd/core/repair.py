@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from taskd.core.events import Position
+from taskd.core.listing import some
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
     known = _entries(ranks, resumed)
     steps = frozenset.intersection(*known.values())
     if not steps:
-        seen = ", ".join(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
+        seen = some(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
         return Refusal(f"no step has the entry state of every rank ({seen})")
     tried: list[str] = []
     for step in sorted(steps, reverse=True):
@@ -97,14 +98,16 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
     trusted = [r for r in clean if r not in doubted]
     keep = trusted or clean  # where everybody is doubted there is nobody to be compared with
+    keeping = frozenset(keep)
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
         nodes.setdefault((m.node, m.shard), []).append(m)
     whole = {key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)}
     if trusted:
         whole = {key for key in whole if not any(m.rank in doubted for m in nodes[key])}
-    stripes = [r for r, m in ranks.items() if r not in keep and (m.node, m.shard) in whole]
-    rest = [r for r in ranks if r not in keep and r not in stripes]
+    stripes = [r for r, m in ranks.items() if r not in keeping and (m.node, m.shard) in whole]
+    having = keeping.union(stripes)
+    rest = [r for r in ranks if r not in having]
     given: dict[int, int] = dict.fromkeys(ranks, 0)
     copies: list[tuple[int, int]] = []
     for r in rest:
@@ -114,7 +117,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
             return (
                 f"at step {step} nobody holds the state of shard {shard}: no rank's memory is unchanged and no node's stripes are complete"
             )
-        source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keep, h))
+        source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keeping, h))
         given[source] += 1
         copies.append((r, source))
     ahead = [r for r, m in ranks.items() if m.position is not None and m.position.step > step]
@@ -124,11 +127,11 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     if stripes:
         parts.append(f"{_ranks(stripes)} from the node's stripes")
     if copies:
-        parts.append("; ".join(f"rank {d} from rank {s}" for d, s in copies))
+        parts.append(some((f"rank {d} from rank {s}" for d, s in copies), "; "))
     if keep:
         parts.append(f"{_ranks(keep)} as they are")
     return Plan(step, tuple(keep), tuple(stripes), tuple(copies), ": ".join([parts[0], ", ".join(parts[1:])]))
 
 
 def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ",".join(map(str, ranks))
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + some(ranks, ",")

@@ -11,6 +11,7 @@ from taskd.core import events as e
 from taskd.core import roll_call
 from taskd.core.faults import Faults
 from taskd.core.incident import Phase
+from taskd.core.listing import some
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
@@ -72,7 +73,7 @@ class Watch:
         elif self._pausing:
             self._ask(now)
         else:
-            self._say(f"roll call: nothing was said about ranks {self._missing()}; their agents are waited for")
+            self._say(f"roll call: nothing was said about ranks [{some(self._missing())}]; their agents are waited for")
             self._due = None
 
     def _missing(self) -> list[int]:

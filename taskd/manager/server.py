@@ -37,7 +37,7 @@ REQUESTS = 1000  # of operators, that wait for an answer
 MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
-_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
 _ROUTE = _NOBLOCK | int(zmq.SNDMORE)
 TO_ALL = (
     c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End,
@@ -239,12 +239,17 @@ class Server:
 
     def _drain(self, now: float) -> bool:
         """Take up to BATCH messages; True when none is left."""
+        receive = self._router.recv
         for _ in range(BATCH):
-            if not int(self._router.getsockopt(_EVENTS)) & _POLLIN:  # asked, because an exception per turn costs 30 us
+            try:
+                self._line = receive(_NOBLOCK, copy=False)
+            except zmq.Again:  # once per turn: cheaper than to ask before each message whether there is one
                 return True
-            first = self._router.recv(_NOBLOCK, copy=False)
-            frames = [first.bytes, *self._router.recv_multipart(_NOBLOCK)] if first.more else [first.bytes]
-            self._line = first
+            frames, more = [self._line.bytes], self._line.more
+            while more:
+                frame = receive(_NOBLOCK, copy=False)
+                frames.append(frame.bytes)
+                more = frame.more
             try:
                 self._take(frames, now)
             except Dropped as reason:
@@ -252,8 +257,8 @@ class Server:
             except m.BadMessage as reason:
                 self.drops.add("not a message", str(reason), now)
             except Exception:
-                self.drops.total["defect"] += 1
                 log.exception("a message of %d bytes could not be handled; it is dropped", sum(map(len, frames)))
+                self.drops.total["defect"] += 1
             if self.outcome is not None:
                 return False
         return False
@@ -593,8 +598,8 @@ class Server:
         try:
             action(*args)
         except Exception:
-            self.drops.total["defect"] += 1
             log.exception("%s%s failed", action.__name__.lstrip("_"), args)
+            self.drops.total["defect"] += 1
             return False
         return True
 
