@@ -53,7 +53,7 @@ class Scene:
 
     def node(self) -> int:
         """A host that has ranks."""
-        return self.job.host_of(self.dice.randrange(NODES) * RANKS)
+        return self.dice.choice([host for n in range(NODES) if (host := self.where(n)) >= 0])
 
     def pause(self, low: float, high: float) -> None:
         time.sleep(self.dice.uniform(low, high))
@@ -160,10 +160,10 @@ class Scene:
 
     def where(self, node: int) -> int:
         """The host of the node's ranks, -1 while it has none."""
-        try:
-            return self.job.host_of(node * RANKS)
-        except StopIteration:
-            return -1
+        for rank in range(node * RANKS, (node + 1) * RANKS):
+            with contextlib.suppress(StopIteration):  # it was killed a moment ago
+                return self.job.host_of(rank)
+        return -1
 
     def spare(self, story: Story) -> None:
         """A standby is killed, perhaps the one that gets ready."""
