@@ -15,6 +15,7 @@ from taskd.core import events as e
 from taskd.core.faults import Faults
 from taskd.core.hold import Hold
 from taskd.core.incident import Move, Phase
+from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.listing import some
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState, RankState
@@ -52,6 +53,7 @@ class Coordinator:
             e.StandbyLost: self._standby_lost,
             e.NodeTaken: self._node_taken,
             e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
+            e.DeviceLevel: self._device_level,
             e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
             e.PreparationFailed: lambda event, now: self.switch.failed(event, now),
             e.FormerLost: lambda event, now: self.recovery.former_lost(event),
@@ -90,11 +92,11 @@ class Coordinator:
         job.out = []
         rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy):
+            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | e.DeviceLevel):
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
-        elif rank is None or (getattr(event, "incarnation", 0) == job.ranks[rank].incarnation and not job.topology.is_lost(rank)):
+        elif rank is None or self._present(rank, event):
             pause, incident = job.pause, self.recovery.incident
             self._handlers[type(event)](event, now)
             if job.restart:
@@ -113,6 +115,11 @@ class Coordinator:
                 self.watch.stop()
                 self._look()
         return job.out
+
+    def _present(self, number: int, event: e.Event) -> bool:
+        """Whether an event about a rank is about what it is now. A device outlives the processes on it."""
+        incarnation = self.job.ranks[number].incarnation
+        return getattr(event, "incarnation", incarnation) == incarnation and not self.job.topology.is_lost(number)
 
     def _look(self) -> None:
         """Ranks have come to where they wait for the others."""
@@ -326,6 +333,13 @@ class Coordinator:
             self._waiting.add(event.rank)
         elif self.building or self.forming is not None:
             self._restart_all(f"rank {event.rank}: {e.FAULTS[event.fault]} fault before every rank was protected: {event.text}")
+
+    def _device_level(self, event: e.DeviceLevel, now: float) -> None:
+        node = self.job.topology.node_of(event.rank)
+        if node is not None and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH:
+            self.switch.reported(e.NodeSubHealthy(event.request, node, f"device of rank {event.rank}: {event.text}"), now)
+        else:
+            self.faults.levelled(event, now)
 
     def _rank_paused(self, event: e.RankPaused, now: float) -> None:
         job = self.job

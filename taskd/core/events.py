@@ -92,6 +92,18 @@ class NodeSubHealthy:
 
 
 @dataclass(frozen=True)
+class DeviceLevel:
+    """Something has arisen on the device of `rank` that has level `level` (a word of core.levels); `text` says by which rule. `unusable`: why
+    no further process may be started on it, "" where one may. Whatever process the rank has. `request`: see NodeSubHealthy."""
+
+    request: str
+    rank: int
+    level: str
+    text: str
+    unusable: str = ""
+
+
+@dataclass(frozen=True)
 class NodePrepared:
     """Standby `agent` is ready to take `node` over: its ranks have run their scripts up to the first attempt."""
 
@@ -393,6 +405,7 @@ Event = (
     | StandbyLost
     | NodeTaken
     | NodeSubHealthy
+    | DeviceLevel
     | NodePrepared
     | PreparationFailed
     | FormerLost

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident import Move, Phase
+from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 
@@ -82,6 +84,40 @@ class Faults:
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
             self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
+
+    def levelled(self, event: e.DeviceLevel, now: float) -> None:
+        """Something has arisen on a rank's device: what its level asks for, as far as that can be had."""
+        job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
+        level = NAMED[event.level]
+        rule, rank.unusable = TABLE[level], event.unusable
+        text = f"rank {event.rank}: its device is {level.word}: {event.text}"
+        settled = (
+            rule.why
+            if rule.asks in (Asks.NOTHING, Asks.WAIT)
+            else "not every rank has begun its protected loop"
+            if not job.protected
+            else "the rank has ended"
+            if rank.ended
+            else "the rank is replaced already"
+            if incident is not None and event.rank in incident.killed
+            else "the replacement has no state that could be in doubt"
+            if incident is not None and event.rank in incident.new and rule.asks is Asks.RETRY
+            else ""
+        )
+        if event.request:
+            job.say(c.Answer(event.request, job.protected, f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}"))
+        if settled:
+            job.note(f"{text}; {settled}")
+            return
+        why = f"its device is {level.word}" if rule.asks is not Asks.RETRY else ""
+        if rule.asks is Asks.RETRY and "retry" not in job.settings.ladder:
+            why = f"its device is {level.word}, and retry is not configured"
+        elif rule.asks is Asks.RETRY and incident is not None and event.rank in incident.told:
+            why = "its device asks again for the step to be repeated"
+        gone = frozenset() if rank.alive else frozenset({event.rank})
+        self._recovery.fault(text, now, dead=gone, condemned={event.rank: why} if why and rank.alive else None)
+        if rule.asks is Asks.RETRY and self._recovery.incident is not None:
+            self._recovery.incident.told.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:
         """Ranks that make no progress while all others wait for them."""

@@ -142,6 +142,7 @@ class Incident:
     condemned: dict[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
     killed: dict[int, float] = field(default_factory=dict)  # of these, who has been told to be ended, and when
     hung: set[int] = field(default_factory=set)  # of these, whose stacks are wanted
+    told: set[int] = field(default_factory=set)  # ranks whose device has asked for the step to be repeated
     odd: set[int] = field(default_factory=set)  # ranks whose state differed from most others': what they have left is not used
     regiven: bool = False  # the state of such ranks, without another process
     failures: Counter[int] = field(default_factory=Counter)  # rank -> rebuilds or restores that failed first on its present process

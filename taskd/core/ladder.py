@@ -43,6 +43,7 @@ class Damage:
     condemned: Mapping[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
     living_nodes: int = 1
     moving: bool = False  # a node is being given to a standby, and everything else is well
+    unusable: Mapping[int, str] = field(default_factory=dict)  # of dead and condemned ranks, those whose device is, and why
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
         return None if damage.living_nodes else "no node is left to train on with"
     if damage.lost_nodes:
         return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
+    if strategy == "recover-in-place" and damage.unusable:
+        rank = min(damage.unusable)
+        return f"the device of rank {rank} takes no process any more: {damage.unusable[rank]}"
     return None
 
 

@@ -183,9 +183,10 @@ class Recovery:
         lost = {i for i, n in job.topology.nodes.items() if n.lost}
         ended = {r for r, s in job.ranks.items() if s.ended}
         condemned = dict(incident.condemned) if incident is not None else {}
+        unusable = {r: why for r in (dead - job.topology.absent()) | set(condemned) if (why := job.ranks[r].unusable)}
         living = sum(n.living for n in job.topology.nodes.values()) - len(self.nodes.broken(incident))
         moving = incident is not None and incident.moving is not None
-        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living, moving)
+        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living, moving, unusable)
 
     def _enter_pause(self, now: float, move: Move) -> None:
         """The next round: everybody pauses, who is condemned is killed, who has no process gets one. Or the end."""

@@ -24,12 +24,12 @@ class Reschedule:
 
     def broken(self, incident: Incident | None) -> list[int]:
         """Living nodes that `recover` gives up: with a rank whose process is gone or cannot be kept, where replacing it on its node is
-        not configured, or has failed."""
+        not configured, has failed, or its device takes no process any more."""
         failed = incident.failed if incident is not None else ()
-        if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
-            return []
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(incident.condemned if incident is not None else ())
+        if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
+            ranks = {r for r in ranks if self._job.ranks[r].unusable}
         return sorted({n for r in ranks if (n := topology.node_of(r)) is not None and topology.nodes[n].living})
 
     def lose(self, number: int) -> None:
@@ -38,7 +38,7 @@ class Reschedule:
         node.lost, node.heir = True, ""
         for rank in node.ranks:
             state = self._job.ranks[rank]
-            state.alive, state.left, state.finished = False, None, None
+            state.alive, state.left, state.finished, state.unusable = False, None, None, ""  # another node has other devices
 
     def give_up(self, number: int, why: str) -> None:
         """A node that is heard, and is not used any more."""

@@ -20,6 +20,7 @@ class RankState:
     left: e.Position | None = None  # what its last process left behind
     raised: tuple[int, str] | None = None  # step and text of the exception its process is ending with
     pages: set[int] = field(default_factory=set)  # addresses of memory pages of its present process that have failed
+    unusable: str = ""  # why its device gets no further process
 
 
 class JobState:

@@ -22,7 +22,7 @@ BACKLOG = 256  # commands kept for an agent that is reconnecting; a repair needs
 SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped message
 
 # what an agent may report about a rank of its own
-RANK_EVENTS = frozenset(t for t in typing.get_args(e.Event) if "rank" in t.__dataclass_fields__) | {m.Injected}
+RANK_EVENTS = frozenset(t for t in typing.get_args(e.Event) if "rank" in t.__dataclass_fields__) - {e.DeviceLevel} | {m.Injected}
 
 log = logging.getLogger("taskd.manager")
 

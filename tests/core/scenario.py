@@ -15,6 +15,7 @@ A line at the left margin is an input; the lines indented below it are the expec
     standby S waits [ranks=2]                                without: as many as a node has
     standby S is lost: text
     node 1 is sub-healthy: text                              request A
+    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any word of core.levels; unusable: it takes no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
@@ -322,6 +323,9 @@ class Play:
     def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.NodeSubHealthy("A", int(node), why))
 
+    def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
+        return self.step(e.DeviceLevel("A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""))
+
     def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
         return self.step(e.NodePrepared(int(node), name))
 
@@ -442,6 +446,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
     (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
+    (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
     (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
     (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
     (r"(?P<name>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)", Play.former_lost),

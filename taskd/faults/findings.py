@@ -1,0 +1,120 @@
+"""What is wrong in a file of fault codes: where, what stands there, and what may."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_BYTES = 4 << 20  # the largest ConfigMap has 1 MiB
+WARNING, ERROR = "warning", "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`warning`: an entry is read in another way than it stands there, or left out alone. `error`: the file cannot be used."""
+
+    severity: str
+    file: str
+    path: str  # FaultFrequency[2].Times; empty: the file as a whole
+    text: str
+    value: str = ""  # as it stands there, shortened
+    allowed: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.path}" if self.path else self.file
+        value = f" is {self.value}" if self.value else ""
+        allowed = f"; allowed is {self.allowed}" if self.allowed else ""
+        return f"{where}{value}: {self.text}{allowed}"
+
+
+class Broken(ValueError):
+    """The file cannot be used; `finding` says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+@dataclass
+class Report:
+    """The findings of one file."""
+
+    file: str
+    findings: list[Finding] = field(default_factory=list)
+
+    def warn(self, path: str, text: str, value: object = None, allowed: str = "") -> None:
+        self.findings.append(Finding(WARNING, self.file, path, text, "" if value is None else shown(value), allowed))
+
+    def broken(self, path: str, text: str, value: object = None, allowed: str = "") -> Broken:
+        return Broken(Finding(ERROR, self.file, path, text, "" if value is None else shown(value), allowed))
+
+
+def shown(value: object) -> str:
+    return reprlib.repr(value)
+
+
+class _Doubled(ValueError):
+    pass
+
+
+class _Unknown(ValueError):
+    pass
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Doubled(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+def _constant(text: str) -> Any:
+    raise _Unknown(text)
+
+
+def read(data: bytes, report: Report) -> dict[str, Any]:
+    """The object that a file holds. Raises Broken."""
+    if len(data) > MAX_BYTES:
+        raise report.broken("", f"the file has {len(data)} bytes", allowed=f"at most {MAX_BYTES}")
+    try:
+        raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_pairs, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise report.broken("", f"not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise report.broken("", f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+    except _Doubled as error:
+        raise report.broken(shown(str(error)), "the key stands there twice, and which one is meant is not known") from None
+    except _Unknown as error:
+        raise report.broken("", f"not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets that deep
+        raise report.broken("", f"not JSON that can be read: {type(error).__name__}") from None
+    if not isinstance(raw, dict):
+        raise report.broken("", "a JSON object is expected", raw)
+    return raw
+
+
+def unknown(raw: dict[str, Any], known: tuple[str, ...], report: Report, path: str = "") -> None:
+    for key in raw:
+        if key not in known:
+            where = f"{path}.{key}" if path else key
+            report.warn(where if len(where) <= 200 else where[:200] + "...", "the key is unknown and left out", allowed=", ".join(known))
+
+
+def entries(raw: Any, path: str, report: Report) -> Iterator[tuple[str, Any]]:
+    """The items of a list, each with its place. What is no list is left out with a warning."""
+    if not isinstance(raw, list):
+        report.warn(path, "a list is expected; it is left out", raw)
+        return
+    for number, item in enumerate(raw):
+        yield f"{path}[{number}]", item
+
+
+def whole(raw: Any, lowest: int, highest: int) -> int | None:
+    """The number, if it is one in that range. 30.0 is one, as JSON tools may write it; true is not."""
+    if isinstance(raw, float) and raw.is_integer():
+        raw = int(raw)
+    return raw if type(raw) is int and lowest <= raw <= highest else None
