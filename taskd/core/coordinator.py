@@ -92,7 +92,7 @@ class Coordinator:
         job.out = []
         rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | e.DeviceLevel):
+            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | e.DeviceLevel) and event.request:
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")

@@ -8,6 +8,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident import FINAL, Phase
 from taskd.core.ladder import STRATEGIES
+from taskd.core.levels import NAMED
 
 if TYPE_CHECKING:
     from tests.core.world import Rank, World
@@ -111,6 +112,7 @@ class Laws:
         if isinstance(command, c.Replace):
             assert command.incarnation == self.newest[command.rank] + 1, "an incarnation twice, or one left out"
             assert "recover-in-place" in self.world.settings.ladder
+            assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             self.newest[command.rank] = command.incarnation
         elif isinstance(command, c.Kill):
             assert command.incarnation == self.newest[command.rank], "a command to an old incarnation"
@@ -177,6 +179,8 @@ class Laws:
             # a manager before this one may have ordered a replacement that has nothing to say
             assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, f"{rank} was not silent"
             assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
+        elif command.reason.startswith("its device"):
+            assert any(said[word] > (command.reason == "its device asks again for the step to be repeated") for word in NAMED), rank
         elif command.reason.startswith("the memory page"):
             assert any(name.startswith("page") and times > 1 for name, times in said.items()), f"{rank}: no page failed twice"
         elif "retry is not configured" in command.reason:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import pytest
+
 from taskd.core import ladder
 from taskd.core.levels import NAMED, NUMBERS, TABLE, WORDS, Asks, Level, stronger
 

@@ -17,6 +17,7 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.levels import TABLE, Level
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
 
@@ -159,6 +160,8 @@ class World:
             self.after(self.chance.uniform(0.5, 20.0), self.hold)
         for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
             self.after(self.chance.choice([4.0, self.chance.uniform(2.0, 15.0)]), self.sub_healthy)
+        for _ in range(self.chance.choice([0, 0, 0, 1, 3]) if self.trouble else 0):
+            self.after(self.chance.uniform(0.5, 20.0), self.device)
         for number in range(self.chance.choice([0, 1, 2, 3])):
             self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]), lambda n=number: self.standby(f"standby-{n}"))
         for _ in range(60_000):
@@ -270,6 +273,15 @@ class World:
         self.asked += 1
         self.request(e.NodeSubHealthy(f"move-{self.asked}", self.chance.randrange(len(self.nodes)), "it is hot"))
 
+    def device(self) -> None:
+        """A fault code of any level on some rank's device."""
+        level = self.chance.choice(list(Level))
+        self.counts[level.word] += 1
+        unusable = "" if TABLE[level].usable else "it is separated"
+        rank = self.chance.choice(self.ranks)
+        rank.evidence[level.word] += 1
+        self.deliver(e.DeviceLevel("", rank.number, level.word, "it is hot", unusable))
+
     def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
         self.laws.asked(event.request)
         self.deliver(event)
@@ -310,6 +322,11 @@ class World:
             (f"node-{node.number}", 8000),
         )
         self.say(node, event)
+        ended = [r for r in node.ranks if r.mode == ENDED]
+        for rank in ended:  # what it said of them may have been lost
+            self.say(node, e.RankEnded(rank.number, rank.incarnation))
+        if len(ended) == len(node.ranks):
+            self.say(node, e.AgentLeft(node.number, True))
 
     # -- nodes and standbys
 
