@@ -75,6 +75,19 @@ class Control:
         """
         return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
 
+    def told_code(self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0) -> str:
+        """Say that the device of `rank` has a fault code. `kind`: `occur` (it is there now), `recover` (it is away), `once` (it was there
+        for a moment). `severity`: hint, minor, major or critical, as the driver told it, or "". What a code means, the job's fault
+        configuration says (TASKD_FAULT_CONFIG); returns in words what it asks of the job.
+
+        Raises ControlError when nothing can be done, and says why.
+        """
+        return self._ask(messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout)
+
+    def release_device(self, device: str, timeout: float = 10.0) -> str:
+        """Let a device that is ManuallySeparateNPU be used again."""
+        return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
+
     def _ask(self, message: Any, request: str, timeout: float) -> str:
         deadline = time.monotonic() + timeout
         self._link.send(message)
@@ -98,6 +111,11 @@ class Control:
                 "MINDX_TASK_ID and TASKD_SECRET as the job has them"
             )
         raise NoAnswer(f"no answer within {timeout:g} s")
+
+    @property
+    def reached(self) -> bool:
+        """Whether the manager has ever been connected."""
+        return self._link.heard or self._link.connections > 0
 
     def close(self) -> None:
         self._link.close()

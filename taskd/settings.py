@@ -163,6 +163,11 @@ def resume_path(environ: Mapping[str, str]) -> str | None:
     return _get(environ, "TASKD_RESUME_PATH")
 
 
+def fault_config(environ: Mapping[str, str]) -> str | None:
+    """TASKD_FAULT_CONFIG: the directory with faultCode.json and faultCustomization.json; None: the tables that are shipped."""
+    return _get(environ, "TASKD_FAULT_CONFIG")
+
+
 def log_settings(environ: Mapping[str, str]) -> Logging:
     return Logging(
         path=_get(environ, "TASKD_LOG_PATH") or LOG_PATH,

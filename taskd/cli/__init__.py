@@ -13,7 +13,8 @@ COMMANDS = {
     "status": ("status", "command", "the incidents of a job, from its journal"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let the ranks that were paused go on"),
-    "inject": ("inject", "command", "make a fault on purpose in a running job: a memory page, a link"),
+    "faults": ("faults", "command", "fault codes of devices: check the files, explain a code, release a device"),
+    "inject": ("inject", "command", "make a fault on purpose in a running job: a memory page, a link, a fault code"),
 }
 
 

@@ -71,6 +71,27 @@ def link(ranks: tuple[int, ...], how: str) -> None:
 
 
 @command.command()
+@click.argument("code")
+@click.option("--rank", type=click.IntRange(0), required=True, help="On whose device.")
+@click.option(
+    "--kind",
+    type=click.Choice(("once", "occur", "recover")),
+    default="once",
+    show_default=True,
+    help="once: it was there for a moment. occur: it is there until it is told to recover.",
+)
+@click.option("--severity", type=click.Choice(("hint", "minor", "major", "critical")), help="It counts for codes that stand nowhere.")
+def code(code: str, rank: int, kind: str, severity: str | None) -> None:
+    """Say that the device of a rank has fault code CODE, such as 80E01801.
+
+    What it means, the job's fault configuration says (TASKD_FAULT_CONFIG; `taskd faults explain CODE`); the job does what its level asks
+    for, as far as that is configured. For what watches the devices of a site, too. Exit status 1: nothing could be done.
+    """
+    with connected() as control:
+        click.echo(control.told_code(rank, code, kind, severity or ""))
+
+
+@command.command()
 @click.option("--node", type=click.IntRange(0), required=True, help="Its number, --node_rank.")
 @click.option("--why", default="said by an operator", show_default=True, help="For the log and the report.")
 def subhealth(node: int, why: str) -> None:

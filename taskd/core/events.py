@@ -93,8 +93,8 @@ class NodeSubHealthy:
 
 @dataclass(frozen=True)
 class DeviceLevel:
-    """Something has arisen on the device of `rank` that has level `level` (a word of core.levels); `text` says by which rule. `unusable`:
-    why no further process may be started on it, "" where one may. Whatever process the rank has. `request`: see NodeSubHealthy."""
+    """Something has arisen on the device of `rank`, whatever process the rank has: `level` is a word of core.levels, "" for nothing new,
+    `text` says by which rule. `unusable`: why no further process may be started on it, "" where one may. `request`: see NodeSubHealthy."""
 
     request: str
     rank: int

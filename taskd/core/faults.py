@@ -88,8 +88,14 @@ class Faults:
     def levelled(self, event: e.DeviceLevel, now: float) -> None:
         """Something has arisen on a rank's device: what its level asks for, as far as that can be had."""
         job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
+        rank.unusable = event.unusable
+        if not event.level:  # nothing new
+            job.note(f"rank {event.rank}: {event.text}")
+            if event.request:
+                job.say(c.Answer(event.request, True, event.text))
+            return
         level = NAMED[event.level]
-        rule, rank.unusable = TABLE[level], event.unusable
+        rule = TABLE[level]
         text = f"rank {event.rank}: its device is {level.word}: {event.text}"
         settled = (
             rule.why

@@ -112,6 +112,8 @@ class Devices:
 
     def look(self, now: float) -> list[Arisen]:
         """What time alone has brought."""
+        for device in list(self.separated):
+            self._settle(device, now)
         return [found for device in list(self._devices) if (found := self._arisen(device, now)) is not None]
 
     @property

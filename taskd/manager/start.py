@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core import events
+from taskd.faults.separated import Separated
 from taskd.manager.config import Config
+from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
 from taskd.protocol import keys
@@ -17,6 +19,7 @@ def make(
     config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None, successor: bool = False
 ) -> Server:
     """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
+    log_path = environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH
     return Server(
         settings=events.Settings(
             config.nodes,
@@ -30,6 +33,7 @@ def make(
         keys=keys.for_job(config.job, environ),
         host=host or settings.bind_address(environ),
         port=settings.port(environ) if port is None else port,
-        journal=Journal(environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH, config.job),
+        journal=Journal(log_path, config.job),
         successor=successor,
+        codes=DeviceCodes(settings.fault_config(environ), Separated(log_path)),
     )

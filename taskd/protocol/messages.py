@@ -96,6 +96,26 @@ class Injected:
 
 
 @dataclass(frozen=True)
+class CodeTold:
+    """An operator, or what watches the devices, to the manager: `code` on the device of `rank`. `kind`: occur, recover or once. `severity`:
+    as the driver told it, or "". `request` names whom to answer."""
+
+    request: str
+    rank: int
+    code: str
+    kind: str
+    severity: str
+
+
+@dataclass(frozen=True)
+class ReleaseDevice:
+    """An operator to the manager: a device that is ManuallySeparateNPU may be used again."""
+
+    request: str
+    device: str
+
+
+@dataclass(frozen=True)
 class Unprotected:
     """Agent to rank: nobody will repair this job; train on without protection."""
 
@@ -219,8 +239,8 @@ class Envelope:
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
-    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | Unprotected | TakeUp | Arrived | UnderWay
-    | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
+    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | CodeTold | ReleaseDevice | Unprotected | TakeUp
+    | Arrived | UnderWay | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
 )  # fmt: skip
 Message = events.Event | commands.Command | Own
 

@@ -1,0 +1,199 @@
+"""`taskd faults`: what is in the files of fault codes, what a code means, and who is separated by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from taskd import settings
+from taskd.cli.operate import connected
+from taskd.core import ladder
+from taskd.core.levels import NUMBERS, TABLE, Asks, Level
+from taskd.faults import codes, configuration
+from taskd.faults.configuration import Configuration, Refused
+from taskd.faults.findings import ERROR, Finding
+from taskd.faults.separated import Separated
+
+JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+DIRECTORY = click.option(
+    "--config",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory with faultCode.json and faultCustomization.json. Default: TASKD_FAULT_CONFIG, else the tables shipped with taskd.",
+)
+LOGS = click.option(
+    "--log-path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log."
+)
+
+
+@click.group()
+def command() -> None:
+    """Fault codes of devices: check the files, explain a code, release a device that was separated."""
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@JSON
+def lint(files: tuple[Path, ...], as_json: bool) -> None:
+    """Check FILES: faultCode.json, faultCustomization.json, or directories with them.
+
+    Exit status: 0 nothing found, 1 an entry is read otherwise than it stands there, 2 a file cannot be used.
+    """
+    found = [finding for file in files for finding in configuration.check(file)]
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
+    else:
+        _show(found)
+    raise SystemExit(2 if any(f.severity == ERROR for f in found) else 1 if found else 0)
+
+
+def _show(found: Iterable[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console, findings = Console(soft_wrap=True, highlight=False), list(found)
+    for f in findings:
+        # what stands in a file is shown as it is, never as markup
+        console.print(Text(f.severity, "bold red" if f.severity == ERROR else "yellow"), Text(str(f)))
+    if not findings:
+        console.print("nothing found", style="green")
+
+
+@command.command()
+@click.argument("code")
+@DIRECTORY
+@click.option("--severity", type=click.Choice(codes.SEVERITIES), help="As the driver told it; it counts for codes that stand nowhere.")
+@click.option("--strategy", help="The job's recover-strategy, joined by commas. Default: that of the environment.")
+@JSON
+def explain(code: str, directory: Path | None, severity: str | None, strategy: str | None, as_json: bool) -> None:
+    """What level CODE has, which rule made it so, and what would be done about it."""
+    try:
+        number = codes.parse_code(code)
+        rungs = ladder.parse(strategy) if strategy else settings.ladder_from(os.environ)
+        sub_healthy = settings.sub_healthy_strategy(os.environ)
+    except (codes.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
+        raise click.UsageError(str(error)) from None
+    lines = _explained(number, _load(directory), severity or "", rungs, sub_healthy)
+    if as_json:
+        click.echo(json.dumps(lines, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines.items():
+        table.add_row(name, Text(value))
+    Console().print(table)
+
+
+def _load(directory: Path | None) -> Configuration:
+    try:
+        return configuration.load(directory or settings.fault_config(os.environ))
+    except Refused as error:
+        for finding in error.findings:
+            click.echo(f"{finding.severity}: {finding}", err=True)
+        raise click.ClickException("the fault configuration cannot be used") from None
+
+
+def _explained(code: int, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str) -> dict[str, str]:
+    rated, rules = loaded.codes.rate(code, severity), loaded.customization
+    number = f" ({NUMBERS[rated.level]})" if rated.level in NUMBERS else ""
+    lines = {"code": codes.show(code), "level": f"{rated.level.word}{number}", "because": rated.rule}
+    lines["what is done"] = done(rated.level, rungs, sub_healthy)
+    if (often := rules.frequency.get(code)) is not None:
+        release = "" if often.release is None else f", until it has been away for {often.release:g} s"
+        lines["too often"] = f"{often.times} times within {often.window:g} s: {often.level.word}{release} ({often.path})"
+        lines["what is done then"] = done(often.level, rungs, sub_healthy)
+    if (long := rules.duration.get(code)) is not None:
+        where = long.path or "the default"
+        lines["too long"] = f"more than {long.timeout:g} s: {long.level.word}, until it has been away for {long.recover:g} s ({where})"
+        lines["what is done after that"] = done(long.level, rungs, sub_healthy)
+    if rated.level is Level.RESTART_BUSINESS:
+        lines["if it stays"] = f"RestartNPU after {rules.grace.heals:g} s, SeparateNPU {rules.grace.reset:g} s later"
+    elif rated.level in (Level.FREE_RESTART, Level.RESTART):
+        lines["if it stays"] = f"SeparateNPU after {rules.grace.reset:g} s"
+    return lines
+
+
+def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
+    """What a level comes to in a job with these strategies."""
+    rule = TABLE[level]
+    if rule.asks is Asks.HOT_SWITCH:
+        return f"subHealthyStrategy {sub_healthy}: {rule.why}"
+    if not rule.rungs:
+        return f"{rule.asks.value}: {rule.why}"
+    first = next((rung for rung in rule.rungs if rung in rungs), "exit")
+    missing = [rung for rung in rule.rungs[: rule.rungs.index(first)] if rung not in rungs]
+    without = f" ({', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not configured)" if missing else ""
+    return f"{rule.asks.value}: {rule.why}; strategy {first}{without}"
+
+
+@command.command()
+@click.argument("device")
+@LOGS
+def release(device: str, log_path: Path | None) -> None:
+    """Let DEVICE, which is ManuallySeparateNPU, be used again.
+
+    The manager of the job that the environment names is asked. Where none answers, the journal in the directory of the logs is changed: the
+    next manager reads it.
+    """
+    from taskd.control import ControlError, NoAnswer
+
+    with connected() as control:
+        try:
+            click.echo(control.release_device(device))
+            return
+        except NoAnswer:
+            raise
+        except ControlError as error:
+            if control.reached:
+                raise
+            unreached = error
+    journal = _journal(log_path)
+    try:
+        if not journal.path.exists():
+            raise click.ClickException(f"{unreached}; and there is no {journal.path}: set --log-path")
+        found, _ = journal.read()
+        if device not in found:
+            names = ", ".join(sorted(found)) or "none"
+            raise click.ClickException(f"{device} is not ManuallySeparateNPU by {journal.path}; these are: {names}")
+        journal.release(device, "an operator")
+    except OSError as error:
+        raise click.ClickException(f"{journal.path}: {error.strerror}") from None
+    click.echo(f"{device} may be used again: written to {journal.path}, no manager answers")
+
+
+@command.command("list")
+@LOGS
+@JSON
+def list_(log_path: Path | None, as_json: bool) -> None:
+    """The devices that are ManuallySeparateNPU, by the journal in the directory of the logs."""
+    journal = _journal(log_path)
+    try:
+        found, damaged = journal.read()
+    except OSError as error:
+        raise click.ClickException(f"{journal.path} cannot be read: {error.strerror}") from None
+    if damaged:
+        click.echo(f"{journal.path}: {damaged} lines are not entries of this journal and are left out", err=True)
+    if as_json:
+        click.echo(json.dumps([asdict(entry) for entry in found.values()], indent=1))
+        return
+    for entry in found.values():
+        click.echo(f"{entry.device}  {entry.text}")
+    if not found:
+        click.echo("none")
+
+
+def _journal(log_path: Path | None) -> Separated:
+    try:
+        return Separated(log_path or settings.log_settings(os.environ).path)
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,157 @@
+"""The fault codes of a job's devices, as its manager has them: the files and their changes, what was told, who is separated by hand.
+
+What it finds is handed to the coordinator as a `DeviceLevel`; that decides. A *device* is named by the machine and the number of the
+rank on it, `10.0.0.3/1`: it outlives ranks, agents and managers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from taskd.faults import codes, configuration
+from taskd.faults.configuration import Configuration, Refused
+from taskd.faults.evaluation import Arisen, Devices, Judgement, Separation
+from taskd.faults.findings import ERROR
+from taskd.faults.separated import Separated
+from taskd.faults.watch import Watch
+
+CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"  # these two lines are documented
+NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
+
+log = logging.getLogger("taskd.manager.devices")
+
+
+class DeviceCodes:
+    """`open()` before anything else. `now` is on the manager's clock. `directory`: None for the tables that are shipped with taskd."""
+
+    def __init__(self, directory: str | None = None, journal: Separated | None = None, wall: Callable[[], float] = time.time) -> None:
+        self._directory = None if directory is None else Path(directory)
+        self._journal, self._wall = journal, wall
+        self._written: dict[str, Separation] = {}
+        self._watch: Watch | None = None
+        self._look = 0.0  # when the files are looked at next
+        self.devices = Devices(Configuration())
+
+    def open(self, now: float) -> None:
+        if self._directory is not None:
+            self._watch = Watch(self._directory)
+        self.devices = Devices(self._load() or configuration.load())
+        self._look = now + self.devices.configuration.poll
+        if self._journal is None:
+            return
+        try:
+            found, damaged = self._journal.read()
+        except OSError as error:
+            log.error("%s cannot be read: %s; who is separated by hand is not known", self._journal.path, error.strerror)
+            return
+        if damaged:
+            log.error("%s: %d lines are not entries of this journal and are left out", self._journal.path, damaged)
+        for name, entry in found.items():
+            until = None if entry.until is None else now + (entry.until - self._wall())
+            self.devices.separated[name] = self._written[name] = Separation(entry.text, entry.code, until)
+            log.warning("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, entry.text, name)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when the files may have changed; -1: there is none."""
+        return self._watch.descriptor if self._watch is not None else -1
+
+    @property
+    def due(self) -> float | None:
+        due = self.devices.due
+        if self._watch is None:
+            return due
+        return self._look if due is None else min(due, self._look)
+
+    # -- codes ---------------------------------------------------------------------------------------------------------------
+
+    def told(self, device: str, code: str, kind: str, severity: str, now: float) -> Arisen | Judgement:
+        """What has arisen; or, where nothing has, what the device has now. Raises codes.BadCode and evaluation.TooMany."""
+        arisen = self.devices.told(device, codes.parse_code(code), kind, now, severity)
+        self._write(now)
+        return self.devices.judge(device, now) if arisen is None else arisen
+
+    def look(self, now: float) -> list[Arisen]:
+        """What time, or other files, have brought."""
+        found = self.devices.look(now)
+        self._write(now)
+        return found
+
+    def release(self, device: str, now: float) -> str:
+        """ "" when it is done, else why not."""
+        if device not in self.devices.separated:
+            names = ", ".join(sorted(self.devices.separated)) or "none"
+            return f"{device} is not ManuallySeparateNPU; these are: {names}"
+        try:
+            if self._journal is not None:
+                self._journal.release(device, "an operator")
+        except OSError as error:
+            return f"{device} is not released: the journal of separated devices cannot be written: {error.strerror}"
+        self.devices.release(device)
+        self._written.pop(device, None)
+        log.warning("device %s was released by an operator", device)
+        return ""
+
+    def _write(self, now: float) -> None:
+        """Who is separated, and who is not any more, since the last time. What cannot be written is tried again."""
+        if self.devices.separated == self._written or self._journal is None:
+            return
+        for name, separation in self.devices.separated.items():
+            if self._written.get(name) == separation:
+                continue
+            log.error("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, separation.text, name)
+            rule = self.devices.configuration.customization.frequency.get(separation.code)
+            until = self._wall() + rule.release if rule is not None and rule.release is not None else None
+            try:
+                self._journal.separate(name, separation.code, separation.text, until)
+                self._written[name] = separation
+            except OSError as error:
+                log.error("%s cannot be written: %s; a new manager will not know of %s", self._journal.path, error.strerror, name)
+        for name in [n for n in self._written if n not in self.devices.separated]:
+            log.warning("device %s is not separated any more: its ReleaseTimeWindow is over", name)
+            try:
+                self._journal.release(name, "ReleaseTimeWindow")
+                del self._written[name]
+            except OSError as error:
+                log.error("%s cannot be written: %s", self._journal.path, error.strerror)
+
+    # -- files ---------------------------------------------------------------------------------------------------------------
+
+    def files(self, now: float) -> bool:
+        """The kernel says that something has changed, or it is time to look. True: another configuration is in force."""
+        if self._watch is None:
+            return False
+        self._look = now + self.devices.configuration.poll
+        if not self._watch.changed():
+            return False
+        loaded = self._load()
+        if loaded is None:
+            log.error(NOT_CHANGED)
+            return False
+        self.devices.reconfigure(loaded, now)
+        self._look = now + loaded.poll
+        log.info(CHANGED)
+        return True
+
+    @property
+    def due_to_look(self) -> float | None:
+        return self._look if self._watch is not None else None
+
+    def _load(self) -> Configuration | None:
+        """None: it cannot be used, and that was said."""
+        try:
+            loaded = configuration.load(self._directory)
+        except Refused as error:
+            for finding in error.findings:
+                (log.error if finding.severity == ERROR else log.warning)("%s", finding)
+            return None
+        for finding in loaded.findings:
+            log.warning("%s", finding)
+        return loaded
