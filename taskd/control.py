@@ -98,13 +98,13 @@ class Control:
             ready = dict(poller.poll(int(left * 1000) + 1))
             if self._link.monitor in ready:
                 self._link.read_monitor()
-                if self._link.connections and not self._link.connected:  # the next one will know nothing of the request
-                    raise ControlError("the manager that was asked is gone: see with taskd status what has been done, and ask again")
             while (answer := self._link.receive()) is not None:
                 if isinstance(answer, commands.Answer) and answer.request == request:
                     if not answer.ok:
                         raise ControlError(answer.text)
                     return answer.text
+            if self._link.connections and not self._link.connected:  # its last words are heard; the next one knows nothing of the request
+                raise ControlError("the manager that was asked is gone: see with taskd status what has been done, and ask again")
         if not self._link.heard and not self._link.connected:
             raise ControlError(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set TASKD_MANAGER_ADDR (or TASKD_PORT), "
