@@ -140,9 +140,9 @@ class DeviceCodes:
         log.info(CHANGED)
         return True
 
-    @property
-    def due_to_look(self) -> float | None:
-        return self._look if self._watch is not None else None
+    def to_look(self, now: float) -> bool:
+        """Whether it is time to look at the files, told or not."""
+        return self._watch is not None and now >= self._look
 
     def _load(self) -> Configuration | None:
         """None: it cannot be used, and that was said."""

@@ -22,12 +22,10 @@ from zmq.utils.monitor import recv_monitor_message
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.core.levels import TABLE
-from taskd.faults.codes import BadCode
-from taskd.faults.evaluation import Arisen, Reason, TooMany
 from taskd.manager import peers
 from taskd.manager.charge import Charge
 from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.journal import Journal
 from taskd.manager.lookout import Lookout
@@ -118,7 +116,7 @@ class Server:
         self._seen: set[int] = set()
         self._tick_floor = 0.0
         self._stopped = ""
-        self._protected = False  # when the devices were last looked at
+        self._devices = DeviceWatch(self.codes, self.agents, self.coordinator.job, self._feed)
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
@@ -198,7 +196,7 @@ class Server:
         if found := self._lookout.look(now):
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
-            self._safely(self._watch_devices, now, self.codes.descriptor in ready)
+            self._safely(self._devices.look, now, self.codes.descriptor in ready)
         if self.outcome is None:
             self._govern(now)
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
@@ -408,7 +406,7 @@ class Server:
         self._asked.pop(route, None)
         self._seen.add(event.node)
         self._carry_out(commands, now)
-        self._tell_devices(peer, now)
+        self._devices.stands(peer, now)
         # what a reconnected agent tells may be news (the event was lost with the connection); else it changes nothing
         incarnations = dict(zip(event.ranks, event.incarnations or (0,) * len(event.ranks), strict=True))
         if event.generation == 0:
@@ -479,13 +477,13 @@ class Server:
             self.agents[event.node] = standby
         self._carry_out(commands, now)
         if self.agents.get(event.node) is standby:
-            self._tell_devices(standby, now)
+            self._devices.stands(standby, now)
 
     def _admit(self, standby: Peer, now: float) -> None:
         """A standby may take a node over once it is one of those that vote: see core.terms."""
         chair = self.charge.chair
-        if unusable := [f"{name}: {why}" for name in _names(standby) if (why := self.codes.devices.judge(name, now).unusable)]:
-            log.warning("standby %s is not used: %s", standby.incarnation[:8], "; ".join(unusable))
+        if why := self._devices.against(standby, now):
+            log.warning("standby %s is not used: %s", standby.incarnation[:8], why)
         elif chair.fresh or chair.member(standby.incarnation):
             self._feed(e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now)
 
@@ -578,7 +576,12 @@ class Server:
             self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up
         self._operators[message.request] = route
         if isinstance(message, m.ReleaseDevice):
-            self._release_device(message, now)
+            refusal = self.codes.release(message.device, now)
+            self._answer(c.Answer(message.request, not refusal, refusal or f"{message.device} may be used again"))
+            for peer in list(self.agents.values()):
+                self._devices.stands(peer, now)
+            for standby in list(self.standbys.values()):
+                self._admit(standby, now)
             return
         if not isinstance(message, m.Inject | m.CodeTold):
             self._feed(message, now)
@@ -589,7 +592,8 @@ class Server:
         if owner is None:
             self._answer(c.Answer(message.request, False, f"rank {message.rank} is on no node that has joined"))
         elif isinstance(message, m.CodeTold):
-            self._told_code(message, _names(owner)[owner.ranks.index(message.rank)], now)
+            if refusal := self._devices.told(message, owner, now):
+                self._answer(c.Answer(message.request, False, refusal))
         else:
             self._send(owner, message)
 
@@ -597,62 +601,6 @@ class Server:
         route = self._operators.pop(answer.request, None)
         if route is not None:
             self._reply(route, answer)
-
-    # -- devices -----------------------------------------------------------------------------------------------------------------
-
-    def _told_code(self, message: m.CodeTold, device: str, now: float) -> None:
-        try:
-            found = self.codes.told(device, message.code, message.kind, message.severity, now)
-        except (BadCode, TooMany) as error:
-            self._answer(c.Answer(message.request, False, str(error)))
-            return
-        if isinstance(found, Arisen):
-            self._feed(e.DeviceLevel(message.request, message.rank, found.reason.level.word, found.reason.text, found.now.unusable), now)
-        else:
-            text = f"nothing new by {message.code} ({message.kind}); device {device} is {found.level.word}"
-            self._feed(e.DeviceLevel(message.request, message.rank, "", text, found.unusable), now)
-
-    def _release_device(self, message: m.ReleaseDevice, now: float) -> None:
-        refusal = self.codes.release(message.device, now)
-        self._answer(c.Answer(message.request, not refusal, refusal or f"{message.device} may be used again"))
-        for peer in () if refusal else (*self.agents.values(), *self.standbys.values()):
-            if message.device in _names(peer):
-                self._tell_devices(peer, now)
-
-    def _tell_devices(self, peer: Peer, now: float) -> None:
-        """What stands against the devices of a node, to the coordinator; a standby is one more candidate, or one less."""
-        if peer.node == m.STANDBY:
-            self._admit(peer, now)
-            return
-        for rank, device in zip(peer.ranks, _names(peer), strict=True):
-            unusable = self.codes.devices.judge(device, now).unusable
-            if unusable != self.coordinator.job.ranks[rank].unusable:
-                self._feed(e.DeviceLevel("", rank, "", f"device {device}: {unusable or 'may be used again'}", unusable), now)
-
-    def _watch_devices(self, now: float, files: bool) -> None:
-        """Files that have changed, limits of time that are passed, and what was known before the job was protected."""
-        if files or (self.codes.due_to_look is not None and now >= self.codes.due_to_look):
-            self.codes.files(now)
-        if (due := self.codes.devices.due) is not None and now >= due:
-            for arisen in self.codes.look(now):
-                self._arisen(arisen, now)
-        protected, self._protected = self._protected, self.coordinator.job.protected
-        if self._protected and not protected:
-            for peer in list(self.agents.values()):
-                for device in _names(peer):
-                    judged = self.codes.devices.judge(device, now)
-                    if not TABLE[judged.level].usable:
-                        self._arisen(Arisen(device, Reason(judged.level, judged.text), judged), now)
-
-    def _arisen(self, arisen: Arisen, now: float) -> None:
-        """To the coordinator, for the rank that has that device."""
-        for peer in list(self.agents.values()):
-            names = _names(peer)
-            if arisen.device in names:
-                rank = peer.ranks[names.index(arisen.device)]
-                self._feed(e.DeviceLevel("", rank, arisen.reason.level.word, arisen.reason.text, arisen.now.unusable), now)
-                return
-        log.warning("device %s, which runs no rank of this job: %s: %s", arisen.device, arisen.reason.level.word, arisen.reason.text)
 
     # -- the coordinator -----------------------------------------------------------------------------------------------------
 
@@ -787,8 +735,3 @@ class Server:
         except zmq.ZMQError:  # EHOSTUNREACH: the connection is gone; EAGAIN: it does not read
             return False
         return True
-
-
-def _names(peer: Peer) -> list[str]:
-    """Of the devices of its ranks, in their order."""
-    return [f"{peer.records[0] or peer.node}/{index}" for index in range(len(peer.ranks))]

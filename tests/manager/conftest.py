@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from taskd.core import events as e
+from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Limits, Outcome, Server
 from taskd.protocol import keys
@@ -148,9 +149,9 @@ def port() -> int:
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def begin(nodes: int = 1, limits: Limits | None = None, **settings: Any) -> Running:
-        journal = Journal(str(tmp_path / "log"), "job")
-        server = Server(e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits())
+    def begin(nodes: int = 1, limits: Limits | None = None, codes: DeviceCodes | None = None, **settings: Any) -> Running:
+        journal, more = Journal(str(tmp_path / "log"), "job"), {"codes": codes} if codes is not None else {}
+        server = Server(e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits(), **more)
         running.append(Running(server))
         return running[-1]
 

@@ -1,0 +1,89 @@
+"""Between the fault codes of devices and the coordinator, which knows ranks: whose device it is, and when to say so.
+
+Said are: codes that were told, limits of time that have passed, what stands against the devices of a node that joins, and against all
+devices when the job is protected: before, there was no step that could be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from taskd.core import events as e
+from taskd.core.levels import TABLE
+from taskd.core.state import JobState
+from taskd.faults.codes import SEVERITIES, BadCode
+from taskd.faults.evaluation import KINDS, Arisen, Reason, TooMany
+from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.peers import Peer
+from taskd.protocol import messages as m
+
+log = logging.getLogger("taskd.manager.devices")
+
+
+def names(peer: Peer) -> list[str]:
+    """Of the devices of its ranks, in their order."""
+    return [f"{peer.records[0] or peer.node}/{index}" for index in range(len(peer.ranks))]
+
+
+class DeviceWatch:
+    """`agents`: those that have a node, by node. `feed`: to the coordinator of `job`, at that time."""
+
+    def __init__(
+        self, codes: DeviceCodes, agents: Mapping[int, Peer], job: JobState, feed: Callable[[e.DeviceLevel, float], None]
+    ) -> None:
+        self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
+        self._protected = False  # when the devices were last looked at
+
+    def told(self, message: m.CodeTold, owner: Peer, now: float) -> str:
+        """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and the coordinator answers."""
+        if message.kind not in KINDS:
+            return f"kind {message.kind[:60]!r} is unknown: allowed is {', '.join(KINDS)}"
+        if message.severity not in ("", *SEVERITIES):
+            return f"severity {message.severity[:60]!r} is unknown: allowed is {', '.join(SEVERITIES)}, or none"
+        device = names(owner)[owner.ranks.index(message.rank)]
+        try:
+            found = self._codes.told(device, message.code, message.kind, message.severity, now)
+        except (BadCode, TooMany) as error:
+            return str(error)
+        if isinstance(found, Arisen):
+            level, text, unusable = found.reason.level.word, found.reason.text, found.now.unusable
+        else:
+            text = f"nothing new by {message.code} ({message.kind}); device {device} is {found.level.word}"
+            level, unusable = "", found.unusable
+        self._feed(e.DeviceLevel(message.request, message.rank, level, text, unusable), now)
+        return ""
+
+    def stands(self, peer: Peer, now: float) -> None:
+        """What stands against the devices of a node, and what does not any more."""
+        for rank, device in zip(peer.ranks, names(peer), strict=True):
+            unusable = self._codes.devices.judge(device, now).unusable
+            if unusable != self._job.ranks[rank].unusable:
+                self._feed(e.DeviceLevel("", rank, "", f"device {device}: {unusable or 'may be used again'}", unusable), now)
+
+    def against(self, peer: Peer, now: float) -> str:
+        """Why no rank may be started on that machine; "": they may."""
+        judged = ((device, self._codes.devices.judge(device, now)) for device in names(peer))
+        return "; ".join(f"device {device} is {found.unusable}" for device, found in judged if found.unusable)
+
+    def look(self, now: float, changed: bool) -> None:
+        """Files that have changed, limits of time that have passed, and what was known before the job was protected."""
+        if changed or self._codes.to_look(now):
+            self._codes.files(now)
+        if (due := self._codes.devices.due) is not None and now >= due:
+            for arisen in self._codes.look(now):
+                self._arisen(arisen, now)
+        before, self._protected = self._protected, self._job.protected
+        if self._protected and not before:
+            for device in [device for peer in self._agents.values() for device in names(peer)]:
+                judged = self._codes.devices.judge(device, now)
+                if not TABLE[judged.level].usable:
+                    self._arisen(Arisen(device, Reason(judged.level, judged.text), judged), now)
+
+    def _arisen(self, arisen: Arisen, now: float) -> None:
+        for peer in self._agents.values():
+            if arisen.device in (devices := names(peer)):
+                rank = peer.ranks[devices.index(arisen.device)]
+                self._feed(e.DeviceLevel("", rank, arisen.reason.level.word, arisen.reason.text, arisen.now.unusable), now)
+                return
+        log.warning("device %s, which runs no rank of this job: %s: %s", arisen.device, arisen.reason.level.word, arisen.reason.text)

@@ -1,0 +1,208 @@
+"""Fault codes that a manager is told of, files that change while it works, and devices that only people release."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.faults.configuration import SHIPPED
+from taskd.faults.separated import Separated
+from taskd.manager.device_codes import CHANGED, NOT_CHANGED, DeviceCodes
+from taskd.protocol import messages as m
+
+from .conftest import FakeAgent
+
+BOTH = "retry,recover-in-place,exit"
+
+
+@pytest.fixture
+def config(tmp_path):
+    directory = tmp_path / "config"
+    shutil.copytree(SHIPPED, directory)
+    return directory
+
+
+@pytest.fixture
+def operate(fake_agent):
+    """An operator's request, and the answer."""
+
+    def ask(manager, kind, *fields):
+        operator: FakeAgent = fake_agent(manager.port, m.OPERATOR, ())
+        operator.send(kind(request := uuid.uuid4().hex, *fields))
+        answer = operator.expect(c.Answer)
+        assert answer.request == request
+        return answer
+
+    return ask
+
+
+def tell(operate, manager, rank, code, kind="once", severity=""):
+    return operate(manager, m.CodeTold, rank, code, kind, severity)
+
+
+def move(config, code, source, destination):
+    """Another faultCode.json, in one step."""
+    raw = json.loads((config / "faultCode.json").read_text())
+    raw[source].remove(code)
+    raw[destination].append(code)
+    (config / "new").write_text(json.dumps(raw))
+    (config / "new").replace(config / "faultCode.json")
+
+
+def test_a_code_pauses_the_job(start, operate):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    answer = tell(operate, manager, 1, "80E01801")
+    assert answer.ok and "RestartBusiness" in answer.text
+    assert "80E01801 stands in RestartBusinessCodes" in agent.expect(c.Pause).reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ((1, "80E0180X", "once", ""), "is not a fault code"),
+        ((9, "80E01801", "once", ""), "rank 9 is on no node"),
+        ((-1, "80E01801", "once", ""), "rank -1 is on no node"),
+        ((1, "80E01801", "now", ""), "kind 'now' is unknown"),
+        ((1, "80E01801", "once", "bad"), "severity 'bad' is unknown"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_with_the_reason(start, operate, fields, why):
+    manager = start(1)
+    manager.protected(1)
+    answer = operate(manager, m.CodeTold, *fields)
+    assert not answer.ok and why in answer.text
+
+
+def test_before_the_job_is_protected_nothing_is_done_and_that_is_said(start, operate):
+    manager = start(1)
+    agent = manager.agent()
+    agent.join()
+    manager.serves(agent)
+    answer = tell(operate, manager, 1, "80E18005")
+    assert not answer.ok and "not every rank has begun its protected loop" in answer.text
+
+
+def test_an_agent_may_not_tell_levels(start):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    agent.send(e.DeviceLevel("", 1, "SeparateNPU", "x"))
+    manager.dropped("direction")
+
+
+def test_time_alone_brings_a_level(start, operate, config):
+    """A link that is down for longer than FaultTimeout: its device gets no further process."""
+    raw = json.loads((config / "faultCustomization.json").read_text())
+    raw["FaultDuration"][0]["FaultTimeout"] = 0
+    (config / "faultCustomization.json").write_text(json.dumps(raw))
+    manager = start(1, codes=DeviceCodes(str(config)))
+    (agent,) = manager.protected(1)
+    assert "it asks: nothing" in tell(operate, manager, 1, "81078603", "occur").text
+    manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
+    assert "PreSeparateNPU" in manager.server.coordinator.job.ranks[1].unusable
+    agent.send(e.RankDied(1, 0, "was killed by SIGKILL"))
+    assert "PreSeparateNPU" in agent.expect(c.GiveUp).reason
+
+
+@pytest.mark.parametrize("how", ["in one step", "as a mounted ConfigMap"])
+def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path, caplog, how):
+    if how == "as a mounted ConfigMap":  # ..data is a symlink to the present version, each file a symlink into ..data
+        mount = tmp_path / "mount"
+        (mount / "..1").mkdir(parents=True)
+        for file in config.iterdir():
+            shutil.copy(file, mount / "..1")
+            (mount / file.name).symlink_to(f"..data/{file.name}")
+        (mount / "..data").symlink_to("..1")
+    else:
+        mount = config
+    manager = start(1, codes=DeviceCodes(str(mount)))
+    manager.protected(1)
+    assert "it asks: nothing" in tell(operate, manager, 1, "8C1F860B").text
+    with caplog.at_level(logging.INFO, "taskd.manager"):
+        if mount is config:
+            move(mount, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
+        else:
+            shutil.copytree(mount / "..1", mount / "..2")
+            move(mount / "..2", "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
+            os.symlink("..2", mount / "..new")
+            os.replace(mount / "..new", mount / "..data")
+        manager.wait(lambda: CHANGED in caplog.text)
+    assert "it asks: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
+
+
+@pytest.mark.parametrize("name", ["faultCode.json", "faultCustomization.json"])
+def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(start, operate, config, caplog, name):
+    manager = start(1, codes=DeviceCodes(str(config)))
+    manager.protected(1)
+    with caplog.at_level(logging.INFO, "taskd.manager"):
+        (config / name).write_text("{}}")
+        manager.wait(lambda: NOT_CHANGED in caplog.text)
+    assert f"{name}: not JSON" in caplog.text
+    assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text
+
+
+def test_a_configuration_that_is_broken_from_the_start(start, operate, config, caplog):
+    (config / "faultCode.json").write_text("")
+    with caplog.at_level(logging.INFO, "taskd.manager"):
+        manager = start(1, codes=DeviceCodes(str(config)))
+    assert "faultCode.json: not JSON" in caplog.text
+    manager.protected(1)
+    assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text, "by the table that is shipped"
+
+
+def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, tmp_path):
+    """Looked at each PollInterval: the kernel does not tell of a directory that is not there."""
+    elsewhere = tmp_path / "later"
+    codes = DeviceCodes(str(elsewhere))
+    manager = start(1, codes=codes)
+    manager.protected(1)
+    move(config, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
+    config.rename(elsewhere)
+    with caplog.at_level(logging.INFO, "taskd.manager"):
+        codes._look = 0.0  # the interval is over
+        tell(operate, manager, 1, "8C1F8609")
+        manager.wait(lambda: CHANGED in caplog.text)
+        elsewhere.rename(config)
+        manager.wait(lambda: NOT_CHANGED in caplog.text)
+    assert "it asks: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
+
+
+def test_a_separated_device_survives_the_manager_until_it_is_released(start, operate, tmp_path):
+    journal = Separated(tmp_path / "log")
+    manager = start(1, codes=DeviceCodes(None, journal))
+    (agent,) = manager.protected(1)
+    tell(operate, manager, 1, "80E01801", "occur")
+    tell(operate, manager, 1, "80E01801", "recover")
+    assert "ManuallySeparateNPU" in tell(operate, manager, 1, "80E01801").text
+    assert "ManuallySeparateNPU" in agent.expect(c.GiveUp).reason
+    manager.outcome()
+
+    second = start(1, codes=DeviceCodes(None, journal))
+    (agent,) = second.protected(1)
+    assert "ManuallySeparateNPU" in agent.expect(c.GiveUp).reason
+    second.outcome()
+
+    third = start(1, codes=DeviceCodes(None, journal))
+    ((device, _),) = journal.read()[0].items()
+    assert "these are: " + device in operate(third, m.ReleaseDevice, "x").text
+    assert operate(third, m.ReleaseDevice, device).ok
+    third.protected(1)
+    assert journal.read()[0] == {} and not third.server.coordinator.job.ranks[1].unusable
+
+
+def test_a_separation_that_cannot_be_written_is_in_force_all_the_same(start, operate, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    manager = start(1, codes=DeviceCodes(None, Separated(tmp_path / "file")))
+    (agent,) = manager.protected(1)
+    with caplog.at_level(logging.ERROR, "taskd.manager"):
+        tell(operate, manager, 1, "80E18005")
+        tell(operate, manager, 1, "80E18005")
+        assert "ManuallySeparateNPU" in tell(operate, manager, 1, "80E18005").text
+    assert "a new manager will not know" in caplog.text
