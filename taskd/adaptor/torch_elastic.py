@@ -46,13 +46,15 @@ class TaskdElasticAgent(LocalElasticAgent):
             spec.max_restarts = MAX_RESTARTS
         super().__init__(spec, *args, **kwargs)
         logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
+        for notice in settings.check(os.environ):
+            log.info("%s", notice)  # the manager has the same environment, and warns
         job = self._job = settings.job_id(os.environ)
         self._supervisor = Supervisor(
             address=self._manager_address,
             keys=keys.for_job(job, os.environ),
             job=job,
-            manager_wait=float(os.environ.get("TASKD_MANAGER_WAIT", "60")),
-            preload=os.environ.get("TASKD_PRELOAD", "on") != "off",
+            manager_wait=settings.manager_wait(os.environ),
+            preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
         )
         self._epoch = -1

@@ -75,10 +75,8 @@ def command(
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
-        settings.read()
+        settings.check()
     except settings.BadSetting as error:
-        raise click.UsageError(str(error)) from None
-    except ladder.UnknownStrategy as error:
         raise click.UsageError(str(error)) from None
     try:
         from torch.distributed import run as torch_run

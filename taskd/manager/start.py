@@ -30,6 +30,6 @@ def make(
         keys=keys.for_job(config.job, environ),
         host=host or settings.bind_address(environ),
         port=settings.port(environ) if port is None else port,
-        journal=Journal(environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH, config.job),
+        journal=Journal(settings.log_path(environ), config.job),
         successor=successor,
     )

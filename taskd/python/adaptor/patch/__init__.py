@@ -5,7 +5,9 @@ Does nothing unless TASKD_PROCESS_ENABLE is `on`; then torchrun's agent becomes 
 
 import os
 
-if os.environ.get("TASKD_PROCESS_ENABLE", "").strip().lower() == "on":
+from taskd import settings
+
+if settings.patches(os.environ):
     from taskd.adaptor import torch_elastic
 
     torch_elastic.install()

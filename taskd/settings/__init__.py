@@ -1,0 +1,93 @@
+"""Every parameter of a job: its name, where it stands, what it may be, and what it means. Parsed here and nowhere else.
+
+Imports the standard library and `core.ladder` only, so that a rank can use it. Start with `documented.py` and `variables.py` (the tables);
+then `reading.py` (what taskd asks for), `injected.py` (Ascend Operator's variables), `combinations.py` (what contradicts itself).
+"""
+
+from taskd.settings.combinations import (
+    NOTICES,
+    PARAMETERS,
+    REFUSED,
+    SECTIONS,
+    Contradiction,
+    Findings,
+    check,
+    examine,
+    examine_variables,
+    stands,
+)
+from taskd.settings.documented import ProcessRecovery
+from taskd.settings.injected import COLUMNS, FRAMEWORKS, TABLE, environment, ladder_from
+from taskd.settings.kinds import BadSetting
+from taskd.settings.parameter import Parameter, Section, Where
+from taskd.settings.reading import (
+    FALLBACK_JOB,
+    LOG_PATH,
+    PORT,
+    Logging,
+    bind_address,
+    dump_path,
+    enabled,
+    hang_limit,
+    job_id,
+    link_limit,
+    log_path,
+    log_settings,
+    manager_address,
+    manager_wait,
+    patches,
+    port,
+    preload,
+    reschedule_timeout,
+    resume_path,
+    retry_times,
+    standby,
+    stripes,
+    sub_healthy_strategy,
+)
+
+__all__ = [
+    "COLUMNS",
+    "FALLBACK_JOB",
+    "FRAMEWORKS",
+    "LOG_PATH",
+    "NOTICES",
+    "PARAMETERS",
+    "PORT",
+    "REFUSED",
+    "SECTIONS",
+    "TABLE",
+    "BadSetting",
+    "Contradiction",
+    "Findings",
+    "Logging",
+    "Parameter",
+    "ProcessRecovery",
+    "Section",
+    "Where",
+    "bind_address",
+    "check",
+    "dump_path",
+    "enabled",
+    "environment",
+    "examine",
+    "examine_variables",
+    "hang_limit",
+    "job_id",
+    "ladder_from",
+    "link_limit",
+    "log_path",
+    "log_settings",
+    "manager_address",
+    "manager_wait",
+    "patches",
+    "port",
+    "preload",
+    "reschedule_timeout",
+    "resume_path",
+    "retry_times",
+    "standby",
+    "stands",
+    "stripes",
+    "sub_healthy_strategy",
+]
