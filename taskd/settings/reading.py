@@ -22,6 +22,11 @@ def port(environ: Mapping[str, str]) -> int:
     return v.TASKD_PORT.read(environ)
 
 
+def own_address(environ: Mapping[str, str]) -> str | None:
+    """POD_IP, where it is set."""
+    return v.POD_IP.text(environ)
+
+
 def bind_address(environ: Mapping[str, str]) -> str:
     return v.POD_IP.read(environ)
 
@@ -31,6 +36,11 @@ def manager_address(environ: Mapping[str, str]) -> tuple[str, int]:
     named = v.TASKD_MANAGER_ADDR.read(environ)
     host, number = (v.MASTER_ADDR.read(environ), None) if named is None else named
     return host, port(environ) if number is None else number
+
+
+def manager_is_named(environ: Mapping[str, str]) -> bool:
+    """Whether TASKD_MANAGER_ADDR says where the manager is; then nobody here starts the first one."""
+    return v.TASKD_MANAGER_ADDR.text(environ) is not None
 
 
 def job_id(environ: Mapping[str, str]) -> str:
