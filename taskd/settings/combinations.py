@@ -92,8 +92,9 @@ def examine(given: Given) -> Findings:
 def stands(name: str, where: Where) -> Parameter[Any, Any]:
     """The parameter of that name at that place. Raises BadSetting where there is none: what stands elsewhere is read by nobody."""
     known = {p.name: p for p in PARAMETERS.values() if p.where is where}
-    if name in known:
-        return known[name]
+    for parameter in known.values():  # the guides write -hotReset and --max_restarts, and name them without
+        if name.lstrip("-") == parameter.name.lstrip("-"):
+            return parameter
     remedy = f"{name} stands elsewhere: {PARAMETERS[name].where.value}" if name in PARAMETERS else "correct the name"
     raise BadSetting(where.value, name, f"one of {', '.join(known)}", remedy)
 

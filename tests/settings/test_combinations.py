@@ -116,6 +116,8 @@ def test_the_command_checks(monkeypatch):
     assert status == 1 and "graceful fault tolerance and process-level recovery cannot be on at the same time" in text
     status, text = asked("--argument", "--enable-worker-reboot")
     assert status == 1 and "no --enable-high-availability" in text
+    assert asked("--argument", "-hotReset=2", "--argument", "--max_restarts=3", "--argument", "monitor_interval=5")[0] == 0
+    assert asked("--argument", "--max_restarts=many")[0] == 1
     assert asked("--argument", "--enable-worker-reboot", "--argument", "--enable-high-availability")[0] == 0
     monkeypatch.setenv("ELASTIC_PROCESS_RECOVER_ENABLE", "1")
     monkeypatch.setenv("PROCESS_RECOVER", "off")
