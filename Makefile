@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint ruff mypy api-docs build bench soak soak-nodes clean
+.PHONY: demo test lint ruff mypy api-docs settings-docs build bench soak soak-nodes clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -28,7 +28,7 @@ test: build $(TORCH_NPU)/complete
 	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
 	exit $$failed
 
-lint: ruff mypy api-docs
+lint: ruff mypy api-docs settings-docs
 
 ruff: build
 	$(BIN)/ruff check --quiet --output-format=concise .
@@ -38,6 +38,9 @@ mypy: build
 
 api-docs: build
 	$(BIN)/python scripts/api_docs.py --check
+
+settings-docs: build
+	$(BIN)/python scripts/settings_docs.py --check
 
 build: $(LIBRARY)
 

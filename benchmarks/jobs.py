@@ -21,13 +21,14 @@ import psutil
 import toy
 from state_page import StatePage
 
+from taskd import settings
 from taskd.cli import status
 from taskd.demo.records import Kill
 from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 120.0  # seconds without the progress that is waited for; on a busy machine a start takes 10
-FOREIGN = ("MASTER_", "TASKD_", "MINDX_", "HIGH_AVAILABILITY", "PROCESS_RECOVER", "ENABLE_RESTART_FAULT_PROCESS", "POD_IP")
+FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)  # of the environment that a benchmark is started in
 
 
 class Failed(RuntimeError):

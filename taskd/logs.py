@@ -53,7 +53,7 @@ def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
     try:
         chosen, refused = settings.log_settings(environ), None
     except settings.BadSetting as error:
-        chosen, refused = settings.Logging(path=environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH), error
+        chosen, refused = settings.Logging(path=settings.log_path(environ)), error
     handlers: list[tuple[logging.Handler, str]] = []
     if chosen.std:
         handlers.append((logging.StreamHandler(sys.stderr), chosen.std_level))

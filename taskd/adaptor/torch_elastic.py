@@ -46,13 +46,15 @@ class TaskdElasticAgent(LocalElasticAgent):
             spec.max_restarts = MAX_RESTARTS
         super().__init__(spec, *args, **kwargs)
         logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
+        for notice in settings.check(os.environ):
+            log.info("%s", notice)  # the manager has the same environment, and warns
         job = self._job = settings.job_id(os.environ)
         self._supervisor = Supervisor(
             address=self._manager_address,
             keys=keys.for_job(job, os.environ),
             job=job,
-            manager_wait=float(os.environ.get("TASKD_MANAGER_WAIT", "60")),
-            preload=os.environ.get("TASKD_PRELOAD", "on") != "off",
+            manager_wait=settings.manager_wait(os.environ),
+            preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
         )
         self._epoch = -1
@@ -64,7 +66,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
         host, port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})
-        if os.environ.get("TASKD_MANAGER_ADDR"):
+        if settings.manager_is_named(os.environ):
             return host, port
         if group.group_rank == 0 or group.group_world_size == 1:
             return settings.bind_address(os.environ), port
@@ -92,7 +94,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         """A rendezvous store of this agent's, for the generations that the manager places here."""
         host = "127.0.0.1"
         if settings.standby(os.environ) or (self._worker_group.group_world_size or 1) > 1:
-            host = os.environ.get("POD_IP") or _address_towards(self._manager_address())
+            host = settings.own_address(os.environ) or _address_towards(self._manager_address())
         # a listening socket of one family: behind torch's own, of both, every client's address is looked up in the name service,
         # and a name server that does not answer then holds up every rebuild for 5 s
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -13,6 +13,7 @@ COMMANDS = {
     "status": ("status", "command", "the incidents of a job, from its journal"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let the ranks that were paused go on"),
+    "env": ("env", "command", "the environment of a job's strategies; all its parameters, listed or checked"),
     "faults": ("faults", "command", "fault codes of devices: check the files, explain a code, release a device"),
     "inject": ("inject", "command", "make a fault on purpose in a running job: a memory page, a link, a fault code"),
 }

@@ -75,10 +75,8 @@ def command(
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
-        settings.read()
+        settings.check()
     except settings.BadSetting as error:
-        raise click.UsageError(str(error)) from None
-    except ladder.UnknownStrategy as error:
         raise click.UsageError(str(error)) from None
     try:
         from torch.distributed import run as torch_run
@@ -108,10 +106,10 @@ def command(
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
     """A manager on node 0 unless one of this job answers already."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
-    if settings.standby(os.environ) or os.environ.get("TASKD_MANAGER_ADDR") or (nodes > 1 and int(arguments.node_rank) != 0):
+    if settings.standby(os.environ) or settings.manager_is_named(os.environ) or (nodes > 1 and int(arguments.node_rank) != 0):
         return None
     host, port = settings.bind_address(os.environ), settings.port(os.environ)
-    if nodes > 1 and not os.environ.get("POD_IP"):
+    if nodes > 1 and settings.own_address(os.environ) is None:
         host = arguments.master_addr or host
     if _listens(host, port):
         if _is_ours(host, port):

@@ -17,23 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import taskd
+from taskd import settings
 from taskd.demo import records
 from taskd.manager import journal
 
 SILENCE = 120.0  # seconds without a new step after which a run is given up; a start takes 10 on two busy cores
 LOOK = 0.02  # seconds between two looks at the records
-# what a shell on a cluster may hold and what would bend the demo: ranks, addresses, and taskd's own settings
-_SHED = (
-    "TASKD_",
-    "MASTER_",
-    "MINDX_",
-    "HIGH_AVAILABILITY",
-    "PROCESS_RECOVER",
-    "ENABLE_RESTART_FAULT_PROCESS",
-    "POD_IP",
-    "TORCHELASTIC_",
-)
-_SHED_EXACT = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+# what a shell on a cluster may hold and what would bend the demo: ranks, addresses, and every setting that taskd reads
+_SHED = ("TASKD_", "MASTER_", "MINDX_", "TORCHELASTIC_")
+_SHED_EXACT = {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *settings.PARAMETERS}
 
 
 class Broken(RuntimeError):

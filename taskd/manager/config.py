@@ -47,17 +47,17 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
     infos = config.get("cluster_infos", [])
     if not isinstance(infos, dict) and not (isinstance(infos, list) and all(isinstance(i, dict) for i in infos)):
         errors.append(_line("cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"))
-    ladder: tuple[str, ...] = ("exit",)
-    try:
-        off = "fault_recover" if recover is False else "taskd_enable" if enable is False else "TASKD_PROCESS_ENABLE"
-        if recover is not False and enable is not False and settings.enabled(environ):
-            ladder = settings.ladder_from(environ)
-        else:
-            warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
-    except settings.BadSetting as error:
-        errors.append(str(error))
+    found = settings.examine_variables(environ)
+    errors += [str(refusal) for refusal in found.refused]
+    warnings += found.notices
     if errors:
         raise BadConfig(errors)
+    ladder: tuple[str, ...] = ("exit",)
+    if recover is not False and enable is not False and settings.enabled(environ):
+        ladder = settings.ladder_from(environ)
+    else:
+        off = "fault_recover" if recover is False else "taskd_enable" if enable is False else "TASKD_PROCESS_ENABLE"
+        warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
     return Config(job, nodes, ranks, ladder, tuple(warnings))
 
 

@@ -19,7 +19,7 @@ def make(
     config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None, successor: bool = False
 ) -> Server:
     """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
-    log_path = environ.get("TASKD_LOG_PATH", "").strip() or settings.LOG_PATH
+    log_path = settings.log_path(environ)
     return Server(
         settings=events.Settings(
             config.nodes,

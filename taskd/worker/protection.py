@@ -63,7 +63,7 @@ def protect(objects: dict[str, Any]) -> Job:
         channel=channel,
         communicators=communicators,
         state=state,
-        stripes=None if os.environ.get("TASKD_STRIPES") == "off" else Stripes(vault, local_rank, local_size),
+        stripes=Stripes(vault, local_rank, local_size) if settings.stripes(os.environ) else None,
         entries=Entries(vault, local_rank),
         copies=Copies(vault, local_rank),
         random=RandomState(_device(state)),

@@ -32,6 +32,8 @@ def refuse(tmp_path: Path, *arguments: str, **env: str) -> str:
         ((), {"TASKD_RECOVER_STRATEGY": "pray"}, "'pray' is unknown"),
         (("--port", "70000"), {}, "70000 is not in the range 1<=x<=65535"),
         ((), {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
+        ((), {"TASKD_MANAGER_WAIT": "soon"}, "TASKD_MANAGER_WAIT='soon' is refused: allowed is seconds from 0 to 86400"),
+        ((), {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, "refused together with PROCESS_RECOVER='off': a strategy is"),
         ((), {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
         ((), {"TASKD_SECRET": "", "TASKD_SECRET_FILE": "/nowhere/secret"}, "TASKD_SECRET"),
     ],

@@ -26,7 +26,7 @@ ALLOWED = {
     "dumps.py": set(),
     "devices": SHARED,
     "cython_api": SHARED,
-    "settings.py": {"taskd.core"},
+    "settings": {"taskd.core", "taskd.settings"},
     "logs.py": {"taskd.settings"},
     "stacks.py": set(),
     "control.py": BELOW,

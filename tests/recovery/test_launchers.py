@@ -57,6 +57,10 @@ def test_the_patch_changes_nothing_unless_switched_on(tmp_path):
     env = {k: v for k, v in os.environ.items() if k != "TASKD_PROCESS_ENABLE"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "4"]
+    off = subprocess.run([sys.executable, "-c", code], env={**env, "TASKD_PROCESS_ENABLE": "off"}, capture_output=True, text=True)
+    assert off.stdout.split()[:1] == ["False"], off.stderr
+    bad = subprocess.run([sys.executable, "-c", code], env={**env, "TASKD_PROCESS_ENABLE": "1"}, capture_output=True, text=True)
+    assert bad.returncode == 1 and "TASKD_PROCESS_ENABLE='1' is refused: allowed is one of on, off" in bad.stderr
 
 
 def test_two_launchers(tmp_path, reference):

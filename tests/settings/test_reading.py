@@ -9,10 +9,16 @@ from taskd.core import ladder
 
 
 def test_nothing_set():
-    s = settings.read({})
-    assert (s.port, s.bind, s.manager, s.job, s.enabled) == (9601, "127.0.0.1", ("127.0.0.1", 9601), "default", True)
-    assert s.ladder == ladder.DEFAULT
-    assert s.logging == settings.Logging("./taskd_log", "INFO", "WARNING", True)
+    assert settings.check({}) == ()
+    assert (settings.port({}), settings.bind_address({}), settings.job_id({})) == (9601, "127.0.0.1", "default")
+    assert settings.manager_address({}) == ("127.0.0.1", 9601)
+    assert (settings.enabled({}), settings.patches({})) == (True, False)
+    assert settings.ladder_from({}) == ladder.DEFAULT
+    assert settings.log_settings({}) == settings.Logging("./taskd_log", "INFO", "WARNING", True)
+    assert (settings.manager_wait({}), settings.stripes({}), settings.preload({}), settings.standby({})) == (60.0, True, True, False)
+    assert (settings.hang_limit({}), settings.link_limit({}), settings.reschedule_timeout({})) == (2.0, 2.0, 270.0)
+    assert (settings.sub_healthy_strategy({}), settings.retry_times({})) == ("ignore", 0)
+    assert (settings.dump_path({}), settings.resume_path({}), settings.log_path({})) == ("./taskd_dump", None, "./taskd_log")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,16 @@ def test_nothing_set():
             {"HIGH_AVAILABILITY": "dump, retry,recover,elastic-training", "ENABLE_RESTART_FAULT_PROCESS": "on"},
             ("retry", "recover-in-place", "elastic-training", "dump", "exit"),
         ),
+        ({"MS_ENABLE_TFT": "{UCE:1, HCCE:1}"}, ("retry", "exit")),
+        ({"MS_ENABLE_TFT": "'{ ARF:1}'"}, ("recover", "exit")),
+        ({"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"}, ("recover-in-place", "exit")),
+        ({"MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}"}, ("retry", "recover", "dump", "exit")),
+        ({"MS_ENABLE_TFT": "{ARF:0,HCCE:1}"}, ("retry", "exit")),
+        ({"MS_ENABLE_TFT": "{RSC:1}"}, ("exit",)),
+        ({"MS_ENABLE_TFT": "{}"}, ("exit",)),
+        ({"MS_ENABLE_TFT": "{TTP:1}", "HIGH_AVAILABILITY": "retry"}, ("retry", "exit")),
+        ({"MS_ENABLE_TFT": "{TTP:1}", "TASKD_RECOVER_STRATEGY": "recover"}, ("recover", "exit")),
+        ({"MS_ENABLE_TFT": "{TTP:1}", "PROCESS_RECOVER": "off"}, ("exit",)),
     ],
 )
 def test_ladder_from(environ, expected):
@@ -75,11 +91,23 @@ def test_manager_address(environ, expected):
         ("PROCESS_RECOVER", "1"),
         ("HIGH_AVAILABILITY", "recover-in-place"),
         ("HIGH_AVAILABILITY", ","),
+        ("MS_ENABLE_TFT", "UCE:1"),
+        ("MS_ENABLE_TFT", "{UCE}"),
+        ("MS_ENABLE_TFT", "{UCE:2}"),
+        ("MS_ENABLE_TFT", "{EUC:1}"),
+        ("TASKD_MANAGER_WAIT", "nan"),
+        ("TASKD_MANAGER_WAIT", "-1"),
+        ("TASKD_MANAGER_WAIT", "1_0"),
+        ("TASKD_STRIPES", "no"),
+        ("TASKD_PRELOAD", "0"),
+        ("TASKD_WAIT_RESCHEDULE_TIMEOUT", "29"),
+        ("TASKD_FAULT_RETRY_TIMES", "-1"),
+        ("TASKD_SUBHEALTHY_STRATEGY", "hotswitch"),
     ],
 )
 def test_a_bad_value_is_refused_and_named(name, value):
     with pytest.raises(settings.BadSetting) as caught:
-        settings.read({name: value})
+        settings.check({name: value})
     error = caught.value
     assert (error.name, error.value) == (name, value)
     assert all(part in str(error) for part in (name, repr(value), error.allowed, error.remedy))

@@ -1,0 +1,249 @@
+"""What contradicts itself, in an environment and in a job's description; what is accepted with a notice.
+
+Each rule is a row: what it says, when it holds, and what to do. A rule sees only values that can be used, and hotReset as it is: the value
+that is refused has to be named together with what it contradicts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core import ladder
+from taskd.settings import documented as d
+from taskd.settings import injected, variables
+from taskd.settings.kinds import BadSetting
+from taskd.settings.parameter import Parameter, Section, Where
+
+SECTIONS: tuple[Section, ...] = (*d.SECTIONS, *variables.SECTIONS)
+PARAMETERS: dict[str, Parameter[Any, Any]] = {p.name: p for section in SECTIONS for p in section.parameters}
+Given = Mapping[str, str]
+
+
+class Contradiction(BadSetting):
+    """Two values each of which could be used, and both together not."""
+
+    def __init__(self, name: str, value: str, other: str, why: str, remedy: str) -> None:
+        ValueError.__init__(self, f"{name}={value!r} is refused together with {other}: {why}; {remedy}")
+        self.name, self.value, self.allowed, self.remedy = name, value, f"not together with {other}", remedy
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`clash` returns the names of the two that contradict, the first of which is refused."""
+
+    says: str
+    clash: Callable[[Given], tuple[str, str] | None]
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """`about` returns the name that the notice is about, one of those that `when` speaks of."""
+
+    when: str
+    says: str
+    about: Callable[[Given], str | None]
+
+
+@dataclass(frozen=True)
+class Findings:
+    refused: tuple[BadSetting, ...]
+    notices: tuple[str, ...]
+
+
+def examine_variables(environ: Mapping[str, str] = os.environ) -> Findings:
+    """All that is wrong with an environment; what stands in another place than there has no say in it."""
+    return examine({name: text for name, text in environ.items() if name in PARAMETERS and PARAMETERS[name].where is Where.ENVIRONMENT})
+
+
+def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The notices about an environment. Raises BadSetting for the first value, or combination, that is refused."""
+    found = examine_variables(environ)
+    if found.refused:
+        raise found.refused[0]
+    return found.notices
+
+
+def examine(given: Given) -> Findings:
+    """All that is wrong with these labels, annotations, arguments and variables; names that taskd does not know are passed over."""
+    refused: list[BadSetting] = []
+    usable: dict[str, str] = {}
+    for name, parameter in PARAMETERS.items():
+        text = parameter.text(given)
+        if text is None:
+            continue
+        usable[name] = text
+        try:
+            parameter.parse(text)
+        except BadSetting as error:
+            refused.append(error)
+            if parameter is not d.HOT_RESET:
+                del usable[name]
+    for rule in REFUSED:
+        if (names := rule.clash(usable)) is not None:
+            refused.append(Contradiction(names[0], usable.get(names[0], ""), _shown(names[1], usable), rule.says, rule.remedy))
+    notices = [f"{_shown(about, usable)}: {notice.says}" for notice in NOTICES if (about := notice.about(usable)) is not None]
+    return Findings(tuple(refused), tuple(notices))
+
+
+def stands(name: str, where: Where) -> Parameter[Any, Any]:
+    """The parameter of that name at that place. Raises BadSetting where there is none: what stands elsewhere is read by nobody."""
+    known = {p.name: p for p in PARAMETERS.values() if p.where is where}
+    for parameter in known.values():  # the guides write -hotReset and --max_restarts, and name them without
+        if name.lstrip("-") == parameter.name.lstrip("-"):
+            return parameter
+    remedy = f"{name} stands elsewhere: {PARAMETERS[name].where.value}" if name in PARAMETERS else "correct the name"
+    raise BadSetting(where.value, name, f"one of {', '.join(known)}", remedy)
+
+
+def _shown(name: str, given: Given) -> str:
+    return f"{name}={given[name]!r}" if name in given else f"no {name}"
+
+
+def _strategies(given: Given) -> tuple[str, tuple[str, ...]]:
+    """What names strategies, and which, `exit` apart; `("", ())`: nothing does. taskd's own variable goes before all others."""
+    for parameter in (variables.TASKD_RECOVER_STRATEGY, d.RECOVER_STRATEGY):
+        rungs = parameter.read(given)
+        if rungs is not None:
+            return parameter.name, tuple(r for r in rungs if r != "exit")
+    rungs = injected.strategies(given)
+    name = d.HIGH_AVAILABILITY.name if d.HIGH_AVAILABILITY.text(given) else d.MS_ENABLE_TFT.name
+    return (name, rungs) if rungs is not None else ("", ())
+
+
+def _wanted(given: Given) -> str | None:
+    """What asks for process-level recovery by the names of the guides."""
+    name, named = _strategies(given)
+    if named:
+        return name if name != variables.TASKD_RECOVER_STRATEGY.name else None
+    return d.PROCESS_RECOVER_ENABLE.name if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON else None
+
+
+def _off(given: Given) -> str | None:
+    """What says that there is no process-level recovery."""
+    if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.OFF:
+        return d.PROCESS_RECOVER_ENABLE.name
+    own = variables.TASKD_RECOVER_STRATEGY.text(given) is not None
+    return None if d.PROCESS_RECOVER.read(given) or own else d.PROCESS_RECOVER.name
+
+
+def _graceful(given: Given) -> tuple[str, str] | None:
+    wanted = _wanted(given)
+    return (d.HOT_RESET.name, wanted) if d.HOT_RESET.text(given) == "1" and wanted is not None else None
+
+
+def _switched_off(given: Given) -> tuple[str, str] | None:
+    (name, named), off = _strategies(given), _off(given)
+    return (name, off) if named and off is not None and name != variables.TASKD_RECOVER_STRATEGY.name else None
+
+
+def _label_and_variable(given: Given) -> tuple[str, str] | None:
+    on = d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON and _off(given) == d.PROCESS_RECOVER.name
+    return (d.PROCESS_RECOVER_ENABLE.name, d.PROCESS_RECOVER.name) if on and not _strategies(given)[1] else None
+
+
+def _in_place_off(given: Given) -> tuple[str, str] | None:
+    rungs, variable = d.RECOVER_STRATEGY.read(given) or (), d.ENABLE_RESTART_FAULT_PROCESS
+    off = variable.text(given) is not None and not variable.read(given)
+    return (d.RECOVER_STRATEGY.name, variable.name) if "recover-in-place" in rungs and off else None
+
+
+def _no_rescheduling(given: Given) -> tuple[str, str] | None:
+    wanted = d.POD_RESCHEDULING.name if d.POD_RESCHEDULING.read(given) else _wanted(given)
+    return (wanted, d.FAULT_SCHEDULING.name) if wanted is not None and d.FAULT_SCHEDULING.read(given) == "off" else None
+
+
+def _elastic_mindspore(given: Given) -> tuple[str, str] | None:
+    name, named = _strategies(given)
+    other = next((p.name for p in (d.MINDIO_FOR_MINDSPORE, d.MS_ENABLE_TFT) if p.read(given)), None)
+    return (name, other) if "elastic-training" in named and other is not None else None
+
+
+def _hot_switch(given: Given) -> tuple[str, str] | None:
+    for parameter in (d.SUB_HEALTHY, variables.TASKD_SUBHEALTHY_STRATEGY):
+        if parameter.read(given) == ladder.MOVE:
+            alone = d.RECOVER_STRATEGY.read(given) == ("exit",)
+            off = _off(given) or (d.RECOVER_STRATEGY.name if alone else None)
+            return (parameter.name, off) if off is not None else None
+    return None
+
+
+def _needs_high_availability(given: Given) -> tuple[str, str] | None:
+    for parameter in (d.ENABLE_HBMFAULT_REPAIR, d.ENABLE_WORKER_REBOOT):
+        if parameter.read(given) and not d.ENABLE_HIGH_AVAILABILITY.read(given):
+            return parameter.name, d.ENABLE_HIGH_AVAILABILITY.name
+    return None
+
+
+REFUSED = (
+    Rule(
+        "graceful fault tolerance and process-level recovery cannot be on at the same time",
+        _graceful,
+        "set hotReset to 2, graceful fault tolerance is no longer available",
+    ),
+    Rule("a strategy is asked for while what controls it is off", _switched_off, "turn it on, or take the strategies out"),
+    Rule("process-level recovery is on in one place and off in the other", _label_and_variable, "decide for one of them"),
+    Rule(
+        "`recover-in-place` is asked for while what controls it is off",
+        _in_place_off,
+        "set ENABLE_RESTART_FAULT_PROCESS to on, or leave it to Ascend Operator",
+    ),
+    Rule("recovery is asked for and rescheduling, which it needs, is off", _no_rescheduling, "set fault-scheduling to grace or force"),
+    Rule("MindSpore has no elastic training", _elastic_mindspore, "take elastic-training out"),
+    Rule("a node cannot be moved without process-level recovery", _hot_switch, "turn it on, or choose another strategy for sub-health"),
+    Rule(
+        "these arguments of MindSpeed-LLM need --enable-high-availability",
+        _needs_high_availability,
+        "give --enable-high-availability too",
+    ),
+)
+
+
+def _elastic_agent(given: Given) -> str | None:
+    return d.ELASTIC_PROCESS_RECOVER_ENABLE.name if d.ELASTIC_PROCESS_RECOVER_ENABLE.text(given) is not None else None
+
+
+def _paused(given: Given) -> str | None:
+    return d.PROCESS_RECOVER_ENABLE.name if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.PAUSE else None
+
+
+def _not_two(given: Given) -> str | None:
+    return d.HOT_RESET.name if _wanted(given) is not None and d.HOT_RESET.text(given) in ("-1", "0") else None
+
+
+def _overruled(given: Given) -> str | None:
+    others = (d.PROCESS_RECOVER, d.HIGH_AVAILABILITY, d.MS_ENABLE_TFT)
+    if variables.TASKD_RECOVER_STRATEGY.text(given) is None:
+        return None
+    return next((p.name for p in others if p.text(given) is not None and (p is not d.PROCESS_RECOVER or not p.read(given))), None)
+
+
+def _both_frameworks(given: Given) -> str | None:
+    return d.MS_ENABLE_TFT.name if d.HIGH_AVAILABILITY.text(given) and d.MS_ENABLE_TFT.text(given) else None
+
+
+def _not_available(given: Given) -> str | None:
+    name, named = _strategies(given)
+    return name if set(named) - ladder.AVAILABLE else None
+
+
+NOTICES = (
+    Notice(
+        "ELASTIC_PROCESS_RECOVER_ENABLE is set",
+        "Elastic Agent is at the end of its life; its documentation is deleted on 30 December 2026, and this variable with it. taskd does "
+        "not look at it",
+        _elastic_agent,
+    ),
+    Notice("process-recover-enable is pause", "process-level recovery is off for a while, until this is on again", _paused),
+    Notice("hotReset is not 2", "the guides ask for 2 where process-level recovery is configured", _not_two),
+    Notice(
+        "PROCESS_RECOVER is off, or HIGH_AVAILABILITY or MS_ENABLE_TFT is set",
+        "it is not looked at, TASKD_RECOVER_STRATEGY goes before it",
+        _overruled,
+    ),
+    Notice("MS_ENABLE_TFT is set", "it is not looked at, HIGH_AVAILABILITY goes before it", _both_frameworks),
+    Notice("elastic-training is a strategy", "elastic-training is accepted and passed over, this version has none", _not_available),
+)

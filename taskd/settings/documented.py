@@ -1,0 +1,233 @@
+"""What MindCluster's guides name: labels, annotations and arguments of a job, and the variables that Ascend Operator injects.
+
+Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for the labels and annotations that the tables leave out
+(subHealthyStrategy, wait-reschedule-timeout), the pages of the functions. taskd itself reads the variables; what stands in the job's
+description is for the scheduler, and taskd checks it (`taskd env --check`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from taskd.core import ladder
+from taskd.settings import kinds
+from taskd.settings.parameter import Parameter, Section, Where
+
+# The modes of Table 1, its columns. Those of process-level recovery have the names of their strategies.
+JOB, POD, GRACEFUL = "job-level rescheduling", "pod-level rescheduling", "graceful fault tolerance"
+PROCESS_LEVEL = ("recover", "recover-in-place", "retry", "elastic-training")
+MODES = (JOB, POD, *PROCESS_LEVEL[:3], GRACEFUL, PROCESS_LEVEL[3])
+RETRY_TIMES = kinds.whole(0, 999_999)
+RESCHEDULE = kinds.whole(30, 270, "seconds")
+
+
+class ProcessRecovery(Enum):
+    """Values of process-recover-enable; ClusterD writes the label too, while a job runs."""
+
+    ON = "on"
+    PAUSE = "pause"  # for a while: process-level recovery does nothing, and is not off
+    OFF = "off"
+
+
+HOT_RESET = Parameter(
+    "hotReset",
+    kinds.hot_reset(),
+    None,
+    "-1",
+    "How a chip is reset. 2: offline, which process-level recovery takes. 1, graceful fault tolerance, is no longer available.",
+    Where.DEVICE_PLUGIN,
+    (GRACEFUL,),
+)
+POD_RESCHEDULING = Parameter(
+    "pod-rescheduling", kinds.switch(), False, "off", "on: only pods that are faulty are replaced.", Where.LABEL, (POD,)
+)
+FAULT_SCHEDULING = Parameter(
+    "fault-scheduling",
+    kinds.choice("grace", "force", "off"),
+    None,
+    "off",
+    "Rescheduling: grace asks pods to end first, force deletes them. Every way of recovery needs it.",
+    Where.LABEL,
+    tuple(m for m in MODES if m != GRACEFUL),
+)
+PROCESS_RECOVER_ENABLE = Parameter(
+    "process-recover-enable",
+    kinds.member(ProcessRecovery),
+    None,
+    "off",
+    "Process-level recovery. Ascend Operator sets it to on where `recover-strategy` is there. pause: off for a while.",
+    Where.LABEL,
+    PROCESS_LEVEL,
+)
+RECOVER_STRATEGY = Parameter(
+    "recover-strategy",
+    kinds.strategies(),
+    None,
+    "none",
+    "What is tried for a fault. Ascend Operator makes the variables of its table of it.",
+    Where.ANNOTATION,
+    PROCESS_LEVEL,
+)
+FAULT_RETRY_TIMES = Parameter(
+    "fault-retry-times",
+    RETRY_TIMES,
+    0,
+    "0",
+    "How often a job whose processes fail is restarted where no fault of its hardware is known. taskd: `TASKD_FAULT_RETRY_TIMES`.",
+    Where.LABEL,
+    (JOB, POD, "recover", "elastic-training"),
+)
+SUB_HEALTHY = Parameter(
+    "subHealthyStrategy",
+    kinds.choice(*ladder.SUB_HEALTHY),
+    ladder.SUB_HEALTHY[0],
+    ladder.SUB_HEALTHY[0],
+    "What is done about a node that is sub-healthy. With hotSwitch Ascend Operator turns process-level recovery on. taskd: "
+    "`TASKD_SUBHEALTHY_STRATEGY`.",
+    Where.LABEL,
+)
+WAIT_RESCHEDULE_TIMEOUT = Parameter(
+    "wait-reschedule-timeout",
+    RESCHEDULE,
+    270,
+    "270",
+    "Seconds that a faulty pod's successor is waited for. taskd: `TASKD_WAIT_RESCHEDULE_TIMEOUT`.",
+    Where.ANNOTATION,
+    ("recover",),
+)
+ENABLE_HIGH_AVAILABILITY = Parameter(
+    "--enable-high-availability",
+    kinds.switch(),
+    False,
+    "off",
+    "MindSpeed-LLM's fast recovery, with dump. Not needed where `HIGH_AVAILABILITY` is read (2.3.0), as the three below.",
+    Where.SCRIPT,
+    PROCESS_LEVEL,
+)
+ENABLE_HBMFAULT_REPAIR = Parameter(
+    "--enable-hbmfault-repair",
+    kinds.switch(),
+    False,
+    "off",
+    "MindSpeed-LLM's process-level online recovery. Needs --enable-high-availability.",
+    Where.SCRIPT,
+    ("retry",),
+)
+ENABLE_WORKER_REBOOT = Parameter(
+    "--enable-worker-reboot",
+    kinds.switch(),
+    False,
+    "off",
+    "MindSpeed-LLM's process-level rescheduling. Needs --enable-high-availability.",
+    Where.SCRIPT,
+    ("recover", "recover-in-place"),
+)
+ENABLE_ELASTIC_TRAINING = Parameter(
+    "--enable-elastic-training", kinds.switch(), False, "off", "MindSpeed-LLM's elastic training.", Where.SCRIPT, ("elastic-training",)
+)
+MAX_RESTARTS = Parameter(
+    "max_restarts",
+    kinds.whole(0, 2**31 - 1),
+    32767,
+    "32767",
+    "How many faults a container may have before its launcher ends. taskd puts 32767 in the place of torchrun's 0.",
+    Where.LAUNCHER,
+    (POD, "recover", "recover-in-place", "retry"),
+)
+MONITOR_INTERVAL = Parameter(
+    "monitor_interval",
+    kinds.whole(1, 86_400, "whole seconds"),
+    5,
+    "5",
+    "How often the launcher looks at its processes. taskd's agent does not wait for it: a death wakes it.",
+    Where.LAUNCHER,
+    (POD, "recover", "recover-in-place", "retry"),
+)
+
+PROCESS_RECOVER = Parameter(
+    "PROCESS_RECOVER",
+    kinds.switch(),
+    True,
+    "on",
+    "off: the ladder is `exit` alone. The guides' default is off; taskd is there to recover, so it is on.",
+    needed=PROCESS_LEVEL,
+)
+ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
+    "ELASTIC_PROCESS_RECOVER_ENABLE",
+    kinds.only("1"),
+    False,
+    "off",
+    "Elastic Agent's, which is at the end of its life. taskd does not look at it, and says so.",
+    needed=PROCESS_LEVEL[:3],
+)
+ENABLE_RESTART_FAULT_PROCESS = Parameter(
+    "ENABLE_RESTART_FAULT_PROCESS",
+    kinds.only("on"),
+    False,
+    "off",
+    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place`. Without it the ladder is `recover`: a "
+    "death costs its node, whose place a standby takes.",
+    needed=("recover-in-place",),
+)
+HIGH_AVAILABILITY = Parameter(
+    "HIGH_AVAILABILITY",
+    kinds.high_availability(),
+    None,
+    "none",
+    "The strategies of `recover-strategy`, for PyTorch. Goes before `MS_ENABLE_TFT`.",
+    needed=PROCESS_LEVEL,
+    remedy="set the job's recover-strategy annotation",
+)
+MS_ENABLE_TFT = Parameter(
+    "MS_ENABLE_TFT",
+    kinds.fault_tolerance(),
+    None,
+    "none",
+    "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF `recover`, TTP `dump`. RSC, pod-level rescheduling, is no "
+    "strategy of a process: alone it makes the ladder `exit`. TSP and TRE are MindSpore's own affair.",
+    needed=(POD, "recover", "recover-in-place", "retry"),
+)
+MINDIO_FOR_MINDSPORE = Parameter(
+    "MINDIO_FOR_MINDSPORE",
+    kinds.only("1"),
+    False,
+    "off",
+    "1: a job of MindSpore. taskd does not need it, and refuses what MindSpore has not.",
+    needed=("recover", "recover-in-place", "retry"),
+)
+
+SECTIONS = (
+    Section(
+        "The job's description",
+        "Labels, annotations and arguments that MindCluster's guides name. The scheduler and the framework read them, taskd does not; "
+        "`taskd env --check` says what in them contradicts itself.",
+        (
+            HOT_RESET,
+            POD_RESCHEDULING,
+            FAULT_SCHEDULING,
+            PROCESS_RECOVER_ENABLE,
+            RECOVER_STRATEGY,
+            FAULT_RETRY_TIMES,
+            SUB_HEALTHY,
+            WAIT_RESCHEDULE_TIMEOUT,
+            ENABLE_HIGH_AVAILABILITY,
+            ENABLE_HBMFAULT_REPAIR,
+            ENABLE_WORKER_REBOOT,
+            ENABLE_ELASTIC_TRAINING,
+            MAX_RESTARTS,
+            MONITOR_INTERVAL,
+        ),
+    ),
+    Section(
+        "What Ascend Operator injects",
+        "From the annotation `recover-strategy` and the label `pod-rescheduling`. `TASKD_RECOVER_STRATEGY` goes before all of them.",
+        (
+            PROCESS_RECOVER,
+            ELASTIC_PROCESS_RECOVER_ENABLE,
+            ENABLE_RESTART_FAULT_PROCESS,
+            HIGH_AVAILABILITY,
+            MS_ENABLE_TFT,
+            MINDIO_FOR_MINDSPORE,
+        ),
+    ),
+)

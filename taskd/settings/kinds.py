@@ -1,0 +1,165 @@
+"""Types of values: how a text becomes one, and what is allowed, in words. A text that is none is a BadSetting, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from taskd.core import ladder
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+
+# strategies as Ascend Operator writes them into HIGH_AVAILABILITY: recover-in-place is a `recover` there
+HIGH_AVAILABILITY = ("retry", "recover", "dump", "elastic-training")
+# what MindSpore's MS_ENABLE_TFT switches on; TSP and TRE are MindSpore's own affair, RSC gives a process manager the processes alone
+FAULT_TOLERANCE = {"UCE": "retry", "HCCE": "retry", "ARF": "recover", "TTP": "dump", "RSC": None, "TSP": None, "TRE": None}
+
+
+class BadSetting(ValueError):
+    """A variable (or config key) whose value cannot be used. The text names it, the value, what is allowed, and what to do."""
+
+    def __init__(self, name: str, value: object, allowed: str, remedy: str) -> None:
+        super().__init__(f"{name}={value!r} is refused: allowed is {allowed}; {remedy}")
+        self.name, self.value, self.allowed, self.remedy = name, value, allowed, remedy
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    allowed: str
+    parse: Callable[[str], T]  # raises ValueError; its text, if it has one, says more than the parameter's remedy
+
+
+def text(allowed: str = "any text") -> Kind[str]:
+    return Kind(allowed, lambda given: given)
+
+
+def choice(*known: str) -> Kind[str]:
+    """One of `known`, written as there."""
+    return Kind(f"one of {', '.join(known)}", lambda given: _one(given, {k: k for k in known}))
+
+
+def any_case(*known: str) -> Kind[str]:
+    """One of `known`, in capitals or not."""
+    return Kind(f"one of {', '.join(known)}", lambda given: _one(given.lower(), {k.lower(): k for k in known}))
+
+
+def member(of: type[E]) -> Kind[E]:
+    """A member of an Enum, by its value."""
+    return Kind(f"one of {', '.join(m.value for m in of)}", lambda given: _one(given.lower(), {m.value: m for m in of}))
+
+
+def switch(on: str = "on", off: str = "off") -> Kind[bool]:
+    return Kind(f"one of {on}, {off}", lambda given: _one(given.lower(), {on.lower(): True, off.lower(): False}))
+
+
+def only(on: str) -> Kind[bool]:
+    """A switch of which the documents say that every other value means off."""
+    return Kind(f"{on}; any other value is off", lambda given: given.lower() == on)
+
+
+def whole(lowest: int, highest: int, unit: str = "a number") -> Kind[int]:
+    def parse(given: str) -> int:
+        if not (given.isascii() and given.isdigit() and len(given) <= len(str(highest)) and lowest <= int(given) <= highest):
+            raise ValueError
+        return int(given)
+
+    return Kind(f"{unit} from {lowest} to {highest}", parse)
+
+
+def seconds(lowest: float, highest: float) -> Kind[float]:
+    return Kind(f"seconds from {lowest:g} to {highest:g}", lambda given: _real(given, lowest, highest))
+
+
+def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
+    allowed = f"seconds from {lowest:g} to {highest:g}, or off"
+    return Kind(allowed, lambda given: None if given.lower() == "off" else _real(given, lowest, highest))
+
+
+def hot_reset() -> Kind[int]:
+    """hotReset without the value of which the guide says that its function has become unavailable."""
+
+    def parse(given: str) -> int:
+        if given == "1":
+            raise ValueError("1 is graceful fault tolerance, which is no longer available: set 2 for process-level recovery")
+        return _one(given, {"-1": -1, "0": 0, "2": 2})
+
+    return Kind("one of -1, 0, 2", parse)
+
+
+def port() -> Kind[int]:
+    return whole(1, 65535, "a port")
+
+
+def address() -> Kind[tuple[str, int | None]]:
+    """A host, and a port where one is named."""
+
+    def parse(given: str) -> tuple[str, int | None]:
+        host, separator, number = given.rpartition(":")
+        if given.startswith("[") and given.endswith("]"):
+            host, number = given[1:-1], ""
+        elif given.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host or not separator:  # a bare IPv6 address, or no port
+            host, number = given, ""
+        if not host or any(c.isspace() or c in "/*[]" for c in host):
+            raise ValueError
+        if separator and not number and not (given.endswith("]") or ":" in host):
+            raise ValueError
+        return host, port().parse(number) if number else None
+
+    return Kind("HOST, HOST:PORT or [IPV6]:PORT", parse)
+
+
+def strategies() -> Kind[tuple[str, ...]]:
+    """The rungs of a ladder, in order of cost, `exit` last."""
+    return Kind(f"a comma-separated list of {', '.join(ladder.STRATEGIES)}", ladder.parse)
+
+
+def high_availability() -> Kind[tuple[str, ...]]:
+    def parse(given: str) -> tuple[str, ...]:
+        names = {name.strip() for name in given.split(",") if name.strip()}
+        if not names or names - set(HIGH_AVAILABILITY):
+            raise ValueError
+        return tuple(s for s in HIGH_AVAILABILITY if s in names)
+
+    return Kind(f"a comma-separated list of {', '.join(HIGH_AVAILABILITY)}", parse)
+
+
+def fault_tolerance() -> Kind[frozenset[str]]:
+    """MS_ENABLE_TFT: what is on in `{UCE:1, HCCE:1}`. The guides write it with and without quotes and spaces."""
+
+    def parse(given: str) -> frozenset[str]:
+        inner = given.strip("'\" ")
+        if not (inner.startswith("{") and inner.endswith("}")):
+            raise ValueError
+        on = set()
+        for entry in inner[1:-1].split(","):
+            name, colon, value = (part.strip(" '\"") for part in entry.partition(":"))
+            if not entry.strip():
+                continue
+            if name not in FAULT_TOLERANCE or not colon or value not in ("0", "1"):
+                raise ValueError
+            if value == "1":
+                on.add(name)
+        return frozenset(on)
+
+    return Kind(f"{{NAME:1, ...}} with the names {', '.join(FAULT_TOLERANCE)} and the values 0 and 1", parse)
+
+
+def _one(given: str, known: dict[str, T]) -> T:
+    if given not in known:
+        raise ValueError
+    return known[given]
+
+
+def _real(given: str, lowest: float, highest: float) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        raise ValueError from None  # its text would say less than the parameter's remedy
+    if not given.isascii() or "_" in given or not lowest <= value <= highest:
+        raise ValueError
+    return value

@@ -1,0 +1,238 @@
+"""taskd's own variables, and the few of others by which nodes find each other."""
+
+from __future__ import annotations
+
+from taskd.core import ladder
+from taskd.settings import documented, kinds
+from taskd.settings.parameter import Parameter, Section
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+DAY = 86_400
+
+TASKD_PORT = Parameter(
+    "TASKD_PORT",
+    kinds.port(),
+    9601,  # documented, and opened in the pod's YAML
+    "9601",
+    "The manager's port, the same on all nodes; one job per port.",
+    remedy="unset it for 9601, or set the same free port on all nodes",
+)
+TASKD_MANAGER_ADDR = Parameter(
+    "TASKD_MANAGER_ADDR",
+    kinds.address(),
+    None,
+    "node 0",
+    "Where agents find the manager. When set, `taskd run` starts no manager.",
+    remedy="name the node that runs the manager",
+)
+POD_IP = Parameter(
+    "POD_IP",
+    kinds.text("an address"),
+    "127.0.0.1",
+    "127.0.0.1",
+    "The address that the manager listens on; on every node the one under which other nodes reach it.",
+)
+MASTER_ADDR = Parameter(
+    "MASTER_ADDR", kinds.text("an address"), "127.0.0.1", "torchrun's", "Where agents on other nodes look for the manager."
+)
+MINDX_TASK_ID = Parameter("MINDX_TASK_ID", kinds.text(), "default", "default", "The job's id, the same on all nodes.")
+TASKD_MANAGER_WAIT = Parameter(
+    "TASKD_MANAGER_WAIT",
+    kinds.seconds(0, DAY),
+    60.0,
+    "60",
+    "Seconds that ranks which called `protect` wait for a manager before they run unprotected; in the middle of a repair, before all "
+    "ranks are restarted; in a job of several nodes, before the launcher gives up.",
+    remedy="unset it for 60",
+)
+TASKD_SECRET = Parameter(
+    "TASKD_SECRET",
+    kinds.text(),
+    None,
+    "none",
+    "The job's secret; keys of manager and agents are derived from it. Goes before `TASKD_SECRET_FILE`. Without one: from the job's id, "
+    "with a warning. Set to nothing, it is refused (`protocol/keys.py` reads it).",
+)
+TASKD_SECRET_FILE = Parameter(
+    "TASKD_SECRET_FILE", kinds.text("a file"), None, "none", "A file with the secret, at most 64 KiB; white space around it is dropped."
+)
+
+TASKD_PROCESS_ENABLE = Parameter(
+    "TASKD_PROCESS_ENABLE",
+    kinds.switch(),
+    None,
+    "on for the manager, off for the patch",
+    "on: `import taskd.python.adaptor.patch` puts taskd into torchrun. off: the manager's ladder is `exit` alone. `taskd run` needs "
+    "neither.",
+)
+TASKD_RECOVER_STRATEGY = Parameter(
+    "TASKD_RECOVER_STRATEGY",
+    kinds.strategies(),
+    None,
+    ",".join(ladder.DEFAULT),
+    "The strategies to try. Goes before what Ascend Operator injects.",
+)
+TASKD_DUMP_PATH = Parameter(
+    "TASKD_DUMP_PATH",
+    kinds.text("a directory"),
+    "./taskd_dump",
+    "./taskd_dump",
+    "Where `dump` saves; the same directory on all nodes.",
+)
+TASKD_RESUME_PATH = Parameter(
+    "TASKD_RESUME_PATH",
+    kinds.text("a directory"),
+    None,
+    "none",
+    "Begin from this dump, or from the newest one in this directory; `taskd run --resume-dir`.",
+)
+TASKD_STANDBY = Parameter(
+    "TASKD_STANDBY",
+    kinds.switch(),
+    False,
+    "off",
+    "on: this launcher waits for a node of the job that is lost, and takes its place; `taskd run --standby`.",
+)
+TASKD_SUBHEALTHY_STRATEGY = Parameter(
+    "TASKD_SUBHEALTHY_STRATEGY",
+    kinds.choice(*ladder.SUB_HEALTHY),
+    ladder.SUB_HEALTHY[0],
+    ladder.SUB_HEALTHY[0],
+    "What is done about a node that is sub-healthy; documented as the label `subHealthyStrategy`; `taskd run --subhealthy-strategy`.",
+)
+TASKD_FAULT_RETRY_TIMES = Parameter(
+    "TASKD_FAULT_RETRY_TIMES",
+    documented.RETRY_TIMES,
+    0,
+    "0",
+    "How often all ranks are restarted where they are when no strategy is left; documented as the label `fault-retry-times`. 0: never, the "
+    "scheduler sees the job fail.",
+    remedy="unset it for 0",
+)
+TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
+    "TASKD_WAIT_RESCHEDULE_TIMEOUT",
+    documented.RESCHEDULE,
+    270,
+    "270",
+    "Seconds that a lost node is waited for; documented as the annotation `wait-reschedule-timeout`.",
+    remedy="unset it for 270",
+)
+TASKD_FAULT_CONFIG = Parameter(
+    "TASKD_FAULT_CONFIG",
+    kinds.text("a directory"),
+    None,
+    "the tables shipped with taskd",
+    "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the ConfigMap `mindx-dl-fault-config` mounted "
+    "in the manager's container; what a fault code means there. Read again when it changes. See [operations.md](operations.md).",
+)
+TASKD_HANG_LIMIT = Parameter(
+    "TASKD_HANG_LIMIT",
+    kinds.seconds_or_off(0.1, DAY),
+    2.0,
+    "2",
+    "Seconds that a rank may stay without progress at least, however short its steps are; three of its usual steps where that is more.",
+    remedy="unset it for 2",
+)
+TASKD_LINK_LIMIT = Parameter(
+    "TASKD_LINK_LIMIT",
+    kinds.seconds_or_off(0.1, DAY),
+    2.0,  # the kernel has sent the same three times by then
+    "2",
+    "Seconds after which a connection between ranks on which nothing is acknowledged is broken (TCP_USER_TIMEOUT).",
+    remedy="unset it for 2",
+)
+TASKD_STRIPES = Parameter(
+    "TASKD_STRIPES", kinds.switch(), True, "on", "off: no copy of the training state in shared memory (`worker/protection.py`)."
+)
+TASKD_PRELOAD = Parameter(
+    "TASKD_PRELOAD",
+    kinds.switch(),
+    True,
+    "on",
+    "off: the agent does not put libtaskd into the ranks' `LD_PRELOAD`. Reasons of `exit()` and `abort()` are then not recorded, a lost "
+    "page of a gradient or an activation ends the rank, and now and then a survivor stays in a collective until the group's time-out.",
+)
+
+TASKD_LOG_PATH = Parameter(
+    "TASKD_LOG_PATH",
+    kinds.text("a directory"),
+    "./taskd_log",
+    "./taskd_log",
+    "Directory of the logs and of `incidents.jsonl`; made if it is not there.",
+)
+TASKD_FILE_LOG_LEVEL = Parameter("TASKD_FILE_LOG_LEVEL", kinds.any_case(*LEVELS), "INFO", "INFO", "The least level that goes into logs.")
+TASKD_STD_LOG_LEVEL = Parameter("TASKD_STD_LOG_LEVEL", kinds.any_case(*LEVELS), "WARNING", "WARNING", "The same, for what is printed.")
+TASKD_LOG_STDOUT = Parameter(
+    "TASKD_LOG_STDOUT",
+    kinds.switch("TRUE", "FALSE"),
+    True,
+    "TRUE",
+    "FALSE: nothing is printed. What is printed goes to standard error.",
+)
+
+TASKD_AGENT = Parameter(
+    "TASKD_AGENT",
+    kinds.text("a socket's name"),
+    None,
+    "none",
+    "Name of the agent's socket. A process without it is not under an agent, and `protect` does nothing there.",
+)
+TASKD_PAGE = Parameter("TASKD_PAGE", kinds.text("a file"), None, "none", "The state page's file.")
+TASKD_VAULT = Parameter("TASKD_VAULT", kinds.text("a directory"), None, "none", "The directory of entries and stripes.")
+TASKD_SLOT = Parameter(
+    "TASKD_SLOT",
+    kinds.whole(0, 1023),
+    None,
+    "none",
+    "The rank's slot in the page; taken out of the environment once it is claimed.",
+)
+TASKD_LOCAL_RANK = Parameter("TASKD_LOCAL_RANK", kinds.whole(0, 1023), None, "none", "The same number, for the worker.")
+TASKD_INCARNATION = Parameter(
+    "TASKD_INCARNATION",
+    kinds.whole(0, 2**32 - 1),
+    0,
+    "0",
+    "0 for the first process of a rank, 1 more for each replacement.",
+)
+
+SECTIONS = (
+    Section(
+        "The manager and how to find it",
+        "",
+        (
+            TASKD_PORT,
+            TASKD_MANAGER_ADDR,
+            POD_IP,
+            MASTER_ADDR,
+            MINDX_TASK_ID,
+            TASKD_MANAGER_WAIT,
+            TASKD_SECRET,
+            TASKD_SECRET_FILE,
+        ),
+    ),
+    Section(
+        "What is done about a fault",
+        "",
+        (
+            TASKD_PROCESS_ENABLE,
+            TASKD_RECOVER_STRATEGY,
+            TASKD_DUMP_PATH,
+            TASKD_RESUME_PATH,
+            TASKD_STANDBY,
+            TASKD_SUBHEALTHY_STRATEGY,
+            TASKD_FAULT_RETRY_TIMES,
+            TASKD_WAIT_RESCHEDULE_TIMEOUT,
+            TASKD_FAULT_CONFIG,
+            TASKD_HANG_LIMIT,
+            TASKD_LINK_LIMIT,
+            TASKD_STRIPES,
+            TASKD_PRELOAD,
+        ),
+    ),
+    Section("Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)),
+    Section(
+        "Between the agent and its ranks",
+        "The agent sets these for each rank; leave them alone. They are listed so that a `ps` or a core dump can be read.",
+        (TASKD_AGENT, TASKD_PAGE, TASKD_VAULT, TASKD_SLOT, TASKD_LOCAL_RANK, TASKD_INCARNATION),
+    ),
+)

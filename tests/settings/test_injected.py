@@ -1,0 +1,97 @@
+"""Table 3: what `taskd env` prints, sourced by a shell, is read as the strategies that were asked for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from taskd import settings
+from taskd.cli.env import command
+from taskd.core import ladder
+from taskd.settings.injected import TABLE
+
+PATH = os.environ["PATH"]
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def sourced(text: str) -> dict[str, str]:
+    """What bash has in its environment after it."""
+    done = subprocess.run(["bash", "-euc", text + "\nenv -0"], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+
+
+def subsets(framework: str) -> list[tuple[str, ...]]:
+    columns = tuple(TABLE[framework])
+    return [s for n in range(1, len(columns) + 1) for s in itertools.combinations(columns, n)]
+
+
+@pytest.mark.parametrize("framework", TABLE)
+def test_every_subset(framework):
+    """In one bash: each in a shell of its own would be 190 processes."""
+    asked = subsets(framework)
+    parts = [f"({printed('--framework', framework, '--strategy', ','.join(s))}\nenv -0; printf '=end\\0')" for s in asked]
+    done = subprocess.run(["bash", "-euc", "\n".join(parts)], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    environments = done.stdout.split("=end\0")[:-1]
+    assert len(environments) == len(asked)
+    for columns, text in zip(asked, environments, strict=True):
+        environ = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+        assert settings.ladder_from(environ) == tuple(s for s in ladder.STRATEGIES if s in columns or s == "exit"), columns
+        settings.check(environ)  # and nothing in it is refused
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategies", "environ"),
+    [
+        ("pytorch", "retry,dump", {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1", "HIGH_AVAILABILITY": "retry,dump"}),
+        ("pytorch", "elastic-training", {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"}),
+        ("pytorch", "exit", {"TASKD_RECOVER_STRATEGY": "exit"}),
+        (
+            "mindspore",
+            "recover,retry,dump",
+            {
+                "PROCESS_RECOVER": "on",
+                "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
+                "MINDIO_FOR_MINDSPORE": "1",
+                "MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}",
+            },
+        ),
+        ("mindspore", "pod-rescheduling", {"MS_ENABLE_TFT": "{RSC:1}"}),
+    ],
+)
+def test_the_table(framework, strategies, environ):
+    assert settings.environment(framework, strategies.split(",")) == environ
+    assert environ.items() <= sourced(printed("--framework", framework, "--strategy", strategies)).items()
+
+
+def test_yaml_and_json():
+    arguments = ("--framework", "mindspore", "--strategy", "retry")
+    lines = printed(*arguments, "--format", "yaml").splitlines()
+    assert lines[:3] == ["env:", "  - name: PROCESS_RECOVER", '    value: "on"']
+    assert lines[-2:] == ["  - name: MS_ENABLE_TFT", '    value: "{UCE:1,HCCE:1}"']
+    assert json.loads(printed(*arguments, "--json")) == settings.environment("mindspore", ["retry"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--framework", "mindspore", "--strategy", "elastic-training"), "MindSpore has no elastic training"),
+        (("--framework", "pytorch", "--strategy", "pray"), "'pray' is refused"),
+        (("--framework", "pytorch", "--strategy", ","), "name one"),
+        (("--framework", "pytorch"), "belong together"),
+        (("--list", "--check"), "give one of"),
+        ((), "give one of"),
+    ],
+)
+def test_what_cannot_be_printed(arguments, words):
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2 and words in result.output
