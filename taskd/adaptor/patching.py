@@ -114,7 +114,7 @@ def _content(path: Path) -> bytes:
     site = path.parents[2]
     straight = site.resolve() / path.relative_to(site)
     if straight.resolve() != straight:
-        raise Refused(f"it is a link to {straight.resolve()}, which may belong to other installations: name the directory there with --torch")
+        raise Refused(f"it is a link to {straight.resolve()}, which others may use: name the directory there with --torch")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -136,7 +136,7 @@ def _compile(source: bytes, path: Path) -> None:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    """The file gets that content, under its owner, mode and attributes, at once and for good. Raises Refused, with the old file in place."""
+    """The file gets that content, under its owner, mode and attributes, at once and for good. Raises Refused; the old file stays."""
     found = path.stat()
     if not found.st_mode & 0o222:
         raise Refused(f"it is read-only (mode {stat.S_IMODE(found.st_mode):04o}): make it writable first, chmod u+w {path}")
