@@ -75,13 +75,13 @@ def install(path: Path, site: Path | None = None) -> bool:
         _torchrun(before)
         after = run_py.installed(before)
         if after == before:
-            if (why := _why_not(path, site)) is not None:
+            if (why := why_not(path, site)) is not None:
                 raise NotVerified(f"it was installed before, and does not work: {why}")
             return False
         _compile(after, path)
         _replace(path, before, after)
         try:
-            why = _why_not(path, site)
+            why = why_not(path, site)
         except BaseException:  # told to stop: nobody has seen it work
             _replace(path, after, before)
             raise
@@ -215,7 +215,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _why_not(path: Path, site: Path | None) -> str | None:
+def why_not(path: Path, site: Path | None) -> str | None:
     """Why a launcher would not have taskd in it, or None: asked of a new interpreter, as the launcher is one."""
     looked_at = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     places = ([str(site.resolve())] if site is not None else []) + looked_at
