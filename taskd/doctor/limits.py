@@ -18,7 +18,8 @@ def open_files(limits: tuple[int, int], nodes: int, ranks_per_node: int) -> Find
     if _below(hard, manager):
         return error(name, f"{text}; a manager of {size} needs {manager}", f"ulimit -Hn {manager} as root, or the container's settings")
     if _below(soft, rank):
-        return warning(name, f"{text}; a rank of {size} may need {rank}", f"ulimit -Sn {rank} before the launcher")
+        which = f"-Sn {rank} before the launcher" if not _below(hard, rank) else f"-n {rank} as root, or the container's settings"
+        return warning(name, f"{text}; a rank of {size} may need {rank}", f"ulimit {which}")
     return ok(name, f"{text}, enough for {size}")
 
 
