@@ -57,7 +57,7 @@ def find(site: Path | None = None) -> Path:
         if not places:
             raise Refused(f"{sys.executable} has no torch: install it, or name the directory that holds it with --torch")
         site = Path(places[0]).parent
-    return site / "torch" / "distributed" / "run.py"
+    return site.absolute() / "torch" / "distributed" / "run.py"  # it is imported from another directory
 
 
 def status(path: Path) -> run_py.Reading:

@@ -12,9 +12,9 @@ from taskd.adaptor.run_py import Refused
 
 
 @click.command()
-@click.option("--install", "action", flag_value="install", help="Put taskd into torchrun, once, and see that it imports.")
-@click.option("--remove", "action", flag_value="remove", help="Take it out again, also what the documented sed has put there.")
-@click.option("--status", "action", flag_value="status", help="Say what is there. Exit status 0: installed, 1: not, 2: not understood.")
+@click.option("--install", is_flag=True, help="Put taskd into torchrun, once, and see that it imports.")
+@click.option("--remove", is_flag=True, help="Take it out again, also what the documented sed has put there.")
+@click.option("--status", is_flag=True, help="Say what is there. Exit status 0: installed, 1: not, 2: not understood.")
 @click.option(
     "--torch",
     "site",
@@ -23,22 +23,22 @@ from taskd.adaptor.run_py import Refused
     help="The directory (site-packages) that holds torch. Default: this Python's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
-def command(action: str | None, site: Path | None, as_json: bool) -> None:
+def command(install: bool, remove: bool, status: bool, site: Path | None, as_json: bool) -> None:
     """Put `import taskd.python.adaptor.patch` into torch/distributed/run.py, so that plain torchrun has taskd in it.
 
     It does nothing there unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A file that is not understood is not touched.
     Exit status: 0 done, 1 the patched torchrun does not work and was put back, 2 refused.
     """
-    if action is None:
-        raise click.UsageError("say what to do: --install, --remove or --status")
-    if as_json and action != "status":
+    if install + remove + status != 1:
+        raise click.UsageError("say what to do: --install, --remove or --status, one of them")
+    if as_json and not status:
         raise click.UsageError("--json goes with --status")
     path = None
     try:
         path = patching.find(site)
-        if action == "install":
+        if install:
             click.echo(f"{path}: {'installed' if patching.install(path, site) else 'installed already'}, and verified by importing it")
-        elif action == "remove":
+        elif remove:
             found = patching.remove(path)
             click.echo(f"{path}: {'removed; it was ' if found.installed else ''}{found.state}")
         else:

@@ -108,6 +108,13 @@ def test_the_whole_life(site, torch):
     assert call(site, "--remove").exit_code == 0
 
 
+def test_a_directory_named_from_here(site, monkeypatch):
+    monkeypatch.chdir(site.parent)
+    done = call(Path(site.name), "--install")
+    assert done.exit_code == 0, done.output
+    assert f"{run_file(site)}: installed, and verified" in done.output
+
+
 def test_compiled_files_that_python_does_not_check(site):
     """As they are made for images: `compileall --invalidation-mode unchecked-hash`."""
     file = run_file(site)
@@ -355,7 +362,8 @@ def test_a_rest_of_one_that_was_killed_is_no_hindrance(fake):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "say what to do: --install, --remove or --status"),
+        ("", "say what to do: --install, --remove or --status, one of them"),
+        ("--status --install", "one of them"),
         ("--install --json", "--json goes with --status"),
         ("--status --torch /no/where", "does not exist"),
     ],
