@@ -78,7 +78,7 @@ def installed(source: bytes) -> bytes:
     number = _first_import(tree)
     lines.insert(number - 1, OURS + _line_end(plain))
     made = bom + b"".join(lines)
-    # what the parser says of the result: the same program with one more import, or it is not done
+    # no source is known with which this fails; it is what makes the change safe with those that are not
     after = _parse(made)
     added = [n for n in after.body if isinstance(n, ast.Import) and n.names[0].name == MODULE]
     after.body = [n for n in after.body if n not in added]

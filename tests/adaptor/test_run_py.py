@@ -172,3 +172,10 @@ def test_where_it_goes():
 )
 def test_state(source, state):
     assert read(source).state == state
+
+
+@pytest.mark.parametrize("line", [2, 3, 10])
+def test_a_line_in_the_middle_of_something_is_noticed(monkeypatch, line):
+    monkeypatch.setattr(run_py, "_first_import", lambda _: line)
+    with pytest.raises(Refused, match="not Python that parses" if line == 10 else f"line {line} stands inside something else"):
+        installed(PLAIN)
