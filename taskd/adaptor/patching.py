@@ -29,6 +29,7 @@ FRESH = ".run.py.taskd"  # always the same name: what a process that was killed 
 # The import is done where the launcher does it, and asked for what the launcher needs. Torch's own words come out on failure.
 _PROBE = f"""
 import os, sys
+sys.path[:1] = [p for p in sys.path[:1] if p]  # the working directory: a module in it must not stand for one of torch's
 import torch.distributed.run as run
 if not os.path.samefile(run.__file__, sys.argv[1]):
     sys.exit(f"another torch is imported: {{run.__file__}}")
@@ -57,7 +58,7 @@ def find(site: Path | None = None) -> Path:
         if not places:
             raise Refused(f"{sys.executable} has no torch: install it, or name the directory that holds it with --torch")
         site = Path(places[0]).parent
-    return site.absolute() / "torch" / "distributed" / "run.py"  # it is imported from another directory
+    return site.absolute() / "torch" / "distributed" / "run.py"
 
 
 def status(path: Path) -> run_py.Reading:
@@ -217,16 +218,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 def why_not(path: Path, site: Path | None) -> str | None:
     """Why a launcher would not have taskd in it, or None: asked of a new interpreter, as the launcher is one."""
-    looked_at = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    places = ([str(site.resolve())] if site is not None else []) + looked_at
+    places = [str(site.resolve())] if site is not None else []
+    places += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TASKD_")}
     environ.update(TASKD_PROCESS_ENABLE="on", PYTHONPATH=os.pathsep.join(places))
     try:
-        # elsewhere: a module of the working directory must not stand for one of torch's
         done = subprocess.run(
             [sys.executable, "-c", _PROBE, str(path)],
             env=environ,
-            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+
+
+# with -c the working directory comes first: a module in it must not stand for another
+NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
 
 
 class NoAnswer(RuntimeError):
@@ -14,16 +17,10 @@ class NoAnswer(RuntimeError):
 
 def ask(code: str, *arguments: str, environ: Mapping[str, str], limit: float, flags: Sequence[str] = ()) -> str:
     """What `code` prints. It does not see the variables that taskd gives to ranks. Raises NoAnswer."""
-    passed = {name: value for name, value in environ.items() if not name.startswith("TASKD_")}
-    # elsewhere: a module of the working directory must not stand for another; relative places are those of this process
-    paths = [os.path.abspath(p) for p in passed.pop("PYTHONPATH", "").split(os.pathsep) if p]
-    if paths:
-        passed["PYTHONPATH"] = os.pathsep.join(paths)
     try:
         done = subprocess.run(
-            [sys.executable, *flags, "-c", code, *arguments],
-            env=passed,
-            cwd="/",
+            [sys.executable, *flags, "-c", f"{NOT_FROM_HERE}\n{code}", *arguments],
+            env={name: value for name, value in environ.items() if not name.startswith("TASKD_")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit,

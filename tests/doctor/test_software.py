@@ -85,6 +85,12 @@ def test_a_torch_without_them(tmp_path):
     assert "no answer within 0.5 s" in framework.functions(environ, 0.5).found
 
 
+def test_a_torch_in_the_working_directory_is_not_it(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("1/0")
+    monkeypatch.chdir(tmp_path)
+    assert framework.functions(ENVIRON).state == "ok"
+
+
 def compile_library(path: Path, code: str) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")
