@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-
 # with -c the working directory comes first: a module in it must not stand for another
 NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
 
