@@ -45,7 +45,8 @@ class Build(build_ext):
         extra = shlex.split(os.environ.get("CFLAGS", ""))
         # A new file under the final name, not an old one rewritten: a running process may have it mapped.
         fresh = target.with_suffix(f".so.{os.getpid()}")
-        self.spawn([*compiler, *C_FLAGS, *extra, *ext.sources, *LINK_FLAGS, "-o", str(fresh)])
+        version = f'-DTASKD_VERSION="{self.distribution.get_version()}"'
+        self.spawn([*compiler, *C_FLAGS, version, *extra, *ext.sources, *LINK_FLAGS, "-o", str(fresh)])
         os.replace(fresh, target)
 
     def copy_extensions_to_source(self) -> None:

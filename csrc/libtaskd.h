@@ -291,6 +291,8 @@ uint64_t taskd_load_acquire(const uint64_t *address);
 uint64_t taskd_checksum(const void *data, size_t bytes, uint64_t seed);
 
 uint32_t taskd_abi(void);
+/* The version of the package that this library was built with, as `0.1.0`. Static; never fails. */
+const char *taskd_version(void);
 
 #pragma GCC visibility pop
 

@@ -21,6 +21,15 @@ uint32_t taskd_abi(void)
     return TASKD_ABI;
 }
 
+#ifndef TASKD_VERSION
+#error "TASKD_VERSION is the package's version, a string: setup.py passes it"
+#endif
+
+const char *taskd_version(void)
+{
+    return TASKD_VERSION;
+}
+
 static int alive_init(pthread_mutex_t *alive)
 {
     pthread_mutexattr_t attr;

@@ -13,6 +13,8 @@ COMMANDS = {
     "status": ("status", "command", "the incidents of a job, from its journal"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let the ranks that were paused go on"),
+    "doctor": ("doctor", "command", "whether this machine can run a job, and what to do where it cannot"),
+    "patch": ("patch", "command", "put taskd into torchrun, take it out, say whether it is there"),
     "env": ("env", "command", "the environment of a job's strategies; all its parameters, listed or checked"),
     "faults": ("faults", "command", "fault codes of devices: check the files, explain a code, release a device"),
     "inject": ("inject", "command", "make a fault on purpose in a running job: a memory page, a link, a fault code"),

@@ -131,17 +131,11 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _is_ours(host: str, port: int) -> bool:
-    """Whether a manager of this job answers there: it asks an agent that it does not know who it is."""
-    from taskd.protocol import keys, messages
-    from taskd.protocol.link import Link
+    """Whether a manager of this job answers there."""
+    from taskd.protocol import keys, link
 
     job = settings.job_id(os.environ)
-    link = Link((host, port), keys.for_job(job, os.environ), job, 0)
-    try:
-        link.send(messages.Heartbeat(0))
-        return bool(link.socket.poll(2000)) and link.receive() is not None  # ms; a CURVE handshake takes 2
-    finally:
-        link.close()
+    return link.answers((host, port), keys.for_job(job, os.environ), job)
 
 
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,7 @@ ALLOCATION_GLOO: int
 SCRATCH: int
 ALL_DONE: int
 ABI: int
+VERSION: str
 MAX_SLOTS: int
 
 class View(NamedTuple):

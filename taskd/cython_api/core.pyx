@@ -106,6 +106,7 @@ cdef extern from "libtaskd.h" nogil:
     uint64_t taskd_load_acquire(const uint64_t *address)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
     uint32_t taskd_abi()
+    const char *taskd_version()
 
 
 cdef extern from "errno.h" nogil:
@@ -129,6 +130,7 @@ SCRATCH = TASKD_SCRATCH
 
 ALL_DONE = TASKD_ALL_DONE
 ABI = taskd_abi()
+VERSION = taskd_version().decode()
 MAX_SLOTS = 4096
 
 View = namedtuple(

@@ -1,0 +1,68 @@
+"""`taskd doctor`: what a job needs from this machine, checked before there is one. The checks are in taskd/doctor."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from taskd.doctor.finding import Finding
+
+COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many nodes the job will have.")
+@click.option("--ranks-per-node", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many ranks each of them will have.")
+@click.option("--framework", type=click.Choice(("pytorch", "mindspore")), help="What the job trains with. Default: what is installed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: bool) -> None:
+    """Check whether this machine can run a job, and say what to do where it cannot.
+
+    Call it where and as the launcher will run: in the same container, as the same user, with the same environment.
+    Exit status: 0 no errors (there may be warnings), 1 at least one error.
+    """
+    # here, because `taskd --help` must not wait for ZeroMQ
+    from taskd.doctor import examination
+
+    logging.getLogger("taskd").addHandler(logging.NullHandler())  # what they would log, the findings say
+    found = examination.examine(examination.checks(os.environ, nodes, ranks_per_node, framework))
+    errors, warnings = (sum(f.state == state for f in found) for state in ("error", "warning"))
+    if as_json:
+        click.echo(json.dumps({"errors": errors, "warnings": warnings, "findings": [asdict(f) for f in found]}, indent=1))
+    else:
+        _show(found)
+        click.echo(f"\n{_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    if errors:
+        raise SystemExit(1)
+
+
+def _show(found: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=1000)  # one line each for whoever searches them
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for finding in found:
+        # what was found comes from files and other programs: it is shown as it is, never as markup
+        text = Text(finding.found)
+        if finding.remedy:
+            text.append(f"\nremedy: {finding.remedy}", style="bold")
+        table.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.name), text)
+    console.print(table)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,35 @@
+"""A question to a new interpreter: for what may crash, hang or take long, and must not be loaded into this one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+# with -c the working directory comes first: a module in it must not stand for another
+NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
+
+
+class NoAnswer(RuntimeError):
+    """It has not ended well, or not in time. The text says which."""
+
+
+def ask(code: str, *arguments: str, environ: Mapping[str, str], limit: float, flags: Sequence[str] = ()) -> str:
+    """What `code` prints. It does not see the variables that taskd gives to ranks. Raises NoAnswer."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", f"{NOT_FROM_HERE}\n{code}", *arguments],
+            env={name: value for name, value in environ.items() if not name.startswith("TASKD_")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"no answer within {limit:g} s") from None
+    except OSError as problem:
+        raise NoAnswer(f"{sys.executable} cannot be started: {problem.strerror}") from None
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode:
+        ended = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+        raise NoAnswer(said.splitlines()[-1].strip() if said else ended)
+    return done.stdout.decode(errors="replace").strip()

@@ -1,0 +1,57 @@
+"""torch or MindSpore: which version, whether it is tested, and whether it has what recovery stands on. Neither is imported here."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
+from taskd.adaptor.torch_versions import TESTED
+from taskd.doctor.asking import NoAnswer, ask
+from taskd.doctor.finding import Finding, error, ok, warning
+
+PYTORCH, MINDSPORE = "pytorch", "mindspore"
+DISTRIBUTIONS = {PYTORCH: "torch", MINDSPORE: "mindspore"}
+IMPORT_LIMIT = 120.0  # seconds; torch takes 2 to 10, from a cold network disk a minute
+REFUSAL = "from taskd.adaptor import torch_versions; print(torch_versions.refusal() or '')"
+
+
+def _there(distribution: str) -> bool:
+    try:
+        return importlib.util.find_spec(distribution) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def installed(there: Callable[[str], bool] = _there) -> str | None:
+    """torch goes first where both are."""
+    return next((name for name, distribution in DISTRIBUTIONS.items() if there(distribution)), None)
+
+
+def version(name: str | None, noted: Callable[[str], str] = metadata.version) -> Finding:
+    line = "framework"
+    if name is None:
+        return error(line, "neither torch nor mindspore is installed", f"pip install 'taskd[torch]'; taskd is tested with torch {TESTED}")
+    distribution = DISTRIBUTIONS[name]
+    try:
+        found = noted(distribution)
+    except metadata.PackageNotFoundError:
+        if not _there(distribution):
+            return error(line, f"{distribution} is not installed", f"pip install 'taskd[{distribution}]'")
+        return warning(line, f"{distribution} of an unknown version", f"taskd is tested with torch {TESTED}: install it with pip")
+    if name == MINDSPORE:
+        remedy = "use the documented functions of taskd.api for the manager; training itself is protected under torch only"
+        return warning(line, f"mindspore {found}: no launcher of it is taken over yet", remedy)
+    if found.partition("+")[0] != TESTED:
+        return warning(line, f"torch {found}; taskd is tested with {TESTED}", f"pip install torch=={TESTED}, or try a fault: taskd demo")
+    return ok(line, f"torch {found}, the version that the tests run with")
+
+
+def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Finding:
+    """What `taskd run` asks for before it starts, asked of an interpreter of its own: importing torch takes long and may fail in C."""
+    name = "recovery"
+    try:
+        refusal = ask(REFUSAL, environ=environ, limit=limit)
+    except NoAnswer as problem:
+        return error(name, f"torch cannot be imported: {problem}", 'correct what `python -c "import torch, taskd"` says')
+    return error(name, refusal, f"pip install torch=={TESTED}") if refusal else ok(name, "torch has the functions that it stands on")

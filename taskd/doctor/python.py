@@ -1,0 +1,34 @@
+"""The interpreter, and taskd in it."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import taskd
+from taskd.doctor.finding import Finding, error, ok, warning
+
+OLDEST = (3, 10)  # pyproject.toml, requires-python
+
+
+def interpreter(version: tuple[int | str, ...], platform: str) -> Finding:
+    name, text = "python", ".".join(map(str, version[:3]))
+    if platform != "linux":
+        return error(name, f"{text} on {platform}", "taskd needs Linux: /dev/shm, pidfd, LD_PRELOAD")
+    if version[:2] < OLDEST:
+        return error(name, text, "use Python 3.10 or later")
+    return ok(name, text)
+
+
+def package() -> Finding:
+    """What is imported is what is installed."""
+    name, where = "taskd", Path(taskd.__file__).parent
+    try:
+        noted = metadata.version("taskd")
+    except metadata.PackageNotFoundError:
+        remedy = "pip install it: the launcher has to find it from everywhere"
+        return warning(name, f"{taskd.__version__} in {where}, not installed", remedy)
+    if noted != taskd.__version__:
+        remedy = "uninstall taskd until pip finds none any more, and install it again; look at PYTHONPATH"
+        return error(name, f"{where} has {taskd.__version__}, and pip knows of {noted}", remedy)
+    return ok(name, f"{taskd.__version__} in {where}")
