@@ -1,14 +1,33 @@
-"""The environment variables of taskd."""
+"""The environment variables of taskd, and the fault configuration that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from taskd import settings
-from taskd.doctor.finding import Finding, ok
+from taskd.doctor.finding import Finding, error, ok, warning
+from taskd.faults import Refused, load
 
 
 def settings_are_usable(environ: Mapping[str, str]) -> Finding:
     """Raises BadSetting, which the examination makes a finding of."""
-    found = settings.read(environ)
-    return ok("settings", f"job {found.job!r}, strategies {','.join(found.ladder)}")
+    name, notices = "settings", settings.check(environ)
+    text = f"job {settings.job_id(environ)!r}, strategies {','.join(settings.ladder_from(environ))}"
+    if notices:
+        return warning(name, f"{text}; {'; '.join(notices)}", "see taskd env --check")
+    return ok(name, text)
+
+
+def fault_codes(environ: Mapping[str, str]) -> Finding:
+    """The files that TASKD_FAULT_CONFIG names."""
+    name, directory = "fault codes", settings.fault_config(environ)
+    if directory is None:
+        return ok(name, "TASKD_FAULT_CONFIG is not set: the tables shipped with taskd")
+    try:
+        findings = load(directory).findings
+    except Refused as refused:
+        return error(name, str(refused), f"taskd faults lint {directory}")
+    if findings:
+        more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+        return warning(name, f"{findings[0]}{more}", f"taskd faults lint {directory}")
+    return ok(name, directory)

@@ -32,6 +32,7 @@ def checks(environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, 
         Check("python", partial(python.interpreter, sys.version_info, sys.platform)),
         Check("taskd", python.package),
         Check("settings", partial(configuration.settings_are_usable, environ)),
+        Check("fault codes", partial(configuration.fault_codes, environ)),
         Check("framework", partial(framework.version, name)),
         Check("libtaskd", partial(library.loads, environ=environ)),
         Check("preload", partial(library.preload, environ)),
@@ -51,7 +52,7 @@ def checks(environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, 
     if name == framework.PYTORCH:
         imports = framework.IMPORT_LIMIT + 5  # these two import torch, under limits of their own
         recovery = Check("recovery", partial(framework.functions, environ), imports)
-        found[4:4] = [recovery, Check("patch", partial(launcher.patch, environ), imports)]
+        found[5:5] = [recovery, Check("patch", partial(launcher.patch, environ), imports)]
     return found
 
 

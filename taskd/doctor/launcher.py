@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from taskd import settings
 from taskd.adaptor import patching
 from taskd.adaptor.run_py import Refused
 from taskd.doctor.finding import Finding, error, ok, warning
@@ -13,7 +14,7 @@ from taskd.doctor.finding import Finding, error, ok, warning
 def patch(environ: Mapping[str, str], site: Path | None = None) -> Finding:
     """`taskd run` does not need it; plain torchrun needs both it and TASKD_PROCESS_ENABLE."""
     name = "patch"
-    wanted = environ.get("TASKD_PROCESS_ENABLE", "").strip().lower() == "on"  # as the patch itself reads it
+    wanted = settings.patches(environ)
     try:
         path = patching.find(site)
         found = patching.status(path)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import taskd
+from taskd import settings
 from taskd.cython_api import library_path
 from taskd.doctor.asking import NoAnswer, ask
 from taskd.doctor.finding import Finding, error, ok, warning
@@ -56,7 +57,7 @@ def preload(environ: Mapping[str, str], path: Path | None = None) -> Finding:
         if not path.exists() or not os.path.samefile(entry, path):
             return error(name, f"LD_PRELOAD names {entry}, which is not this taskd's", f"export LD_PRELOAD={path}, or unset it")
         return ok(name, f"{path.name} is in LD_PRELOAD")
-    if environ.get("TASKD_PRELOAD", "on") == "off":
+    if not settings.preload(environ):
         text = "off by TASKD_PRELOAD: reasons of exits are not recorded, lost pages of activations end their rank"
         return warning(name, text, "unset TASKD_PRELOAD")
     try:

@@ -61,7 +61,7 @@ def _not_ours(name: str, host: str, number: int, problem: OSError) -> Finding:
 def manager(environ: Mapping[str, str]) -> Finding:
     """Where TASKD_MANAGER_ADDR leads. Without it agents ask torchrun's node 0, which only torchrun knows."""
     name = "manager"
-    if not environ.get("TASKD_MANAGER_ADDR", "").strip():
+    if not settings.manager_is_named(environ):
         return ok(name, "TASKD_MANAGER_ADDR is not set: agents ask torchrun's node 0")
     host, number = settings.manager_address(environ)
     where = f"{host}:{number}"

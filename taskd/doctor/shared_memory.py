@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from taskd import settings
 from taskd.agent.shared_memory import ROOM
 from taskd.doctor.finding import Finding, ok, warning
 
@@ -37,7 +38,7 @@ def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS)
     free = found.f_bavail * found.f_frsize
     if free < ROOM:
         return warning(name, f"{place} has {_size(free)} free, and {_size(ROOM)} are needed: {instead}", LARGER)
-    if environ.get("TASKD_STRIPES") == "off":
+    if not settings.stripes(environ):
         return ok(name, f"{place} has {_size(free)} free, and stripes are off")
     if free < STRIPES:
         text = f"{place} has {_size(free)} free; stripes keep a copy of the training state there, twice parameters and optimizer state"
