@@ -62,6 +62,11 @@ class Control:
         """Let held ranks go on. Harmless when none is held."""
         return self._ask(events.ContinueRequested(request := _name()), request, timeout)
 
+    def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
+        """Have faults repaired, or not: the documented process-recover-enable `on` and `pause`. While it is paused the next fault ends
+        the job, by `dump` where that is configured. A new manager does not know of it: faults are repaired again."""
+        return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
+
     def inject(self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0) -> str:
         """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done."""
         return self._ask(messages.Inject(request := _name(), rank, what, dict(options)), request, timeout)

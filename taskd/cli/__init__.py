@@ -13,6 +13,7 @@ COMMANDS = {
     "status": ("status", "command", "the incidents of a job, from its journal"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let the ranks that were paused go on"),
+    "recovery": ("pause", "recovery", "have faults repaired, or not for a while (process-recover-enable)"),
     "doctor": ("doctor", "command", "whether this machine can run a job, and what to do where it cannot"),
     "patch": ("patch", "command", "put taskd into torchrun, take it out, say whether it is there"),
     "env": ("env", "command", "the environment of a job's strategies; all its parameters, listed or checked"),

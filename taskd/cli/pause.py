@@ -23,3 +23,15 @@ def resume() -> None:
     """Let the ranks of the job that were paused go on."""
     with connected() as control:
         click.echo(control.resume())
+
+
+@click.command()
+@click.argument("state", type=click.Choice(("on", "pause")))
+def recovery(state: str) -> None:
+    """Have faults of a running job repaired, or not for a while: process-recover-enable.
+
+    While it is paused the next fault ends the job, by `dump` first where that is configured. An incident under way is brought to its end. A
+    new manager does not know of it: under it faults are repaired again.
+    """
+    with connected() as control:
+        click.echo(control.switch_recovery(state == "on"))

@@ -23,6 +23,7 @@ from taskd.core.stragglers import Stragglers
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
 
+OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy | e.DeviceLevel
 UNDER_WAY = "an incident was under way when the manager was lost"
 
 
@@ -54,6 +55,7 @@ class Coordinator:
             e.NodeTaken: self._node_taken,
             e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
             e.DeviceLevel: self._device_level,
+            e.RecoverySwitched: self._switch_recovery,
             e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
             e.PreparationFailed: lambda event, now: self.switch.failed(event, now),
             e.FormerLost: lambda event, now: self.recovery.former_lost(event),
@@ -92,7 +94,7 @@ class Coordinator:
         job.out = []
         rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | e.DeviceLevel) and event.request:
+            if isinstance(event, OF_OPERATORS) and event.request:
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
@@ -394,6 +396,14 @@ class Coordinator:
         elif self.recovery.incident is not None:
             self.recovery.climb(Move.SPENT, f"rank {event.rank} has ended and cannot take part in a repair any more", now)
         self._look()
+
+    def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
+        self.job.repairs = event.on
+        text = "faults are repaired" if event.on else "faults are not repaired until this is taken back; the next one ends the job"
+        if self.recovery.incident is not None:
+            text += "; the incident under way goes on as it began"
+        self.job.note(f"process-recover-enable {'on' if event.on else 'pause'}: {text}")
+        self.job.say(c.Answer(event.request, True, text))
 
     def _hold(self, event: e.HoldRequested, now: float) -> None:
         self.hold.request(event.request)

@@ -83,6 +83,15 @@ class NodeTaken:
 
 
 @dataclass(frozen=True)
+class RecoverySwitched:
+    """An operator has faults repaired from now on, or not (the documented process-recover-enable `on` and `pause`). An incident under way
+    is brought to its end. `request` names whom to answer."""
+
+    request: str
+    on: bool
+
+
+@dataclass(frozen=True)
 class NodeSubHealthy:
     """`node` still works and should not be relied on; `why` says what is the matter. `request` names whom to answer, "" for nobody."""
 
@@ -404,6 +413,7 @@ Event = (
     | StandbyJoined
     | StandbyLost
     | NodeTaken
+    | RecoverySwitched
     | NodeSubHealthy
     | DeviceLevel
     | NodePrepared

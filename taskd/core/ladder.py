@@ -15,6 +15,7 @@ SUB_HEALTHY = IGNORE, GRACE_EXIT, FORCE_EXIT, MOVE = ("ignore", "graceExit", "fo
 HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
+ENDING = frozenset({"dump", "exit"})  # what is left while recovery is paused
 
 
 class UnknownStrategy(ValueError):

@@ -60,6 +60,9 @@ class Recovery:
         if self.incident is None:
             self.incidents += 1
             self.incident = Incident(self.incidents, now)
+            if not self._job.repairs:
+                self.incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
+                self._job.note("recovery is paused (process-recover-enable): nothing is repaired")
             self.incident.timeline.enter("DETECT", now)
         incident = self.incident
         incident.faults.append(text)

@@ -33,6 +33,7 @@ class JobState:
         self.protected = False  # every rank is in its loop, under our communicators
         self.released = -1  # no step before this one will be repeated
         self.over = False
+        self.repairs = True  # faults are repaired; else nothing is done but what ends the job
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why that shall be done now
         self.out: list[c.Command] = []

@@ -20,6 +20,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from taskd.core import commands as c
+from taskd.core import coordinator
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
@@ -35,6 +36,7 @@ from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
+OF_OPERATORS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice
 REQUESTS = 1000  # of operators, that wait for an answer
 MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
@@ -570,7 +572,7 @@ class Server:
 
     def _operate(self, route: bytes, message: Any, now: float) -> None:
         """A request of an operator, who has the job's key. Each is answered once."""
-        if not isinstance(message, e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy | m.Inject | m.CodeTold | m.ReleaseDevice):
+        if not isinstance(message, OF_OPERATORS) or isinstance(message, e.DeviceLevel):
             raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
         if len(self._operators) >= REQUESTS:
             self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up

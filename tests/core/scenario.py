@@ -14,6 +14,7 @@ A line at the left margin is an input; the lines indented below it are the expec
     node 1 is lost: text
     standby S waits [ranks=2]                                without: as many as a node has
     standby S is lost: text
+    recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A
     the device of rank 2 is RestartNPU: text [unusable=1]    request A; any word of core.levels; unusable: it takes no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
@@ -323,6 +324,9 @@ class Play:
     def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.NodeSubHealthy("A", int(node), why))
 
+    def recovery(self, options: dict[str, str], state: str) -> list[str]:
+        return self.step(e.RecoverySwitched("A", state == "on"))
+
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
         return self.step(e.DeviceLevel("A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""))
 
@@ -446,6 +450,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
     (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
+    (r"recovery is (?P<state>paused|on)", Play.recovery),
     (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
     (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
     (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
