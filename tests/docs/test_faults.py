@@ -1,0 +1,31 @@
+"""The table of docs/faults.md, held against core."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from taskd.core.levels import NAMED, NUMBERS, TABLE, Asks, Level
+from taskd.faults import load
+
+TEXT = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+
+
+def test_the_table_of_levels_is_that_of_core():
+    rows = re.findall(r"^\| `(\w+)` \| (L\d|) ?\| ([a-z ]+) \| (yes|no)[^|]* \|([^|]*)\|$", TEXT, re.MULTILINE)
+    assert [NAMED[row[0]] for row in rows] == [level for level in Level if level is not Level.NORMAL]
+    for word, number, asks, further, rungs in rows:
+        level = NAMED[word]
+        rule = TABLE[level]
+        assert number == NUMBERS.get(level, "")
+        assert asks == rule.asks.value
+        assert (further == "yes") == rule.usable
+        if rule.asks is not Asks.HOT_SWITCH:
+            assert tuple(re.findall(r"`([\w-]+)`", rungs)) == rule.rungs
+
+
+def test_what_is_said_of_the_shipped_rules():
+    rules = load().customization.frequency
+    times = {code: rule.times for code, rule in rules.items() if rule.times != 2}
+    assert times == {0x80E18005: 3, 0x81078603: 5} and len(rules) == 43
+    assert "43 codes" in TEXT
