@@ -12,13 +12,12 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
+import generated
 
-ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "api.md"
-sys.path.insert(0, str(ROOT))  # so that the help is this tree's, installed or not
+TARGET = generated.ROOT / "docs" / "api.md"
+sys.path.insert(0, str(generated.ROOT))  # so that the help is this tree's, installed or not
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -29,31 +28,20 @@ SECTIONS = (
     (
         "Requests to a running job: `taskd.control`",
         "taskd/control.py",
-        ("Control", "Control.pause", "Control.resume", "Control.inject", "ControlError"),
+        (
+            "Control", "Control.pause", "Control.resume", "Control.inject", "Control.told_code", "Control.sub_healthy",
+            "Control.switch_recovery", "Control.release_device", "ControlError",
+        ),  # fmt: skip
     ),
     ("Devices: `taskd.devices`", "taskd/devices/__init__.py", ("of", "register")),
     ("The documented functions: `taskd.api`", "taskd/api.py", ()),  # (): what __all__ names, in the order of the file
 )
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    text = render()
-    if not arguments:
-        TARGET.write_text(text, encoding="utf-8")
-    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
-        name = TARGET.relative_to(ROOT)
-        print(f"{name} is not up to date: run python scripts/api_docs.py and commit the result", file=sys.stderr)
-        return 1
-    return 0
-
-
 def render() -> str:
     parts = ["# Functions and commands", "Written by `scripts/api_docs.py` from the docstrings. Change those, not this."]
     for title, path, names in SECTIONS:
-        module = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        module = ast.parse((generated.ROOT / path).read_text(encoding="utf-8"))
         parts += [f"## {title}"]
         if not names:
             parts += _text(module)
@@ -121,4 +109,4 @@ def _help(command: click.Command, name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main(sys.argv[1:], __doc__, TARGET, render()))

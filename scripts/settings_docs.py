@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "settings.md"
-sys.path.insert(0, str(ROOT))  # this tree's taskd, installed or not
+import generated
+
+TARGET = generated.ROOT / "docs" / "settings.md"
+sys.path.insert(0, str(generated.ROOT))  # this tree's taskd, installed or not
 
 from taskd import settings  # noqa: E402
 
@@ -22,20 +22,6 @@ What is not set, or set to nothing, has its default; a value that cannot be used
 allowed and what to do. `taskd env --list` shows the same (`--json` for programs), `taskd env --check` looks at the environment it
 is called in, and `taskd env --framework pytorch --strategy retry,recover` prints what Ascend Operator would inject.
 """
-
-
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    text = render()
-    if not arguments:
-        TARGET.write_text(text, encoding="utf-8")
-    elif not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != text:
-        name = TARGET.relative_to(ROOT)
-        print(f"{name} is not up to date: run python scripts/settings_docs.py and commit the result", file=sys.stderr)
-        return 1
-    return 0
 
 
 def render() -> str:
@@ -81,4 +67,4 @@ def _table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main(sys.argv[1:], __doc__, TARGET, render()))

@@ -139,7 +139,8 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 @command.command()
 @click.argument("device")
 @LOGS
-def release(device: str, log_path: Path | None) -> None:
+@JSON
+def release(device: str, log_path: Path | None, as_json: bool) -> None:
     """Let DEVICE, which is ManuallySeparateNPU, be used again.
 
     The manager of the job that the environment names is asked. Where none answers, the journal in the directory of the logs is changed: the
@@ -149,7 +150,7 @@ def release(device: str, log_path: Path | None) -> None:
 
     with connected() as control:
         try:
-            click.echo(control.release_device(device))
+            _released(device, control.release_device(device), as_json)
             return
         except NoAnswer:
             raise
@@ -168,7 +169,11 @@ def release(device: str, log_path: Path | None) -> None:
         journal.release(device, "an operator")
     except OSError as error:
         raise click.ClickException(f"{journal.path}: {error.strerror}") from None
-    click.echo(f"{device} may be used again: written to {journal.path}, no manager answers")
+    _released(device, f"{device} may be used again: written to {journal.path}, no manager answers", as_json)
+
+
+def _released(device: str, text: str, as_json: bool) -> None:
+    click.echo(json.dumps({"device": device, "text": text}) if as_json else text)
 
 
 @command.command("list")
