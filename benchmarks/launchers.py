@@ -53,11 +53,13 @@ class Launchers:
         self.launch(host, 0, "--standby", **environment)
 
     def subhealth(self, node: int, why: str = "its link flaps") -> subprocess.Popen[str]:
-        """What an operator types, on the manager's host: that the node should not be relied on."""
+        """That the node should not be relied on."""
+        return self.inject("subhealth", "--node", str(node), "--why", why)
+
+    def inject(self, *arguments: str) -> subprocess.Popen[str]:
+        """What an operator types, on the manager's host."""
         host = next((h for h in range(self.hosts.count) if self.managers(h)), 0)
-        command = [
-            sys.executable, "-c", "from taskd.cli import main; main()", "inject", "subhealth", "--node", str(node), "--why", why
-        ]  # fmt: skip
+        command = [sys.executable, "-c", "from taskd.cli import main; main()", "inject", *arguments]
         return subprocess.Popen(
             self.hosts.command(host, command),
             env={**self.env, "TASKD_MANAGER_ADDR": self.hosts.address(host)},

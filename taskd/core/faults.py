@@ -100,6 +100,8 @@ class Faults:
         settled = (
             rule.why
             if rule.asks in (Asks.NOTHING, Asks.WAIT)
+            else f"subHealthyStrategy is {job.settings.sub_healthy}"
+            if rule.asks is Asks.HOT_SWITCH
             else "not every rank has begun its protected loop"
             if not job.protected
             else "the rank has ended"

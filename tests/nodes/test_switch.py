@@ -44,13 +44,26 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
         job.trains()
-        # node 0, with the manager and the store
-        status, text = answer(job.subhealth(0))
+        # node 0, with the manager and the store; the fault code of a device says so
+        status, text = answer(job.inject("code", "80DE0207", "--rank", "1"))
+        assert status == 0 and "subHealthyStrategy is hotSwitch" in text, text
         second = job.repaired()
         assert second["strategy"] == "hot-switch" and second["ranks"] == [0, 1], (second, text)
         job.trains()
         assert job.host_of(0) in (2, 3) and job.host_of(0) != job.host_of(2)
-        result = job.end(0, 1)
+        # a device that cannot be used any more: its node is given up, although the ranks there could be replaced
+        job.emptied(0)
+        job.standby(0)
+        job.ready(1)
+        given_up = job.host_of(3)
+        status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
+        assert status == 0 and "it asks: replace the node" in text, text
+        third = job.repaired()
+        assert third["strategy"] == "recover" and third["ranks"] == [2, 3], third
+        job.trains()
+        assert job.host_of(2) == job.host_of(3) == 0
+        job.emptied(given_up)
+        result = job.end(1, given_up)
     training.assert_equal(result, reference, 4)
 
 

@@ -1,0 +1,66 @@
+"""Guided fuzzing of what reads files and variables; needs atheris (pip install atheris). tests/faults/test_fuzz.py is what runs in CI.
+
+    python scripts/fuzz.py codes|rules|journal|settings [-max_total_time=60]
+
+Ends with a traceback, and the input in a file, when anything but the documented refusals is raised.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+with atheris.instrument_imports(include=["taskd"]):
+    from taskd import settings
+    from taskd.faults import codes, customization
+    from taskd.faults.findings import Broken
+    from taskd.faults.separated import NAME, Separated
+
+KNOWN = list(settings.PARAMETERS.values())
+PLACE = Path(tempfile.mkdtemp(prefix="taskd-fuzz-"))
+
+
+def of_file(parse: Callable[[bytes], object]) -> Callable[[bytes], None]:
+    def one(data: bytes) -> None:
+        try:
+            parse(data)
+        except Broken as error:
+            assert str(error)
+
+    return one
+
+
+def journal(data: bytes) -> None:
+    (PLACE / NAME).write_bytes(data)
+    Separated(PLACE).read()
+
+
+def one_setting(data: bytes) -> None:
+    provider = atheris.FuzzedDataProvider(data)
+    parameter = KNOWN[provider.ConsumeIntInRange(0, len(KNOWN) - 1)]
+    text = provider.ConsumeUnicodeNoSurrogates(200).replace("\0", "")
+    try:
+        parameter.read({parameter.name: text})
+        settings.check({parameter.name: text})
+    except settings.BadSetting as error:
+        assert str(error)
+
+
+TARGETS = {"codes": of_file(codes.parse), "rules": of_file(customization.parse), "journal": journal, "settings": one_setting}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        sys.exit(__doc__)
+    target = TARGETS[sys.argv.pop(1)]
+    corpus = Path(tempfile.mkdtemp(prefix="taskd-corpus-"))
+    for file in (Path(codes.__file__).parent / "defaults").iterdir():
+        (corpus / file.name).write_bytes(file.read_bytes())
+    atheris.Setup([*sys.argv, str(corpus)], target)
+    atheris.Fuzz()
