@@ -150,7 +150,7 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
 
     with connected() as control:
         try:
-            _released(device, control.release_device(device), as_json)
+            _released(device, control.release_device(device, timeout=2.0), as_json)
             return
         except NoAnswer:
             raise

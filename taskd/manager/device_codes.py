@@ -45,7 +45,8 @@ class DeviceCodes:
         try:
             found, damaged = self._journal.read()
         except OSError as error:
-            log.error("%s cannot be read: %s; who is separated by hand is not known", self._journal.path, error.strerror)
+            remedy = "set TASKD_LOG_PATH to the directory of the managers before this one"
+            log.error("%s cannot be read: %s; who is separated by hand is not known; %s", self._journal.path, error.strerror, remedy)
             return
         if damaged:
             log.error("%s: %d lines are not entries of this journal and are left out", self._journal.path, damaged)

@@ -16,7 +16,7 @@ PER_SECOND = 4000  # pings of all agents; with 9,000 on two cores, both sides th
 def beat(nodes: int) -> int:
     """ms between two pings over the same connection, in a job of that size. Of one node it is on one machine: what is noticed of it by
     pings is only that it stands still."""
-    return 400 if 1 < nodes <= MANY else max(1000, 1000 * nodes // PER_SECOND)
+    return 400 if 1 < nodes <= MANY else max(1000, -(-1000 * nodes // PER_SECOND))
 
 
 def noticed(nodes: int) -> float:

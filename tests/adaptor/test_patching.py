@@ -7,6 +7,7 @@ written to.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -318,7 +319,9 @@ def test_somebody_else_who_knows_no_lock(fake, monkeypatch):
 
 def start(site: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from taskd.cli import main; main()", "patch", *arguments, "--torch", str(site)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    # Ctrl-C is ignored by what a shell starts in the background, and by everything below that
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=heard)
 
 
 def test_two_at_once(site):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.world import World
 
-SEEDS = 3000
+SEEDS = 2000
 LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
 
 

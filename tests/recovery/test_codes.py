@@ -58,18 +58,3 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         result = job.end()
     training.assert_equal(result, reference(4, "steered.py", STEPS), 4)
     assert [len(result.pids(rank)) for rank in range(4)] == [1, 2, 1, 1]
-
-
-def test_a_device_that_is_separated_by_hand_ends_a_job_that_has_no_other(tmp_path):
-    """The second time in a day; and the operator who has told of it hears that before the manager leaves."""
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:
-        job.trains()
-        told(job, "80E01801", "--rank", "1")
-        job.repaired()
-        assert "ManuallySeparateNPU" in told(job, "80E01801", "--rank", "1")
-        result = job.end()
-        assert result.status == 1 and "80E01801 has come 2 times within 86400 s" in training.paragraph(result)
-        (device,) = json.loads(job.taskd("faults", "list", "--json").stdout)
-        released = job.taskd("faults", "release", device["device"])  # no manager answers: the journal is changed
-        assert released.returncode == 0, released.stderr
-        assert json.loads(job.taskd("faults", "list", "--json").stdout) == []

@@ -1,0 +1,111 @@
+"""`taskd faults` as people and programs call it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from taskd.cli import main
+from taskd.faults import codes, customization
+from taskd.faults.configuration import SHIPPED
+from taskd.faults.separated import Separated
+
+
+@pytest.fixture
+def faults(monkeypatch, tmp_path):
+    for name in ("TASKD_FAULT_CONFIG", "TASKD_RECOVER_STRATEGY", "HIGH_AVAILABILITY", "TASKD_SUBHEALTHY_STRATEGY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TASKD_LOG_PATH", str(tmp_path / "log"))
+    monkeypatch.setenv("TASKD_SECRET", "tests")
+    monkeypatch.setenv("TASKD_MANAGER_ADDR", "127.0.0.1:1")  # nobody listens there
+
+    def call(*arguments):
+        return CliRunner().invoke(main, ["faults", *map(str, arguments)])
+
+    return call
+
+
+def test_lint_of_files_with_nothing_wrong(faults):
+    done = faults("lint", SHIPPED / codes.NAME, SHIPPED / customization.NAME, SHIPPED)
+    assert done.exit_code == 0 and "nothing found" in done.output
+    assert json.loads(faults("lint", SHIPPED, "--json").output) == []
+
+
+def test_lint_says_file_place_value_and_what_is_allowed(faults, tmp_path):
+    file = tmp_path / customization.NAME
+    file.write_text('{"FaultFrequency": [{"EventId": ["80E18005"], "TimeWindow": 59, "Times": 2, "FaultHandling": "RestartNPU"}]}')
+    done = faults("lint", file)
+    assert done.exit_code == 1
+    assert f"{file}: FaultFrequency[0].TimeWindow is 59" in done.output and "from 60 to 864000" in done.output
+    (finding,) = json.loads(faults("lint", file, "--json").output)
+    assert finding["path"] == "FaultFrequency[0].TimeWindow" and finding["value"] == "59" and finding["severity"] == "warning"
+
+
+def test_lint_of_a_file_that_cannot_be_used(faults, tmp_path):
+    (tmp_path / "x.json").write_text("{")
+    assert faults("lint", tmp_path / "x.json", SHIPPED).exit_code == 2
+    (tmp_path / "markup.json").write_text('{"RestartNPUCodes": ["[red]"]}')
+    assert "'[red]'" in faults("lint", tmp_path / "markup.json").output
+
+
+def test_explain(faults, tmp_path):
+    text = " ".join(faults("explain", "0x80e01801").output.split())
+    for words in ("80E01801", "RestartBusiness (L3)", "RestartBusinessCodes", "retry", "2 times within 86400 s: ManuallySeparateNPU"):
+        assert words in text
+    told = json.loads(faults("explain", "80E18005", "--json", "--strategy", "recover").output)
+    assert told["level"] == "RestartNPU (L5)"
+    assert told["what is done"].endswith("strategy recover (recover-in-place is not configured)")
+    told = json.loads(faults("explain", "DEADBEEF", "--json", "--severity", "minor").output)
+    assert told["level"] == "NotHandleFault (L1)" and "severity is minor" in told["because"]
+    config = tmp_path / "config"
+    shutil.copytree(SHIPPED, config)
+    raw = json.loads((config / codes.NAME).read_text())
+    raw["SubHealthFaultCodes"].append("DEADBEEF")
+    (config / codes.NAME).write_text(json.dumps(raw))
+    told = json.loads(faults("explain", "DEADBEEF", "--json", "--config", config).output)
+    assert told["level"] == "SubHealthFault" and told["what is done"].startswith("subHealthyStrategy ignore")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("explain", "xyz"), 2, "is not a fault code"),
+        (("explain", "1", "--strategy", "pray"), 2, "'pray' is unknown"),
+        (("explain", "1", "--config", "/no/where"), 1, "is no directory"),
+        (("lint", "/no/where"), 2, "does not exist"),
+        (("lint",), 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_done(faults, arguments, status, words):
+    done = faults(*arguments)
+    assert done.exit_code == status and words in done.output
+
+
+def test_release_where_no_manager_answers(faults, tmp_path):
+    journal = Separated(tmp_path / "log")
+    done = faults("release", "a/0")
+    assert done.exit_code == 1 and "set --log-path" in done.output
+    journal.separate("a/0", 0x80E01801, "80E01801 has come 2 times")
+    journal.separate("a/1", 0x80E01801, "80E01801 has come 2 times")
+    assert [entry["device"] for entry in json.loads(faults("list", "--json").output)] == ["a/0", "a/1"]
+    done = faults("release", "b/0")
+    assert done.exit_code == 1 and "these are: a/0, a/1" in done.output
+    done = faults("release", "a/0")
+    assert done.exit_code == 0 and "no manager answers" in done.output
+    assert set(journal.read()[0]) == {"a/1"}
+    assert json.loads(faults("release", "a/1", "--json").output)["device"] == "a/1"
+    assert faults("list").output == "none\n"
+
+
+def test_a_journal_that_cannot_be_read(faults, tmp_path):
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "separated.jsonl").mkdir()
+    done = faults("list")
+    assert done.exit_code == 1 and "cannot be read" in done.output
+    (tmp_path / "log" / "separated.jsonl").rmdir()
+    (tmp_path / "log" / "separated.jsonl").write_bytes(b"\xff\n{}\n[]\n")
+    done = faults("list")
+    assert done.exit_code == 0 and "3 lines are not entries" in done.output
