@@ -96,6 +96,8 @@ class Faults:
             return
         level = NAMED[event.level]
         rule = TABLE[level]
+        if not rule.usable:
+            rank.unusable = event.unusable or level.word
         text = f"rank {event.rank}: its device is {level.word}: {event.text}"
         settled = (
             rule.why

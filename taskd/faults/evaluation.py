@@ -104,7 +104,8 @@ class Devices:
             self._recovers(told, at)
         elif told.since is None:  # else it is said again
             self._occurs(told, at)
-            if kind == ONCE:
+            # a device that takes no process does not become well again by a moment's passing
+            if kind == ONCE and TABLE[self.configuration.codes.rate(code, told.severity).level].usable:
                 there = self._arisen(device, at)
                 self._recovers(told, at)
                 return there if there is None else Arisen(device, there.reason, self._remember(device, at))

@@ -38,7 +38,17 @@ def test_a_code_gives_its_level_until_it_is_away(code, level):
     assert found.judge("d", 3.0).level is Level.NORMAL
 
 
-@pytest.mark.parametrize("code", TABLES)
+@pytest.mark.parametrize("code", [7, 8])
+def test_a_device_that_takes_no_process_is_not_well_again_after_a_moment(code):
+    found = devices()
+    arisen = found.told("d", code, "once", 1.0)
+    assert arisen.reason.level is TABLES[code] and arisen.now.unusable
+    assert found.judge("d", 1e6).unusable
+    found.told("d", code, "recover", 1e6)
+    assert not found.judge("d", 1e6).unusable
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5, 6])
 def test_what_was_there_for_a_moment_is_told_each_time(code):
     found = devices()
     for at in (1.0, 2.0, 2.0):
@@ -183,8 +193,9 @@ def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule
             found.look(now)
         new = kind != "recover" and not there.get((device, code))
         arisen = found.told(device, code, kind, now)
-        there[device, code] = (there.get((device, code), False) or kind == "occur") and kind != "recover" and not (new and kind == "once")
         rated = found.configuration.codes.rate(code).level
+        stays = kind == "occur" or (kind == "once" and not TABLE[rated].usable)
+        there[device, code] = (there.get((device, code), False) or stays) and kind != "recover"
         if new:
             assert arisen is not None and stronger(arisen.reason.level, rated) is arisen.reason.level
         for name in "ab":

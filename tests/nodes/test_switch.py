@@ -53,8 +53,9 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         assert job.host_of(0) in (2, 3) and job.host_of(0) != job.host_of(2)
         # a device that cannot be used any more: its node is given up, although the ranks there could be replaced
         job.emptied(0)
-        job.standby(0)
-        job.ready(1)
+        job.until("there was a manager again", lambda: any(job.managers(h) for h in range(4)))
+        manager = next(h for h in range(4) if job.managers(h))
+        job.launch_standby(0, TASKD_MANAGER_ADDR=machines.address(manager))  # which has left host 0 with its node
         given_up = job.host_of(3)
         status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
         assert status == 0 and "it asks: replace the node" in text, text
