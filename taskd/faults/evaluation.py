@@ -83,11 +83,14 @@ class Devices:
         self.configuration = configuration
         self.separated: dict[str, Separation] = {}
         self._devices: dict[str, _Device] = {}
+        self._due: float | None = None
+        self._changed = True  # since that was found out
 
     # -- what is told ------------------------------------------------------------------------------------------------------
 
     def told(self, device: str, code: int, kind: str, at: float, severity: str = "") -> Arisen | None:
         """`at`: when it happened. What is told late counts as happening now, when something newer is known. Raises TooMany."""
+        self._changed = True
         known = self._devices.setdefault(device, _Device())
         if code not in known.codes and len(known.codes) >= MOST_CODES:
             self._forget_one(known, device)
@@ -113,13 +116,19 @@ class Devices:
 
     def look(self, now: float) -> list[Arisen]:
         """What time alone has brought."""
+        self._changed = True
         for device in list(self.separated):
             self._settle(device, now)
         return [found for device in list(self._devices) if (found := self._arisen(device, now)) is not None]
 
     @property
     def due(self) -> float | None:
-        """When `look` may find something, if nothing is told until then."""
+        """When `look` may find something, if nothing is told until then. Asked at each turn of the manager's loop, so it is kept."""
+        if self._changed:
+            self._due, self._changed = self._next(), False
+        return self._due
+
+    def _next(self) -> float | None:
         found = [s.until for s in self.separated.values() if s.until is not None]
         for known in self._devices.values():
             for code, told in known.codes.items():
@@ -134,10 +143,15 @@ class Devices:
         unusable = max((r for r in reasons.values() if not TABLE[r.level].usable), key=lambda reason: reason.level, default=None)
         return Judgement(best.level, best.text, "" if unusable is None else f"{unusable.level.word}: {unusable.text}")
 
+    def separate(self, device: str, separation: Separation) -> None:
+        """It is known from before."""
+        self.separated[device], self._changed = separation, True
+
     # -- people, and new files -----------------------------------------------------------------------------------------------
 
     def release(self, device: str) -> bool:
         """Take ManuallySeparateNPU from a device, and what has been counted towards it. False: it does not have it."""
+        self._changed = True
         if self.separated.pop(device, None) is None:
             return False
         for told in self._devices.get(device, _Device()).codes.values():
@@ -150,7 +164,7 @@ class Devices:
 
     def reconfigure(self, configuration: Configuration, now: float) -> None:
         """Go on under other files. Codes that they count, or time, as before keep their history; nothing arises by the change alone."""
-        self.configuration = configuration
+        self.configuration, self._changed = configuration, True
         rules = configuration.customization
         for device, known in self._devices.items():
             for code, told in known.codes.items():

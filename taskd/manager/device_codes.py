@@ -52,7 +52,8 @@ class DeviceCodes:
             log.error("%s: %d lines are not entries of this journal and are left out", self._journal.path, damaged)
         for name, entry in found.items():
             until = None if entry.until is None else now + (entry.until - self._wall())
-            self.devices.separated[name] = self._written[name] = Separation(entry.text, entry.code, until)
+            self._written[name] = Separation(entry.text, entry.code, until)
+            self.devices.separate(name, self._written[name])
             log.warning("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, entry.text, name)
 
     def close(self) -> None:

@@ -161,7 +161,8 @@ def test_other_files_may_count_otherwise():
 
 def test_a_device_that_was_separated_before_this_manager():
     found = devices()
-    found.separated |= {"d": Separation("80E01801 has come 2 times", 4), "x": Separation("81078603 has come 5 times", 1, until=10.0)}
+    found.separate("d", Separation("80E01801 has come 2 times", 4))
+    found.separate("x", Separation("81078603 has come 5 times", 1, until=10.0))
     assert found.judge("d", 0.0).unusable and found.due == 10.0
     assert found.look(10.0) == [] and list(found.separated) == ["d"]
     assert found.due is None
