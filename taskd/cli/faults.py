@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -141,10 +142,10 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 @LOGS
 @JSON
 def release(device: str, log_path: Path | None, as_json: bool) -> None:
-    """Let DEVICE, which is ManuallySeparateNPU, be used again.
+    """Let DEVICE, which takes no process, be used again; `taskd faults list` has the names of those that are ManuallySeparateNPU.
 
-    The manager of the job that the environment names is asked. Where none answers, the journal in the directory of the logs is changed: the
-    next manager reads it.
+    The manager of the job that the environment names is asked, and forgets what was told of the device. Where none answers, the journal in
+    the directory of the logs is changed: the next manager reads it.
     """
     from taskd.control import ControlError, NoAnswer
 
@@ -192,7 +193,10 @@ def list_(log_path: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([asdict(entry) for entry in found.values()], indent=1))
         return
     for entry in found.values():
-        click.echo(f"{entry.device}  {entry.text}")
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
+        until = "" if entry.until is None else time.strftime(", until %Y-%m-%d %H:%M", time.localtime(entry.until))
+        line = f"{entry.device}  since {since}{until}: {entry.text}"
+        click.echo("".join(c if c.isprintable() else "?" for c in line))
     if not found:
         click.echo("none")
 

@@ -338,8 +338,9 @@ class Coordinator:
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
-        self.faults.levelled(event, now)
-        if event.level and node is not None and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH:
+        moves = bool(event.level) and node is not None and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH
+        self.faults.levelled(event, now, self.switch.refusal(node) if moves and node is not None else "")
+        if moves and node is not None:
             self.switch.reported(e.NodeSubHealthy("", node, f"device of rank {event.rank}: {event.text}"), now)
 
     def _rank_paused(self, event: e.RankPaused, now: float) -> None:

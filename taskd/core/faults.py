@@ -85,8 +85,9 @@ class Faults:
         else:
             self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
 
-    def levelled(self, event: e.DeviceLevel, now: float) -> None:
-        """Something has arisen on a rank's device: what its level asks for, as far as that can be had."""
+    def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
+        """Something has arisen on a rank's device: what its level asks for, as far as that can be had. `refusal`: why its node cannot be
+        moved, or the like."""
         job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
         rank.unusable = event.unusable
         if not event.level:  # nothing new
@@ -102,9 +103,9 @@ class Faults:
         settled = (
             rule.why
             if rule.asks in (Asks.NOTHING, Asks.WAIT)
-            else f"subHealthyStrategy is {job.settings.sub_healthy}"
+            else refusal or f"subHealthyStrategy is {job.settings.sub_healthy}"
             if rule.asks is Asks.HOT_SWITCH
-            else "not every rank has begun its protected loop"
+            else f"not every rank has begun its protected loop{'' if rule.usable else ': it is remembered, and acted on then'}"
             if not job.protected
             else "the rank has ended"
             if rank.ended
@@ -115,7 +116,8 @@ class Faults:
             else ""
         )
         if event.request:
-            job.say(c.Answer(event.request, job.protected, f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}"))
+            done = not refusal and (job.protected or not rule.usable or rule.asks is Asks.NOTHING)
+            job.say(c.Answer(event.request, done, f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}"))
         if settled:
             job.note(f"{text}; {settled}")
             return

@@ -180,13 +180,12 @@ class Recovery:
 
     def damage(self) -> ladder.Damage:
         job, incident = self._job, self.incident
-        dead = {r for r, s in job.ranks.items() if not s.alive}
-        if incident is not None:
-            dead |= incident.new
+        gone = {r for r, s in job.ranks.items() if not s.alive}
+        dead = gone | incident.new if incident is not None else gone
         lost = {i for i, n in job.topology.nodes.items() if n.lost}
         ended = {r for r, s in job.ranks.items() if s.ended}
         condemned = dict(incident.condemned) if incident is not None else {}
-        unusable = {r: why for r in (dead - job.topology.absent()) | set(condemned) if (why := job.ranks[r].unusable)}
+        unusable = {r: why for r in (gone - job.topology.absent()) | set(condemned) if (why := job.ranks[r].unusable)}
         living = sum(n.living for n in job.topology.nodes.values()) - len(self.nodes.broken(incident))
         moving = incident is not None and incident.moving is not None
         return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living, moving, unusable)
@@ -523,7 +522,8 @@ class Recovery:
             f"pause {job.pause}, generation {job.generation}. What was tried: {tried}.{skipped}"
         )
         settings = job.settings
-        if not incident.leaving and job.retried < settings.retries and not job.topology.lost:
+        unusable = any(rank.unusable for rank in job.ranks.values())  # a process would be started there
+        if not incident.leaving and job.retried < settings.retries and not job.topology.lost and not unusable:
             job.retried += 1
             job.restart = f"{reason} This is time {job.retried} of {settings.retries}."
             return

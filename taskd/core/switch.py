@@ -56,20 +56,9 @@ class Switch:
     # -- what is told ------------------------------------------------------------------------------------------------------
 
     def reported(self, event: e.NodeSubHealthy, now: float) -> None:
-        job, number = self._job, event.node
-        node, strategy = job.topology.nodes.get(number), job.settings.sub_healthy
+        job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
         text = f"node {number} is sub-healthy: {event.why}"
-        refusal = (
-            f"node {number} is none of this job's"
-            if node is None
-            else f"node {number} is lost"
-            if not node.living
-            else "not every rank has begun its protected loop"
-            if not job.protected
-            else "a job of one node has its state nowhere else"
-            if strategy == MOVE and len(job.topology.nodes) == 1
-            else ""
-        )
+        refusal = self.refusal(number)
         job.note(f"{text}; {refusal or f'subHealthyStrategy {strategy}'}")
         if refusal:
             self._answer([event.request], False, refusal)
@@ -84,6 +73,21 @@ class Switch:
         else:
             self._answer([event.request], True, f"{text}: ignored")
 
+    def refusal(self, number: int) -> str:
+        """Why nothing can be done about a node that is sub-healthy; "": something can."""
+        job = self._job
+        node = job.topology.nodes.get(number)
+        return (
+            f"node {number} is none of this job's"
+            if node is None
+            else f"node {number} is lost"
+            if not node.living
+            else "not every rank has begun its protected loop"
+            if not job.protected
+            else "a job of one node has its state nowhere else"
+            if job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
+            else ""
+        )
     def prepared(self, event: e.NodePrepared, now: float) -> None:
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from taskd.faults import codes, customization
 from taskd.faults.codes import Codes
 from taskd.faults.customization import Customization
-from taskd.faults.findings import ERROR, MAX_BYTES, Broken, Finding, Report
+from taskd.faults.findings import ERROR, MAX_BYTES, Broken, Finding, Report, read_regular
 
 SHIPPED = Path(__file__).parent / "defaults"
 POLL_INTERVAL = "PollInterval"
@@ -70,7 +70,8 @@ def check(path: Path) -> tuple[Finding, ...]:
     data = _bytes(path, findings)
     if data is None:
         return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
-    custom = path.name == customization.NAME or (path.name != codes.NAME and any(s.encode() in data for s in customization.SECTIONS))
+    lists = any(f'"{key}"'.encode() in data for key in codes.KEYS)
+    custom = path.name == customization.NAME or (path.name != codes.NAME and not lists)
     parse: Callable[[bytes, str], tuple[Any, Report]] = customization.parse if custom else codes.parse
     try:
         return tuple(parse(data, str(path))[1].findings)
@@ -94,9 +95,7 @@ def _read(path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], find
 
 def _bytes(path: Path, findings: list[Finding]) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not stop us
-        with open(descriptor, "rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return read_regular(path, MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -163,7 +163,7 @@ def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
     if not isinstance(raw, list) or not raw:
         report.warn(f"{path}.EventId", "the entry is left out", raw if raw is not None else "absent", "a list of fault codes, not empty")
         return []
-    found: list[int] = []
+    found: dict[int, None] = {}  # in their order, and quick to ask
     for number, text in enumerate(raw):
         try:
             code = parse_code(text) if isinstance(text, str) else None
@@ -174,8 +174,8 @@ def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
         elif code in found:
             report.warn(f"{path}.EventId[{number}]", f"{show(code)} stands twice in this entry")
         else:
-            found.append(code)
-    return found
+            found[code] = None
+    return list(found)
 
 
 def _needed(item: dict[str, Any], name: str, lowest: int, highest: int, unit: str, path: str, report: Report) -> int | None:

@@ -18,7 +18,7 @@ from taskd.faults.counting import Count, Span
 from taskd.faults.customization import Frequency
 
 OCCUR, RECOVER, ONCE = KINDS = ("occur", "recover", "once")  # it is there, it is away, it was there for a moment
-MOST_CODES = 512  # different ones told of one device; the vendor's table has 802 in all
+MOST_CODES = 128  # different ones told of one device; each that is told is weighed with all others (1 ms)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class _Device:
     codes: dict[int, _Told] = field(default_factory=dict)
     reasons: frozenset[tuple[str, int]] = frozenset()  # that were there at the last look
     latest: float = 0.0
+    due: float | None = None  # when a limit of time of its codes is passed
 
 
 class TooMany(ValueError):
@@ -83,14 +84,11 @@ class Devices:
         self.configuration = configuration
         self.separated: dict[str, Separation] = {}
         self._devices: dict[str, _Device] = {}
-        self._due: float | None = None
-        self._changed = True  # since that was found out
 
     # -- what is told ------------------------------------------------------------------------------------------------------
 
     def told(self, device: str, code: int, kind: str, at: float, severity: str = "") -> Arisen | None:
         """`at`: when it happened. What is told late counts as happening now, when something newer is known. Raises TooMany."""
-        self._changed = True
         known = self._devices.setdefault(device, _Device())
         if code not in known.codes and len(known.codes) >= MOST_CODES:
             self._forget_one(known, device)
@@ -116,24 +114,23 @@ class Devices:
 
     def look(self, now: float) -> list[Arisen]:
         """What time alone has brought."""
-        self._changed = True
         for device in list(self.separated):
             self._settle(device, now)
-        return [found for device in list(self._devices) if (found := self._arisen(device, now)) is not None]
+        waiting = [d for d, known in self._devices.items() if known.due is not None and known.due <= now]
+        return [found for device in waiting if (found := self._arisen(device, now)) is not None]
 
     @property
     def due(self) -> float | None:
-        """When `look` may find something, if nothing is told until then. Asked at each turn of the manager's loop, so it is kept."""
-        if self._changed:
-            self._due, self._changed = self._next(), False
-        return self._due
-
-    def _next(self) -> float | None:
+        """When `look` may find something, if nothing is told until then."""
         found = [s.until for s in self.separated.values() if s.until is not None]
-        for known in self._devices.values():
-            for code, told in known.codes.items():
-                found += [due for timed in (told.count, told.span) if timed is not None and (due := timed.due) is not None]
-                found += [due for due, _ in self._escalations(code, told) if due > known.latest]
+        found += [known.due for known in self._devices.values() if known.due is not None]
+        return min(found, default=None)
+
+    def _next(self, known: _Device) -> float | None:
+        found: list[float] = []
+        for code, told in known.codes.items():
+            found += [due for timed in (told.count, told.span) if timed is not None and (due := timed.due) is not None]
+            found += [due for due, _ in self._escalations(code, told) if due > known.latest]
         return min(found, default=None)
 
     def judge(self, device: str, now: float) -> Judgement:
@@ -143,28 +140,20 @@ class Devices:
         unusable = max((r for r in reasons.values() if not TABLE[r.level].usable), key=lambda reason: reason.level, default=None)
         return Judgement(best.level, best.text, "" if unusable is None else f"{unusable.level.word}: {unusable.text}")
 
-    def separate(self, device: str, separation: Separation) -> None:
-        """It is known from before."""
-        self.separated[device], self._changed = separation, True
-
     # -- people, and new files -----------------------------------------------------------------------------------------------
 
     def release(self, device: str) -> bool:
-        """Take ManuallySeparateNPU from a device, and what has been counted towards it. False: it does not have it."""
-        self._changed = True
-        if self.separated.pop(device, None) is None:
-            return False
-        for told in self._devices.get(device, _Device()).codes.values():
-            if told.count is not None and told.count.rule.level is Level.MANUALLY_SEPARATE:
-                told.count = Count(told.count.rule)
-                if told.since is not None:
-                    told.count.occur(told.since)
-        self._remember(device, self._devices[device].latest if device in self._devices else 0.0)
-        return True
+        """A device may be used again, whatever it has: all that was told of it is forgotten. False: nothing was known."""
+        separated, known = self.separated.pop(device, None), self._devices.pop(device, None)
+        return separated is not None or known is not None
+
+    def unusable(self, now: float) -> list[str]:
+        """The devices that take no process."""
+        return sorted(d for d in {*self.separated, *self._devices} if self.judge(d, now).unusable)
 
     def reconfigure(self, configuration: Configuration, now: float) -> None:
         """Go on under other files. Codes that they count, or time, as before keep their history; nothing arises by the change alone."""
-        self.configuration, self._changed = configuration, True
+        self.configuration = configuration
         rules = configuration.customization
         for device, known in self._devices.items():
             for code, told in known.codes.items():
@@ -257,8 +246,9 @@ class Devices:
             yield ("separated", 0), Reason(Level.MANUALLY_SEPARATE, separation.text)
 
     def _remember(self, device: str, now: float) -> Judgement:
-        if device in self._devices:
-            self._devices[device].reasons = frozenset(name for name, _ in self._reasons(device, now))
+        if (known := self._devices.get(device)) is not None:
+            known.reasons = frozenset(name for name, _ in self._reasons(device, now))
+            known.due = self._next(known)
         return self.judge(device, now)
 
     def _arisen(self, device: str, now: float) -> Arisen | None:
@@ -266,7 +256,7 @@ class Devices:
         known.latest = max(now, known.latest)
         found = dict(self._reasons(device, known.latest))
         new = [reason for name, reason in found.items() if name not in known.reasons]
-        known.reasons = frozenset(found)
+        known.reasons, known.due = frozenset(found), self._next(known)
         if not new:
             return None
         strongest = new[0]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import reprlib
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 4 << 20  # the largest ConfigMap has 1 MiB
+MAX_BYTES = 2 << 20  # the largest ConfigMap has 1 MiB
+MOST = 1000  # findings of one file; more are counted
 WARNING, ERROR = "warning", "error"
 
 
@@ -46,7 +51,10 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
     def warn(self, path: str, text: str, value: object = None, allowed: str = "") -> None:
-        self.findings.append(Finding(WARNING, self.file, path, text, "" if value is None else shown(value), allowed))
+        if len(self.findings) < MOST:
+            self.findings.append(Finding(WARNING, self.file, path, text, "" if value is None else shown(value), allowed))
+        elif len(self.findings) == MOST:
+            self.findings.append(Finding(WARNING, self.file, "", f"more than {MOST} findings; the rest is left out here"))
 
     def broken(self, path: str, text: str, value: object = None, allowed: str = "") -> Broken:
         return Broken(Finding(ERROR, self.file, path, text, "" if value is None else shown(value), allowed))
@@ -65,10 +73,11 @@ class _Unknown(ValueError):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Doubled(next(name for name in names if names.count(name) > 1))
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Doubled(name)
+        found[name] = value
     return found
 
 
@@ -95,6 +104,23 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise report.broken("", "a JSON object is expected", raw)
     return raw
+
+
+def read_regular(path: Path, most: int, newest: bool = False) -> bytes:
+    """Up to `most` bytes of a file, the first or the last. What is no file (a pipe that nobody writes to) stops nobody. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
+        if newest and status.st_size > most:
+            os.lseek(descriptor, -most, os.SEEK_END)
+        parts: list[bytes] = []
+        while (left := most - sum(map(len, parts))) > 0 and (part := os.read(descriptor, min(left, 1 << 20))):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def unknown(raw: dict[str, Any], known: tuple[str, ...], report: Report, path: str = "") -> None:

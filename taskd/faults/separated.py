@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taskd.faults.findings import read_regular
+
 NAME = "separated.jsonl"
 MOST_BYTES = 64 << 20
 
@@ -39,8 +41,7 @@ class Separated:
     def read(self) -> tuple[dict[str, Entry], int]:
         """Who is separated now, and how many lines could not be understood. Raises OSError."""
         try:
-            with open(self.path, "rb") as file:
-                data = file.read(MOST_BYTES)
+            data = read_regular(self.path, MOST_BYTES, newest=True)
         except FileNotFoundError:
             return {}, 0
         found: dict[str, Entry] = {}
@@ -95,4 +96,4 @@ def _entry(raw: Any) -> tuple[str, Entry | None]:
 
 
 def _moment(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < 2**63
+    return type(value) in (int, float) and 0 <= value < 1e11

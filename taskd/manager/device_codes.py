@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from taskd.core.listing import some
 from taskd.faults import codes, configuration
 from taskd.faults.configuration import Configuration, Refused
 from taskd.faults.evaluation import Arisen, Devices, Judgement, Separation
-from taskd.faults.findings import ERROR
+from taskd.faults.findings import ERROR, Finding
 from taskd.faults.separated import Separated
 from taskd.faults.watch import Watch
 
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"  # these two lines are documented
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
+MOST_LINES = 20  # warnings about a configuration in the manager's log
 
 log = logging.getLogger("taskd.manager.devices")
 
@@ -52,8 +54,7 @@ class DeviceCodes:
             log.error("%s: %d lines are not entries of this journal and are left out", self._journal.path, damaged)
         for name, entry in found.items():
             until = None if entry.until is None else now + (entry.until - self._wall())
-            self._written[name] = Separation(entry.text, entry.code, until)
-            self.devices.separate(name, self._written[name])
+            self.devices.separated[name] = self._written[name] = Separation(entry.text, entry.code, until)
             log.warning("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, entry.text, name)
 
     def close(self) -> None:
@@ -88,11 +89,10 @@ class DeviceCodes:
 
     def release(self, device: str, now: float) -> str:
         """ "" when it is done, else why not."""
-        if device not in self.devices.separated:
-            names = ", ".join(sorted(self.devices.separated)) or "none"
-            return f"{device} is not ManuallySeparateNPU; these are: {names}"
+        if not self.devices.judge(device, now).unusable:
+            return f"{device[:100]!r} may be used; these may not: {some(self.devices.unusable(now)) or 'none'}"
         try:
-            if self._journal is not None:
+            if self._journal is not None and device in self.devices.separated:
                 self._journal.release(device, "an operator")
         except OSError as error:
             return f"{device} is not released: the journal of separated devices cannot be written: {error.strerror}"
@@ -151,9 +151,18 @@ class DeviceCodes:
         try:
             loaded = configuration.load(self._directory)
         except Refused as error:
-            for finding in error.findings:
-                (log.error if finding.severity == ERROR else log.warning)("%s", finding)
+            _say(error.findings)
             return None
-        for finding in loaded.findings:
-            log.warning("%s", finding)
+        _say(loaded.findings)
         return loaded
+
+
+def _say(findings: Sequence[Finding]) -> None:
+    """The errors, and some of the warnings."""
+    for finding in [f for f in findings if f.severity == ERROR]:
+        log.error("%s", finding)
+    warnings = [f for f in findings if f.severity != ERROR]
+    for finding in warnings[:MOST_LINES]:
+        log.warning("%s", finding)
+    if len(warnings) > MOST_LINES:
+        log.warning("and %d more: see taskd faults lint", len(warnings) - MOST_LINES)

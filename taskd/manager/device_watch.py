@@ -54,6 +54,11 @@ class DeviceWatch:
         self._feed(e.DeviceLevel(message.request, message.rank, level, text, unusable), now)
         return ""
 
+    def stand(self, now: float) -> None:
+        """As below, for all nodes."""
+        for peer in list(self._agents.values()):
+            self.stands(peer, now)
+
     def stands(self, peer: Peer, now: float) -> None:
         """What stands against the devices of a node, and what does not any more."""
         for rank, device in zip(peer.ranks, names(peer), strict=True):
@@ -66,19 +71,23 @@ class DeviceWatch:
         judged = ((device, self._codes.devices.judge(device, now)) for device in names(peer))
         return "; ".join(f"device {device} is {found.unusable}" for device, found in judged if found.unusable)
 
-    def look(self, now: float, changed: bool) -> None:
-        """Files that have changed, limits of time that have passed, and what was known before the job was protected."""
-        if changed or self._codes.to_look(now):
-            self._codes.files(now)
+    def look(self, now: float, changed: bool) -> bool:
+        """Files that have changed, limits of time that have passed, and what was known before the job was protected. True: what stands
+        against any device may be another thing than before."""
+        other = (changed or self._codes.to_look(now)) and self._codes.files(now)
         if (due := self._codes.devices.due) is not None and now >= due:
+            other = True
             for arisen in self._codes.look(now):
                 self._arisen(arisen, now)
+        if other:
+            self.stand(now)
         before, self._protected = self._protected, self._job.protected
         if self._protected and not before:
             for device in [device for peer in self._agents.values() for device in names(peer)]:
                 judged = self._codes.devices.judge(device, now)
                 if not TABLE[judged.level].usable:
                     self._arisen(Arisen(device, Reason(judged.level, judged.text), judged), now)
+        return other
 
     def _arisen(self, arisen: Arisen, now: float) -> None:
         for peer in self._agents.values():

@@ -198,7 +198,7 @@ class Server:
         if found := self._lookout.look(now):
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
-            self._safely(self._devices.look, now, self.codes.descriptor in ready)
+            self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
         if self.outcome is None:
             self._govern(now)
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
@@ -481,6 +481,14 @@ class Server:
         if self.agents.get(event.node) is standby:
             self._devices.stands(standby, now)
 
+    def _look_at_devices(self, now: float, changed: bool) -> None:
+        if self._devices.look(now, changed):
+            self._admit_all(now)
+
+    def _admit_all(self, now: float) -> None:
+        for standby in list(self.standbys.values()):
+            self._admit(standby, now)
+
     def _admit(self, standby: Peer, now: float) -> None:
         """A standby may take a node over once it is one of those that vote: see core.terms."""
         chair = self.charge.chair
@@ -506,8 +514,7 @@ class Server:
                 self._to_agents([agent], m.Who())
         else:
             self.charge.kept(agent, message)
-            for standby in list(self.standbys.values()):
-                self._admit(standby, now)
+            self._admit_all(now)
 
     def _to_agents(self, agents: Iterable[str], message: Any) -> None:
         data = self._seal(message)
@@ -579,16 +586,14 @@ class Server:
         self._operators[message.request] = route
         if isinstance(message, m.ReleaseDevice):
             refusal = self.codes.release(message.device, now)
-            self._answer(c.Answer(message.request, not refusal, refusal or f"{message.device} may be used again"))
-            for peer in list(self.agents.values()):
-                self._devices.stands(peer, now)
-            for standby in list(self.standbys.values()):
-                self._admit(standby, now)
+            self._answer(c.Answer(message.request, not refusal, refusal or f"{message.device[:100]!r} may be used again"))
+            self._devices.stand(now)
+            self._admit_all(now)
             return
         if not isinstance(message, m.Inject | m.CodeTold):
             self._feed(message, now)
             return
-        log.warning("%s: %s", "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code", message)
+        log.warning("%s: %.300s", "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code", message)
         node = self.coordinator.job.topology.node_of(message.rank)
         owner = None if node is None else self.agents.get(node)
         if owner is None:

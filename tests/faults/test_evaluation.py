@@ -88,6 +88,16 @@ def test_what_comes_too_often_separates_until_it_is_released():
     assert found.told("d", 4, "once", 3.0).reason.level is Level.RESTART_BUSINESS, "it is counted anew"
 
 
+def test_release_of_a_device_whose_code_is_still_there_or_that_is_not_separated_by_hand():
+    found = devices({4: often(1)})
+    found.told("d", 4, "occur", 1.0)
+    found.told("e", 8, "occur", 1.0)
+    assert found.unusable(1.0) == ["d", "e"]
+    assert found.release("d") and found.release("e") and not found.release("f")
+    assert found.unusable(1e6) == [] and found.look(1e6) == []
+    assert found.told("d", 4, "occur", 1e6).reason.level is Level.MANUALLY_SEPARATE
+
+
 def test_a_release_time_window():
     found = devices({4: often(release=50.0)})
     found.told("d", 4, "once", 1.0)
@@ -161,8 +171,8 @@ def test_other_files_may_count_otherwise():
 
 def test_a_device_that_was_separated_before_this_manager():
     found = devices()
-    found.separate("d", Separation("80E01801 has come 2 times", 4))
-    found.separate("x", Separation("81078603 has come 5 times", 1, until=10.0))
+    found.separated["d"] = Separation("80E01801 has come 2 times", 4)
+    found.separated["x"] = Separation("81078603 has come 5 times", 1, until=10.0)
     assert found.judge("d", 0.0).unusable and found.due == 10.0
     assert found.look(10.0) == [] and list(found.separated) == ["d"]
     assert found.due is None

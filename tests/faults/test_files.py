@@ -9,6 +9,7 @@ import pytest
 from taskd.core.levels import Level
 from taskd.faults import Refused, codes, configuration, customization, load
 from taskd.faults.findings import Broken
+from taskd.faults.separated import Separated
 
 ONE = {"RestartBusinessCodes": ["80E01801"]}
 
@@ -122,6 +123,13 @@ def test_files_that_are_refused_as_a_whole(data, why):
         codes.parse(data)
 
 
+def test_a_file_of_very_many_entries_takes_its_time_and_no_more():
+    """Both are quadratic where each is compared with all before it: minutes."""
+    raw = {f"key {n}": 0 for n in range(50_000)}
+    _, report = parsed({**raw, "RestartNPUCodes": [f"{n:X}" for n in range(50_000)] * 2})
+    assert len(report.findings) == 1001 and "more than 1000 findings" in texts(report)[-1]
+
+
 # -- customization ---------------------------------------------------------------------------------------------------------------
 
 
@@ -225,9 +233,15 @@ def test_a_directory_or_pipe_of_that_name_is_refused_and_stops_nobody(tmp_path):
     import os
 
     os.mkfifo(tmp_path / codes.NAME)
+    writer = os.open(tmp_path / codes.NAME, os.O_RDWR)  # somebody who says nothing
     (tmp_path / customization.NAME).mkdir()
     with pytest.raises(Refused):
         load(tmp_path)
+    os.close(writer)
+    (tmp_path / "journal").mkdir()
+    os.mkfifo(tmp_path / "journal" / "separated.jsonl")
+    with pytest.raises(OSError, match="no regular file"):
+        Separated(tmp_path / "journal").read()
 
 
 def test_files_of_any_name_are_told_by_what_is_in_them(tmp_path):

@@ -90,6 +90,61 @@ def test_before_the_job_is_protected_nothing_is_done_and_that_is_said(start, ope
     assert not answer.ok and "not every rank has begun its protected loop" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("code", "ok", "words"),
+    [
+        ("80E18005", False, "not every rank has begun its protected loop"),
+        ("80818C00", True, "it is remembered, and acted on then"),
+        ("110001024", True, "it asks: wait"),
+        ("8C1F860B", True, "it asks: nothing"),
+        ("80DE0207", False, "not every rank has begun its protected loop"),
+    ],
+)
+def test_answers_before_the_job_is_protected(start, operate, code, ok, words):
+    manager = start(1)
+    agent = manager.agent()
+    agent.join()
+    manager.serves(agent)
+    answer = tell(operate, manager, 1, code)
+    assert answer.ok == ok and words in answer.text, answer
+
+
+def test_a_node_that_cannot_move_is_told_to_whoever_asks(start, operate):
+    manager = start(1, sub_healthy="hotSwitch")
+    manager.protected(1)
+    answer = tell(operate, manager, 1, "80DE0207")
+    assert not answer.ok and "a job of one node has its state nowhere else" in answer.text
+
+
+def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
+    raw = json.loads((config / "faultCustomization.json").read_text())
+    raw["FaultDuration"][0] |= {"FaultTimeout": 0, "RecoverTimeout": 0}
+    (config / "faultCustomization.json").write_text(json.dumps(raw))
+    manager = start(1, codes=DeviceCodes(str(config)))
+    (agent,) = manager.protected(1)
+    rank = manager.server.coordinator.job.ranks[1]
+    tell(operate, manager, 1, "81078603", "occur")
+    manager.wait(lambda: rank.unusable)
+    tell(operate, manager, 1, "81078603", "recover")
+    manager.wait(lambda: not rank.unusable)
+    agent.send(e.RankDied(1, 0, "was killed by SIGKILL"))
+    assert agent.expect(c.Replace).rank == 1
+
+
+def test_files_that_change_the_level_of_a_code_that_is_there(start, operate, config):
+    """Nothing is done to the process by that; but whether the device gets another one follows the files."""
+    manager = start(1, codes=DeviceCodes(str(config)))
+    (agent,) = manager.protected(1)
+    rank = manager.server.coordinator.job.ranks[1]
+    tell(operate, manager, 1, "8C1F860B", "occur")
+    move(config, "8C1F860B", "NotHandleFaultCodes", "SeparateNPUCodes")
+    manager.wait(lambda: "SeparateNPU" in rank.unusable)
+    move(config, "8C1F860B", "SeparateNPUCodes", "NotHandleFaultCodes")
+    manager.wait(lambda: not rank.unusable)
+    agent.send(e.RankDied(1, 0, "was killed by SIGKILL"))
+    assert agent.expect(c.Replace).rank == 1
+
+
 def test_an_agent_may_not_tell_levels(start):
     manager = start(1)
     (agent,) = manager.protected(1)
@@ -191,7 +246,7 @@ def test_a_separated_device_survives_the_manager_until_it_is_released(start, ope
 
     third = start(1, codes=DeviceCodes(None, journal))
     ((device, _),) = journal.read()[0].items()
-    assert "these are: " + device in operate(third, m.ReleaseDevice, "x").text
+    assert "these may not: " + device in operate(third, m.ReleaseDevice, "x\x1b").text
     assert operate(third, m.ReleaseDevice, device).ok
     third.protected(1)
     assert journal.read()[0] == {} and not third.server.coordinator.job.ranks[1].unusable
