@@ -37,8 +37,9 @@ from typing import Any
 import msgpack
 import psutil
 import zmq
-from jobs import end_cleanly, free_port, machine, ms
+from jobs import end_cleanly, machine, ms
 from manager_idle import cpu_seconds
+from ports import free_port
 from rich.console import Console
 from rich.table import Table
 

@@ -6,7 +6,6 @@ import os
 import platform
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import psutil
 import toy
+from ports import free_port
 from state_page import StatePage
 
 from taskd import settings
@@ -239,13 +239,6 @@ class Run:
 def monotonic(wall: float) -> int:
     """A moment of the journal's clock on that of the ranks' records: time.monotonic_ns."""
     return time.monotonic_ns() - round((time.time() - wall) * 1e9)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def at_random(generator: random.Random, low: float = 0.1, high: float = 0.5) -> None:

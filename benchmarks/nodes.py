@@ -25,8 +25,9 @@ from typing import Any
 
 import toy
 from hosts import Hosts, possible
-from jobs import FOREIGN, Failed, end_cleanly, free_port, machine, monotonic, ms, summary
+from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, summary
 from launchers import Launchers
+from ports import free_port
 from rich.console import Console
 from rich.table import Table
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +17,9 @@ from pathlib import Path
 
 from taskd.control import Control
 from taskd.cython_api import core
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from ports import free_port
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
@@ -65,12 +67,6 @@ def paragraph(result: Result) -> str:
     """Why the job ended."""
     (line,) = [line for line in result.output.splitlines() if line.startswith("taskd: The job ends")]
     return line
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def environment(directory: Path, faults: str = "", **more: str) -> dict[str, str]:
