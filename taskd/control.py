@@ -32,6 +32,10 @@ class ControlError(RuntimeError):
     """The request was refused, or nobody answered it; the text says which and what to do."""
 
 
+class NoManager(ControlError):
+    """Nobody is there who could be asked."""
+
+
 class NoAnswer(ControlError):
     """The manager is there and has not answered in time."""
 
@@ -111,16 +115,11 @@ class Control:
             if self._link.connections and not self._link.connected:  # its last words are heard; the next one knows nothing of the request
                 raise ControlError("the manager that was asked is gone: see with taskd status what has been done, and ask again")
         if not self._link.heard and not self._link.connected:
-            raise ControlError(
+            raise NoManager(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set TASKD_MANAGER_ADDR (or TASKD_PORT), "
                 "MINDX_TASK_ID and TASKD_SECRET as the job has them"
             )
         raise NoAnswer(f"no answer within {timeout:g} s")
-
-    @property
-    def reached(self) -> bool:
-        """Whether the manager has ever been connected."""
-        return self._link.heard or self._link.connections > 0
 
     def close(self) -> None:
         self._link.close()

@@ -210,6 +210,7 @@ def _locked(path: Path) -> Iterator[None]:
                     break
             if time.monotonic() > end:
                 raise Refused(f"another `taskd patch` has been at it for {LOCK_LIMIT:g} s: end it")
+            # waiting in flock itself has no deadline
             time.sleep(0.05)
         yield
     finally:

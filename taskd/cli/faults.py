@@ -117,10 +117,8 @@ def _explained(code: int, loaded: Configuration, severity: str, rungs: tuple[str
         where = long.path or "the default"
         lines["too long"] = f"more than {long.timeout:g} s: {long.level.word}, until it has been away for {long.recover:g} s ({where})"
         lines["what is done after that"] = done(long.level, rungs, sub_healthy)
-    if rated.level is Level.RESTART_BUSINESS:
-        lines["if it stays"] = f"RestartNPU after {rules.grace.heals:g} s, SeparateNPU {rules.grace.reset:g} s later"
-    elif rated.level in (Level.FREE_RESTART, Level.RESTART):
-        lines["if it stays"] = f"SeparateNPU after {rules.grace.reset:g} s"
+    if further := rules.grace.escalations(rated.level):
+        lines["if it stays"] = ", ".join(f"{level.word} after {seconds:g} s" for seconds, level in further)
     return lines
 
 
@@ -147,17 +145,13 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
     The manager of the job that the environment names is asked, and forgets what was told of the device. Where none answers, the journal in
     the directory of the logs is changed: the next manager reads it.
     """
-    from taskd.control import ControlError, NoAnswer
+    from taskd.control import NoManager
 
     with connected() as control:
         try:
             _released(device, control.release_device(device, timeout=2.0), as_json)
             return
-        except NoAnswer:
-            raise
-        except ControlError as error:
-            if control.reached:
-                raise
+        except NoManager as error:
             unreached = error
     journal = _journal(log_path)
     try:

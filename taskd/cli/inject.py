@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from taskd.cli.operate import connected
+from taskd.faults.codes import SEVERITIES
+from taskd.faults.evaluation import KINDS, ONCE
 
 PLACES = ("parameter", "optimizer", "buffer", "gradient", "activation", "gloo", "update", "stripe", "heap")
 
@@ -75,12 +77,12 @@ def link(ranks: tuple[int, ...], how: str) -> None:
 @click.option("--rank", type=click.IntRange(0), required=True, help="On whose device.")
 @click.option(
     "--kind",
-    type=click.Choice(("once", "occur", "recover")),
-    default="once",
+    type=click.Choice(KINDS),
+    default=ONCE,
     show_default=True,
     help="once: it was there for a moment. occur: it is there until it is told to recover.",
 )
-@click.option("--severity", type=click.Choice(("hint", "minor", "major", "critical")), help="It counts for codes that stand nowhere.")
+@click.option("--severity", type=click.Choice(SEVERITIES), help="It counts for codes that stand nowhere.")
 def code(code: str, rank: int, kind: str, severity: str | None) -> None:
     """Say that the device of a rank has fault code CODE, such as 80E01801.
 

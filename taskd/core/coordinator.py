@@ -23,7 +23,7 @@ from taskd.core.stragglers import Stragglers
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
 
-OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy | e.DeviceLevel
+OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy
 UNDER_WAY = "an incident was under way when the manager was lost"
 
 
@@ -94,7 +94,7 @@ class Coordinator:
         job.out = []
         rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, OF_OPERATORS) and event.request:
+            if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")

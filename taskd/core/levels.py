@@ -59,7 +59,7 @@ NUMBERS = {  # L1 to L6 of the documents
 
 
 class Asks(Enum):
-    """What is asked of the job, and in `rungs` the strategies that give it, the cheapest first."""
+    """What is asked of the job, in ascending order of what it costs."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -69,29 +69,35 @@ class Asks(Enum):
     REPLACE_NODE = "replace the node"
 
 
+RUNGS: dict[Asks, tuple[str, ...]] = {  # strategies that give it; of those that are configured the first one that fits
+    Asks.RETRY: ("retry", "recover-in-place", "recover", "dump", "exit"),
+    Asks.REPLACE_RANK: ("recover-in-place", "recover", "dump", "exit"),
+    Asks.REPLACE_NODE: ("recover", "dump", "exit"),
+}
+
+
 @dataclass(frozen=True)
 class Rule:
     asks: Asks
-    rungs: tuple[str, ...]  # strategies that give it; of those that are configured the first one that fits
     usable: bool  # a process may be started on a device of this level
     why: str
 
+    @property
+    def rungs(self) -> tuple[str, ...]:
+        return RUNGS.get(self.asks, ())
 
-_RETRY = ("retry", "recover-in-place", "recover", "dump", "exit")
-_RANK = _RETRY[1:]
-_NODE = _RETRY[2:]
 
 TABLE: dict[Level, Rule] = {
-    Level.NORMAL: Rule(Asks.NOTHING, (), True, "there is no fault"),
-    Level.NOT_HANDLE: Rule(Asks.NOTHING, (), True, "training is not affected"),
-    Level.SUB_HEALTH: Rule(Asks.HOT_SWITCH, (), True, "the device works and should not be relied on: subHealthyStrategy decides"),
-    Level.RESTART_REQUEST: Rule(Asks.RETRY, _RETRY, True, "the step under way is in doubt: it is repeated"),
-    Level.RESTART_BUSINESS: Rule(Asks.RETRY, _RETRY, True, "the step under way is in doubt: it is repeated"),
-    Level.FREE_RESTART: Rule(Asks.REPLACE_RANK, _RANK, True, "the device will be reset, which no process on it survives"),
-    Level.RESTART: Rule(Asks.REPLACE_RANK, _RANK, True, "the device is reset, which no process on it survives"),
-    Level.PRE_SEPARATE: Rule(Asks.WAIT, (), False, "the device is left to the process that it has; it gets no other one"),
-    Level.SEPARATE: Rule(Asks.REPLACE_NODE, _NODE, False, "the device cannot be used any more"),
-    Level.MANUALLY_SEPARATE: Rule(Asks.REPLACE_NODE, _NODE, False, "the device is not used until somebody has released it"),
+    Level.NORMAL: Rule(Asks.NOTHING, True, "there is no fault"),
+    Level.NOT_HANDLE: Rule(Asks.NOTHING, True, "training is not affected"),
+    Level.SUB_HEALTH: Rule(Asks.HOT_SWITCH, True, "the device works and should not be relied on: subHealthyStrategy decides"),
+    Level.RESTART_REQUEST: Rule(Asks.RETRY, True, "the step under way is in doubt: it is repeated"),
+    Level.RESTART_BUSINESS: Rule(Asks.RETRY, True, "the step under way is in doubt: it is repeated"),
+    Level.FREE_RESTART: Rule(Asks.REPLACE_RANK, True, "the device will be reset, which no process on it survives"),
+    Level.RESTART: Rule(Asks.REPLACE_RANK, True, "the device is reset, which no process on it survives"),
+    Level.PRE_SEPARATE: Rule(Asks.WAIT, False, "the device is left to the process that it has; it gets no other one"),
+    Level.SEPARATE: Rule(Asks.REPLACE_NODE, False, "the device cannot be used any more"),
+    Level.MANUALLY_SEPARATE: Rule(Asks.REPLACE_NODE, False, "the device is not used until somebody has released it"),
 }
 
 

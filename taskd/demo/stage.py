@@ -114,6 +114,7 @@ class Stage:
                 return
             if time.monotonic() - heard > SILENCE:
                 raise Broken(f"no rank has finished a step in the last {SILENCE:.0f} s")
+            # the records are files, which ranks under plain torchrun write too: nobody tells of a line
             time.sleep(LOOK)
 
     def kill(self, rank: int) -> records.Kill | None:

@@ -64,7 +64,6 @@ class Rated:
 
     level: Level
     rule: str
-    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,21 +72,17 @@ class Codes:
     network: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
     file: str = NAME
 
-    def of_network(self, code: int) -> bool:
-        return code in NETWORK or code in self.network
-
     def rate(self, code: int, severity: str = "") -> Rated:
         """`severity` as the driver told it, empty where it did not: it counts for codes that stand nowhere. Of these, unlike in the
         device plugin, each is weighed by itself: a critical one is not hidden by a known one that is harmless."""
-        of_network = self.of_network(code)
         found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
         if found is not None:
             return Rated(found[0], f"{show(code)} stands in {found[1]} of {self.file}")
-        if of_network:
-            return Rated(Level.PRE_SEPARATE, f"{show(code)} is a network code that stands in no list of {self.file}", False)
+        if code in NETWORK:
+            return Rated(Level.PRE_SEPARATE, f"{show(code)} is a network code that stands in no list of {self.file}")
         level = Level.NOT_HANDLE if severity in HARMLESS else Level.SEPARATE
         told = f"its severity is {severity}" if severity else "its severity was not told"
-        return Rated(level, f"{show(code)} stands in no list of {self.file}, and {told}", False)
+        return Rated(level, f"{show(code)} stands in no list of {self.file}, and {told}")
 
 
 def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:

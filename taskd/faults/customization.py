@@ -65,6 +65,12 @@ class Grace:
     reset: float = 150.0
     heals: float = 15.0
 
+    def escalations(self, level: Level) -> tuple[tuple[float, Level], ...]:
+        """After how many seconds a code of `level` that is still there gives which further level."""
+        if level is Level.RESTART_BUSINESS:
+            return ((self.heals, Level.RESTART), (self.heals + self.reset, Level.SEPARATE))
+        return ((self.reset, Level.SEPARATE),) if level in (Level.FREE_RESTART, Level.RESTART) else ()
+
 
 @dataclass(frozen=True)
 class Customization:

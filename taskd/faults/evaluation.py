@@ -8,7 +8,7 @@ were not there before. Nothing here acts, reads a clock or a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from taskd.core.levels import TABLE, Level, stronger
@@ -135,10 +135,7 @@ class Devices:
 
     def judge(self, device: str, now: float) -> Judgement:
         """The reason of highest precedence; where nothing holds, Normal."""
-        reasons = dict(self._reasons(device, now))
-        best = max(reasons.values(), key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
-        unusable = max((r for r in reasons.values() if not TABLE[r.level].usable), key=lambda reason: reason.level, default=None)
-        return Judgement(best.level, best.text, "" if unusable is None else f"{unusable.level.word}: {unusable.text}")
+        return _judgement(reason for _, reason in self._reasons(device, now))
 
     # -- people, and new files -----------------------------------------------------------------------------------------------
 
@@ -203,14 +200,9 @@ class Devices:
         """When a code that does not go away has which further level."""
         if told.since is None:
             return
-        grace, level = self.configuration.customization.grace, self.configuration.codes.rate(code, told.severity).level
-        due = told.since
-        if level is Level.RESTART_BUSINESS:
-            due += grace.heals
-            yield due, Reason(Level.RESTART, f"{show(code)} has not gone away within {grace.heals:g} s (WaitFaultSelfHealingTime)")
-        if level in (Level.RESTART_BUSINESS, Level.FREE_RESTART, Level.RESTART):
-            due += grace.reset
-            yield due, Reason(Level.SEPARATE, f"{show(code)} is still there {grace.reset:g} s later (WaitDeviceResetTime)")
+        level = self.configuration.codes.rate(code, told.severity).level
+        for seconds, further in self.configuration.customization.grace.escalations(level):
+            yield told.since + seconds, Reason(further, f"{show(code)} is still there after {seconds:g} s (GraceTolerance)")
 
     def _settle(self, device: str, now: float) -> None:
         """Bring everything that depends on time up to `now`."""
@@ -246,10 +238,9 @@ class Devices:
             yield ("separated", 0), Reason(Level.MANUALLY_SEPARATE, separation.text)
 
     def _remember(self, device: str, now: float) -> Judgement:
-        if (known := self._devices.get(device)) is not None:
-            known.reasons = frozenset(name for name, _ in self._reasons(device, now))
-            known.due = self._next(known)
-        return self.judge(device, now)
+        known, found = self._devices[device], dict(self._reasons(device, now))
+        known.reasons, known.due = frozenset(found), self._next(known)
+        return _judgement(found.values())
 
     def _arisen(self, device: str, now: float) -> Arisen | None:
         known = self._devices[device]
@@ -263,7 +254,13 @@ class Devices:
         for reason in new[1:]:
             if stronger(reason.level, strongest.level) is reason.level:
                 strongest = reason
-        return Arisen(device, strongest, self.judge(device, known.latest))
+        return Arisen(device, strongest, _judgement(found.values()))
+
+
+def _judgement(reasons: Iterable[Reason]) -> Judgement:
+    best = max(reasons, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
+    # the levels that take no process are the highest ones
+    return Judgement(best.level, best.text, "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}")
 
 
 def _often(code: int, rule: Frequency) -> str:

@@ -579,7 +579,7 @@ class Server:
 
     def _operate(self, route: bytes, message: Any, now: float) -> None:
         """A request of an operator, who has the job's key. Each is answered once."""
-        if not isinstance(message, OF_OPERATORS) or isinstance(message, e.DeviceLevel):
+        if not isinstance(message, OF_OPERATORS):
             raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
         if len(self._operators) >= REQUESTS:
             self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up
