@@ -45,6 +45,7 @@ from rich.table import Table
 
 from taskd.agent.supervisor import HEARTBEAT
 from taskd.core import events
+from taskd.core.delivery import Inbox, Outbox
 from taskd.manager import journal
 from taskd.protocol import curve, keys, messages, pings
 
@@ -66,22 +67,36 @@ class Agent:
 
     def __init__(self, crowd: Crowd, node: int) -> None:
         self.crowd, self.node = crowd, node
-        self.name = secrets.token_hex(16)
+        self.identity = crowd.keys.identity()
+        self.name = self.identity.name
         self.ranks = range(node * crowd.ranks, (node + 1) * crowd.ranks)
         self.seq = 0
+        self.outbox: Outbox[bytes] = Outbox()
+        self.taken = Inbox(gaps=True)
         self.generation = self.pause = 0
         self.met = False
-        self.socket = curve.client(crowd.context, "127.0.0.1", crowd.keys, messages.MAX_BYTES)
+        self.socket = curve.client(crowd.context, "127.0.0.1", crowd.keys, self.identity, messages.MAX_BYTES)
         for option, value in pings.options(crowd.job).items():
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
-        self.say({"t": "Standing", "term": 0, "manager": "", "stamp": [0, 0], "members": {}, "content": False})
+        self.say({"t": "Standing", "term": 0, "manager": "", "stamp": [0, 0], "members": {}, "content": False}, numbered=False)
         self.join()
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: dict[str, Any], numbered: bool = True) -> None:
+        number, body = self.outbox.number + 1 if numbered else 0, msgpack.packb(message)
+        if not numbered or self.outbox.add(body, number):
+            self.send(body, number)
+
+    def send(self, body: bytes, number: int) -> None:
         self.seq += 1
-        body = msgpack.packb(message)
-        self.socket.send(msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0]), _NOBLOCK)
+        self.socket.send(msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0, number]), _NOBLOCK)
+
+    def heard(self, number: int) -> None:
+        """How far the manager has heard: it says so over a new connection, which nobody here notices otherwise."""
+        self.say({"t": "Heard", "number": self.taken.number}, numbered=False)
+        self.outbox.in_step = False
+        for known, body in self.outbox.heard(number):
+            self.send(body, known)
 
     def join(self) -> None:
         ranks = list(self.ranks)
@@ -94,7 +109,9 @@ class Agent:
     def hear(self) -> None:
         # asked, because the descriptor tells of news once only
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
-            _, _, _, _, _, body, term = msgpack.unpackb(self.socket.recv(_NOBLOCK))
+            _, _, _, _, _, body, term, number = msgpack.unpackb(self.socket.recv(_NOBLOCK))
+            if number and not self.taken.take(number):
+                continue
             kind = body[4 : 4 + (body[3] & 0x1F)].decode()  # a map that begins with "t"; a plan for 10,000 ranks need not be read
             if kind in ANSWERED:
                 self.answer(kind, msgpack.unpackb(body), term)
@@ -105,16 +122,21 @@ class Agent:
                 self.met = True
                 self.crowd.met += 1
 
-    def rank_says(self, kind: str, rank: int, **fields: Any) -> None:
-        self.say({"t": kind, "rank": rank, "incarnation": 0, **fields})
+    def rank_says(self, kind: str, rank: int, numbered: bool = True, **fields: Any) -> None:
+        self.say({"t": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
 
     def answer(self, kind: str, order: dict[str, Any], term: int) -> None:
         if kind == "Claim":
-            self.say({"t": "Vote", "term": term, "granted": True})
+            self.say({"t": "Vote", "term": term, "granted": True}, numbered=False)
+        elif kind == "Heard":
+            self.heard(order["number"])
+        elif kind == "RollCall":
+            for rank in self.ranks:
+                self.rank_says("RankPresent", rank, numbered=False, call=order["call"], **PRESENT)
         elif kind == "Who":
             self.join()
         elif kind == "RosterIs":
-            self.say({"t": "RosterKept", "stamp": order["stamp"]})
+            self.say({"t": "RosterKept", "stamp": order["stamp"]}, numbered=False)
         elif kind == "Pause":
             if order["pause"] > self.pause:
                 self.crowd.paused += 1
@@ -134,7 +156,11 @@ class Agent:
                     self.rank_says("StepCommitted", rank, generation=self.generation, step=STEP)
 
 
-ANSWERED = ("Claim", "Who", "RosterIs", "Pause", "Rebuild", "Resume")
+ANSWERED = ("Claim", "Heard", "RollCall", "Who", "RosterIs", "Pause", "Rebuild", "Resume")
+PRESENT = {
+    "answered": True, "step": STEP, "collectives": 0, "waiting": True, "overdue": False, "seconds": 0.0, "cpu": 0.0, "where": "PAUSED",
+    "stopped": False, "queued": 0.0, "limit": 0.0, "patient": False,
+}  # fmt: skip
 POSITION = {
     "step": STEP, "clean": STEP, "final": [STEP - 1, STEP], "provisional": [STEP], "stripes": [STEP - 1, STEP], "drifted": [],
     "doubted": False,
@@ -186,7 +212,7 @@ class Crowd:
             while beat <= now:  # each at its interval, spread over it as real ones are
                 agent = everybody[turn % len(everybody)]
                 turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
-                agent.say({"t": "Heartbeat", "ranks_alive": self.ranks})
+                agent.say({"t": "Heartbeat", "ranks_alive": self.ranks, "unheard": len(agent.outbox.kept)}, numbered=False)
                 agent.hear()
             for descriptor, _ in poller.poll(0.005 if waiting else max(0.0, beat - time.monotonic()) + 0.002):
                 if descriptor == self.line.fileno():

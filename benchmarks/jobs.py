@@ -63,6 +63,7 @@ class Run:
             OMP_NUM_THREADS="1",
             MINDX_TASK_ID=self.job,
             TASKD_SECRET=uuid.uuid4().hex,
+            TASKD_FAULT_INJECTION="on",
             TASKD_PORT=str(port or free_port()),
             TASKD_LOG_PATH=str(self.log),
             PYTHONPATH=os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),

@@ -33,12 +33,13 @@ LIMIT = 1.0  # per cent of one core
 
 class Agent:
     def __init__(self, context: zmq.Context[Any], port: int, pair: keys.Keys, node: int, nodes: int) -> None:
-        self.node, self.seq, self.incarnation = node, 0, secrets.token_hex(16)
-        self.socket: zmq.Socket[Any] = curve.client(context, "127.0.0.1", pair, messages.MAX_BYTES)
+        self.node, self.seq, self.identity = node, 0, pair.identity()
+        self.incarnation = self.identity.name
+        self.socket: zmq.Socket[Any] = curve.client(context, "127.0.0.1", pair, self.identity, messages.MAX_BYTES)
         for option, value in pings.options(nodes).items():  # as taskd.protocol.link
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", port))
-        self.send(events.AgentJoined(node, tuple(range(8 * node, 8 * node + 8)), ("127.0.0.1", 1)))
+        self.send(events.AgentJoined(node, tuple(range(8 * node, 8 * node + 8)), ("127.0.0.1", 1), agent=self.incarnation))
 
     def send(self, message: Any) -> None:
         self.seq += 1

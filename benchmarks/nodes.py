@@ -47,6 +47,7 @@ class Job(Launchers):
             "OMP_NUM_THREADS": "1",
             "MINDX_TASK_ID": f"benchmark-{uuid.uuid4().hex[:12]}",
             "TASKD_SECRET": uuid.uuid4().hex,
+            "TASKD_FAULT_INJECTION": "on",
             "TASKD_PORT": str(free_port()),
             "TASKD_LOG_PATH": str(self.log),
             "TASKD_SUBHEALTHY_STRATEGY": "hotSwitch",

@@ -1,10 +1,11 @@
 """Faults of all kinds at random moments in one job, one after the other; and at the end nothing may show that they were there.
 
-    python benchmarks/soak.py [--seconds 600] [--ranks 4] [--seed N]          make soak SOAK="--seconds 60"
+    python benchmarks/soak.py [--seconds 600] [--ranks 4] [--seed N] [--script NAME]
+    make soak SOAK="--seconds 60"
 
-The job is benchmarks/curve.py under taskd run. After each fault every rank has to commit steps beyond it. Then the same number of steps
-is trained under plain torchrun, undisturbed, and all losses and what was trained are compared, bit for bit. Exit status 1 when a
-fault was not survived, a step that all ranks had committed was done again, or anything differs; logs are kept then.
+The job is benchmarks/curve.py, or another one, under taskd run. After each fault every rank has to commit steps beyond it. Then the
+same number of steps is trained under plain torchrun, undisturbed, and all losses and what was trained are compared, bit for bit. Exit
+status 1 when a fault was not survived, a step that all ranks had committed was done again, or anything differs; logs are kept then.
 
 A seed chooses the same faults, ranks and pauses again. On which line of the program they fall is up to the machine.
 """
@@ -163,9 +164,11 @@ def deck(dice: random.Random) -> Iterator[tuple[Story, Callable[[Soak, Story], i
             yield Story(kind), play
 
 
-def soak(directory: Path, ranks: int, seconds: float, dice: random.Random, stories: list[Story], console: Console) -> int:
+def soak(
+    directory: Path, ranks: int, seconds: float, dice: random.Random, stories: list[Story], console: Console, script: str
+) -> int:
     """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
-    with Run(directory, ranks, taskd=True, script="curve.py") as run, console.status("starts") as line:
+    with Run(directory, ranks, taskd=True, script=script) as run, console.status("starts") as line:
         run.wait_for_steps(20)
         end = time.monotonic() + seconds
         with Control(run.environment) as control:
@@ -205,7 +208,9 @@ def main() -> None:
     args = parser.parse_args()
     verdict = soaking.Verdict(args, args.ranks, f"faults in a job of {args.ranks} ranks")
     stories: list[Story] = []
-    verdict.compare(lambda directory: soak(directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console))
+    verdict.compare(
+        lambda directory: soak(directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console, args.script)
+    )
     if lost := sum(s.lost for s in stories):
         verdict.wrong.append(f"{lost} steps that all ranks had committed were done again")
     if verdict.differs is not None:

@@ -23,6 +23,7 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--seconds", type=float, default=600.0, help="how long faults are made")
     made.add_argument("--seed", type=int, help="chooses the faults again; default: a new one, which is printed")
+    made.add_argument("--script", default="curve.py", choices=("curve.py", "accumulating.py"), help="what is trained")
     made.add_argument("--keep", action="store_true", help="keep records, output and logs also when all is well")
     return made
 
@@ -32,7 +33,7 @@ class Verdict:
 
     def __init__(self, args: argparse.Namespace, ranks: int, title: str) -> None:
         end_cleanly()
-        self._keep, self._ranks = args.keep, ranks
+        self._keep, self._ranks, self._script = args.keep, ranks, args.script
         self.console = Console()
         self._work = Path(tempfile.mkdtemp(prefix="taskd-soak-"))
         seed = random.SystemRandom().randrange(10_000) if args.seed is None else args.seed
@@ -47,7 +48,7 @@ class Verdict:
         mine, theirs = self._work / "disturbed", self._work / "undisturbed"
         try:
             self.steps = disturbed(mine)
-            undisturbed(theirs, self._ranks, self.steps)
+            undisturbed(theirs, self._ranks, self.steps, self._script)
             self.wrong, self.differs = differences(mine, theirs, self._ranks, self.steps)
         except Failed as error:
             self.wrong = [str(error)]
@@ -67,9 +68,9 @@ class Verdict:
         sys.exit(bool(self.wrong))
 
 
-def undisturbed(directory: Path, ranks: int, steps: int) -> None:
+def undisturbed(directory: Path, ranks: int, steps: int, script: str) -> None:
     """Under plain torchrun."""
-    with Run(directory, ranks, taskd=False, script="curve.py") as run:
+    with Run(directory, ranks, taskd=False, script=script) as run:
         toy.Orders(directory).put(ranks, steps)
         run.finish()
 

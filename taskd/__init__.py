@@ -25,8 +25,10 @@ def protect(**objects: Any) -> Job:
 
     Pass everything that training changes, by any name: the model (a torch.nn.Module, wrapped in DDP or not), optimizers, learning-rate
     schedulers, a GradScaler, EMA copies (as modules), stateful loaders: anything with state_dict() and load_state_dict(), or lists
-    of such. Call it on every rank, after init_process_group() and after DDP was made, before the loop. It returns when every rank
-    has called it. Random numbers (python, numpy, torch) are looked after without being named.
+    of such; and plain tensors, arrays, dicts, lists, deques, sets and random number generators, which are put back in place. What
+    belongs to these and was forgotten is looked for by the names of the script's variables (docs/state.md). Call it on every rank,
+    after init_process_group() and after DDP was made, before the loop. It returns when every rank has called it. Random numbers
+    (python, numpy, torch) are looked after without being named.
 
     Without taskd's launcher (plain python, plain torchrun) the job is not protected and costs nothing: `job.protected` tells.
 
@@ -37,6 +39,11 @@ def protect(**objects: Any) -> Job:
 
     return do(objects)
 
+
+if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which shall know why it ends
+    from taskd import raised
+
+    raised.offer()
 
 if os.environ.get("TASKD_INCARNATION", "0") != "0":
     # a replacement that was started by the user's own program and not by us: its script must not wait for its peers in

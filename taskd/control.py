@@ -24,7 +24,7 @@ import zmq
 
 from taskd import settings
 from taskd.core import commands, events
-from taskd.protocol import keys, messages
+from taskd.protocol import messages, secret
 from taskd.protocol.link import Link
 
 
@@ -43,13 +43,18 @@ class NoAnswer(ControlError):
 class Control:
     """A connection to the manager of the job that the environment names (TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID, TASKD_SECRET).
 
-    Not for use by several threads at once. Raises settings.BadSetting and keys.BadSecret.
+    Without TASKD_SECRET: a job of one node that this user has started on this machine is found by MINDX_TASK_ID and TASKD_PORT alone.
+    Not for use by several threads at once. Raises settings.BadSetting and keys.BadSecret; NoManager where nothing says what the secret is.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         job = settings.job_id(environ)
         self._address = settings.manager_address(environ)
-        self._link = Link(self._address, keys.for_job(job, environ), job, messages.OPERATOR)
+        try:
+            keys = secret.of_running(job, environ, self._address[1])
+        except secret.NoSecret as error:
+            raise NoManager(str(error)) from None
+        self._link = Link(self._address, keys, job, messages.OPERATOR)
 
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step; returns in words which. Takes about the rest of the step under way.
@@ -72,7 +77,8 @@ class Control:
         return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
 
     def inject(self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0) -> str:
-        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done."""
+        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done. Like `sub_healthy` and
+        `told_code`, refused (ControlError) by a job that was not started with TASKD_FAULT_INJECTION=on."""
         return self._ask(messages.Inject(request := _name(), rank, what, dict(options)), request, timeout)
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:

@@ -1,31 +1,54 @@
 """A dump on disk: what is written, how it is sealed, and how it is found again. Shared by agents and ranks.
 
-DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`), each rank's record (`records/rank-R`) and
-`manifest.json`, the list of all files with their sizes and checksums. It is written under another name and renamed when it is complete and
-on the disk: a directory without a manifest is no dump.
+DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, with `index` beside it, by which taskd reads it
+back: torch's own metadata is a pickle), each rank's record (`records/rank-R`) and `manifest.json`, the list of all files with their
+sizes and checksums. It is written under another name and renamed when it is complete and on the disk: a directory without a manifest
+is no dump.
+
+Where the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the same one takes the dump up. Without
+one the seal finds damage only; whose dump it is, the owner of its directory tells.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from taskd.record import Seal
 
 MANIFEST = "manifest.json"
 STATE = "state"
+INDEX = "index"
 RECORDS = "records"
-VERSION = 1
+VERSION = 2
+PUBLIC = b"taskd dump without a secret"
 
 File = tuple[str, int, str]  # name, bytes, checksum
 
 
 class BadDump(ValueError):
     """What is there is no complete dump; the text says what is wrong with it and what to do."""
+
+
+def key(environ: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:
+    """What dumps are sealed with here, and whether that is a secret. Raises keys.BadSecret."""
+    from taskd.protocol.secret import configured  # brings ZeroMQ, which a rank does not need otherwise
+
+    secret = configured(environ)
+    return (PUBLIC, False) if secret is None else (hashlib.blake2b(secret, person=b"taskd-dump-1", digest_size=32).digest(), True)
+
+
+def seal_of(rank: int) -> Seal:
+    """The seal of a rank's record in a dump."""
+    return Seal(key()[0], "dump", rank)
 
 
 @dataclass(frozen=True)
@@ -66,7 +89,10 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
     for name, size, _ in listed:
         if not (work / name).is_file() or (work / name).stat().st_size != size:
             raise BadDump(f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the same directory on all nodes")
-    manifest = {"version": VERSION, "step": step, "world_size": world_size, "files": [list(f) for f in listed]}
+    secret, keyed = key()
+    manifest: dict[str, Any] = {"version": VERSION, "step": step, "world_size": world_size, "keyed": keyed}
+    manifest["files"] = [list(f) for f in listed]
+    manifest["digest"] = _digest(manifest, secret)
     with open(work / MANIFEST, "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1)
         file.flush()
@@ -107,13 +133,23 @@ def read(path: Path) -> Found:
     """Check the manifest, and that all files are there. Raises BadDump."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        step, world, files = int(manifest["step"]), int(manifest["world_size"]), [(str(n), int(s)) for n, s, _ in manifest["files"]]
         version = manifest["version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if version != VERSION:
+            raise BadDump(f"{path} was written by another version of taskd")
+        step, world, files = int(manifest["step"]), int(manifest["world_size"]), [(str(n), int(s)) for n, s, _ in manifest["files"]]
+        digest, keyed = str(manifest.pop("digest")), manifest["keyed"] is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadDump):
+            raise
         raise BadDump(f"{path / MANIFEST} cannot be read: {error}") from None
-    if version != VERSION:
-        raise BadDump(f"{path} was written by another version of taskd")
+    secret, have = key()
+    if keyed and not have:
+        raise BadDump(f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had it that wrote it")
+    if not hmac.compare_digest(digest, _digest(manifest, secret if keyed else PUBLIC)):
+        raise BadDump(f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's")
     for name, size in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise BadDump(f"{path / MANIFEST} names {name!r}, which lies outside of the dump")
         if not (path / name).is_file() or (path / name).stat().st_size != size:
             raise BadDump(f"{path / name} is missing, or not of {size} bytes: the dump is damaged")
     prefix = f"{RECORDS}/rank-"
@@ -126,6 +162,12 @@ def check(found: Found, only: str = "") -> None:
     for name, _, checksum in json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))["files"]:
         if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
             raise BadDump(f"{found.path / name} has another checksum than when it was written: the dump is damaged")
+
+
+def _digest(manifest: dict[str, Any], secret: bytes) -> str:
+    """Of everything in the manifest but the digest itself."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(secret, text, "sha256").hexdigest()
 
 
 def _sync(directory: Path) -> None:

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import mmap
 import os
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from taskd import record
 from taskd.core.events import Position
 from taskd.cython_api import core
+
+log = logging.getLogger("taskd.records")
 
 _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, kind
 _HEADER_BYTES = 64
@@ -26,6 +31,7 @@ _PAGE = 4096
 # Kinds of entries, see core.events.Position, in the order in which a step's are written. STANDING: final, of a rank that was held before
 # the step and had not fetched its batch.
 PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
+KINDS = (PROVISIONAL, PASS_END, STANDING, FINAL)
 
 
 @dataclass(frozen=True)
@@ -114,35 +120,54 @@ NOTE = struct.Struct("<IIQQ")
 
 
 class Entries:
-    """The private records of one rank."""
+    """The private records of one rank. A record that was not written by this process counts only if its seal is right:
+    what is damaged, forged or of another taskd does not exist, and the next source is taken."""
 
     SLOTS = 3
 
-    def __init__(self, directory: Path, local_rank: int) -> None:
+    def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
+        """`rank`: the global one, which the records name. Raises FileNotFoundError where the agent has left no key."""
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
+        self.seal = record.seal_of(directory, rank)
+        self._refused: set[tuple[int, int]] = set()  # (slot, checksum) of records that were refused, each said once
         self.open()
 
     def open(self) -> None:
         """Look at the file anew: another one may be in its place."""
         self._file: SlotFile | None = None
         self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS  # (step, kind) by slot, as the file has it
+        self._trusted: dict[int, tuple[int, int]] = {}  # slot -> step and checksum of a record whose seal is known to be right
         with contextlib.suppress(FileNotFoundError):
             self._file = SlotFile(self._path, self.SLOTS)
             for slot in self._file.valid():
                 self._kept[slot.index] = (slot.step, slot.kind)
 
-    def write(self, step: int, kind: int, payload: bytes) -> None:
-        """Keep `payload` for `step`. Evicts the oldest record. Raises OSError(ENOSPC)."""
-        if self._file is None or len(payload) > self._file.capacity:
-            self._grow(len(payload))
+    def write(
+        self, step: int, kind: int, parts: Sequence[record.Buffer], whole: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out not to be `whole`. Evicts
+        the oldest one. Raises OSError(ENOSPC)."""
+        length = sum(map(len, parts))
+        if self._file is None or length > self._file.capacity:
+            self._grow(length)
         assert self._file is not None
-        index = self._victim(step)
+        index = self._victim(step, kind)
         self._file.begin(index)
         at = self._file.offset(index)
-        self._file.buffer[at : at + len(payload)] = payload
-        self._file.commit(index, step, len(payload), self._file.checksum(index, len(payload)), kind)
-        self._kept[index] = (step, kind)
+        for part in parts:
+            self._file.buffer[at : at + len(part)] = part
+            at += len(part)
+        if not whole():
+            self._kept[index] = None
+            return
+        checksum = self._file.checksum(index, length)
+        self._file.commit(index, step, length, checksum, kind)
+        self._kept[index], self._trusted[index] = (step, kind), (step, checksum)
+
+    def has(self, step: int, kind: int) -> bool:
+        """Whether this process has written, or found, a record of that kind."""
+        return (step, kind) in self._kept
 
     def promote(self, step: int) -> None:
         """The provisional record of `step` is what a final one would be."""
@@ -160,28 +185,46 @@ class Entries:
                     self._kept[slot.index] = None
 
     def read(self, step: int) -> tuple[int, bytes] | None:
-        """(kind, payload) of the newest kind kept for `step`; a record whose checksum fails does not exist."""
+        """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails does not exist."""
         for slot in reversed(self._file.valid() if self._file else []):
-            if slot.step == step and self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
+            if slot.step == step and self._whole(slot) and self._file is not None:
                 at = self._file.offset(slot.index)
                 return slot.kind, self._file.buffer[at : at + slot.length]
         return None
+
+    def _whole(self, slot: Slot) -> bool:
+        assert self._file is not None
+        if slot.kind not in KINDS or self._file.checksum(slot.index, slot.length) != slot.checksum:
+            return False
+        if self._trusted.get(slot.index) == (slot.step, slot.checksum):
+            return True
+        at = self._file.offset(slot.index)
+        try:
+            with memoryview(self._file.buffer) as view, view[at : at + slot.length] as payload:
+                self.seal.check(payload, slot.step)
+        except record.BadRecord as error:
+            if (slot.index, slot.checksum) not in self._refused:
+                self._refused.add((slot.index, slot.checksum))
+                log.error("rank %d: the record of step %d is not used: %s", self.seal.rank, slot.step, error)
+            return False
+        self._trusted[slot.index] = (slot.step, slot.checksum)
+        return True
 
     def all(self) -> list[int]:
         """Steps that there is a record of, lowest first."""
         return sorted({slot.step for slot in self._file.valid()}) if self._file else []
 
     def latest(self) -> tuple[int, int] | None:
-        """(step, kind) of the newest record."""
+        """(step, kind) of the newest record that is whole."""
         slots = self._file.valid() if self._file else []
-        return (slots[-1].step, slots[-1].kind) if slots else None
+        return next(((s.step, s.kind) for s in reversed(slots) if self._whole(s)), None)
 
     def steps(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Steps with a (final, provisional) record whose checksum holds."""
+        """Steps with a (final, provisional) record whose checksum and seal hold."""
         final: set[int] = set()
         provisional: set[int] = set()
         for slot in self._file.valid() if self._file else []:
-            if self._file is not None and self._file.checksum(slot.index, slot.length) == slot.checksum:
+            if self._whole(slot):
                 (provisional if slot.kind == PROVISIONAL else final).add(slot.step)
         return frozenset(final), frozenset(provisional)
 
@@ -196,7 +239,9 @@ class Entries:
         except (FileNotFoundError, ValueError):
             return None
 
-    def _victim(self, step: int) -> int:
+    def _victim(self, step: int, kind: int) -> int:
+        if (step, kind) in self._kept:  # of a repeated step: the same again, and the step before may still be needed
+            return self._kept.index((step, kind))
         if (step, STANDING) in self._kept:  # which this one takes the place of; the provisional one is still there
             return self._kept.index((step, STANDING))
         if None in self._kept:
@@ -232,9 +277,9 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
         return frozenset()
 
 
-def left_behind(directory: Path, local_rank: int) -> Position | None:
-    """What a dead rank's files say about where it was; None: nothing. Reads everything once: checksums are verified."""
-    entries = Entries(directory, local_rank)
+def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
+    """What a dead rank's files say about where it was; None: nothing. Reads everything once: seals are verified."""
+    entries = Entries(directory, local_rank, rank)
     final, provisional = entries.steps()
     if not final and not provisional:
         return None

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -23,40 +24,48 @@ from torch.distributed.elastic.multiprocessing.api import SignalException, Subpr
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
+from taskd.adaptor import restarts, stopping
 from taskd.agent import asking
 from taskd.agent.processes import Handler, Ordered
 from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits
-from taskd.core import commands
-from taskd.protocol import keys
+from taskd.core import commands, set_up
+from taskd.core.set_up import Failure
+from taskd.protocol import keys, secret
 
 log = logging.getLogger("taskd.agent")
 
 MEET = timedelta(seconds=120)  # that launchers may take to stop their ranks and come to a restart; torch gives ranks 30 s to end
-MAX_RESTARTS = 32767  # documented default of --max_restarts
+has_manager = False  # this process has started the job's manager: the job is at its beginning, and the node is ours
 
 
 class TaskdElasticAgent(LocalElasticAgent):
     """See the module docstring."""
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
-        if spec.max_restarts == 0:
-            spec.max_restarts = MAX_RESTARTS
         super().__init__(spec, *args, **kwargs)
         logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
         for notice in settings.check(os.environ):
             log.info("%s", notice)  # the manager has the same environment, and warns
         job = self._job = settings.job_id(os.environ)
+        port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
+        try:
+            self._keys = secret.for_job(job, os.environ, port, self._most_nodes)
+        except keys.BadSecret as error:
+            raise SystemExit(f"taskd: {error}") from None  # a line to read, and no traceback of torch's
         self._supervisor = Supervisor(
             address=self._manager_address,
-            keys=keys.for_job(job, os.environ),
+            keys=self._keys,
             job=job,
             manager_wait=settings.manager_wait(os.environ),
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
+            unprotected=settings.unprotected(os.environ),
         )
+        self._set_up = set_up.SetUp()
+        self._began = 0.0  # when the ranks were started last
         self._epoch = -1
         self._order: Order | None = None  # a standby: the node that it has taken over, or gets ready for
         self._taking = False  # and it has not begun to
@@ -77,18 +86,39 @@ class TaskdElasticAgent(LocalElasticAgent):
         """Of the job; known to static rendezvous, which the documented launchers use."""
         return int(getattr(self._worker_group.spec.rdzv_handler, "world_size", 1))
 
+    def _node(self) -> int:
+        """Of the job; -1 where the launchers will agree on that."""
+        handler = self._worker_group.spec.rdzv_handler
+        if hasattr(handler, "world_size"):
+            return int(getattr(handler, "rank", -1))
+        return 0 if getattr(getattr(handler, "settings", None), "max_nodes", 0) == 1 else -1
+    @property
+    def _most_nodes(self) -> int:
+        """That the job may have, in whatever rendezvous; a standby's has several."""
+        handler = self._worker_group.spec.rdzv_handler
+        most = int(getattr(getattr(handler, "settings", None), "max_nodes", 0)) or self._nodes
+        return max(most, 2) if settings.standby(os.environ) else most
+
     def _comes_late(self) -> bool:
         """Whether this launcher was started for a job that is under way, as a scheduler does with a pod that it has replaced: nobody
-        would meet it. Asked of the manager where there is one; at the start of a job that is not always so."""
-        spec = self._worker_group.spec
-        if self._nodes == 1 or "recover" not in settings.ladder_from(os.environ):
+        would meet it. Asked of the manager where there is one; at the start of a job that is not always so. Ends the launcher where its
+        node has another one: this is a second job on the port of the first."""
+        if has_manager or settings.standby(os.environ):
             return False
+        spec, node = self._worker_group.spec, self._node()
         address = settings.manager_address({**os.environ, "MASTER_ADDR": str(spec.master_addr or "")})
-        under_way = asking.under_way(address, keys.for_job(self._job, os.environ), self._job)
-        if under_way:
+        if node == 0 and not settings.manager_is_named(os.environ) and self._nodes == 1:
+            address = settings.bind_address(os.environ), address[1]
+        answer = asking.arrive(address, self._keys, self._job, node)
+        if answer is None:
+            return False
+        if answer.protected and self._nodes > 1 and "recover" in settings.ladder_from(os.environ):
             log.warning("the job is under way: this launcher waits for a node that is lost, as a standby")
             os.environ["TASKD_STANDBY"] = "on"
-        return under_way
+            return True
+        if answer.taken:
+            sys.exit(f"taskd: {asking.second(address, self._job, node)}")
+        return False
 
     def _make_store(self) -> tuple[Any, tuple[str, int]]:
         """A rendezvous store of this agent's, for the generations that the manager places here."""
@@ -114,6 +144,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         else:
             self._use_fresh_store(envs)
         self._epoch += 1
+        stopping.starting()
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
             self._prepared = True
@@ -171,14 +202,18 @@ class TaskdElasticAgent(LocalElasticAgent):
         return host, int(number)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        if self._taking and self._order is not None:
-            self._taking = False
-            return self._take_over(worker_group, self._order)
-        ids = super()._start_workers(worker_group)
-        if self._prepared and isinstance(self._pcontext, SubprocessContext):
-            ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
-            self._supervisor.begin(self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1)
-        return ids
+        try:
+            if self._taking and self._order is not None:
+                self._taking = False
+                return self._take_over(worker_group, self._order)
+            self._began = time.monotonic()
+            ids = super()._start_workers(worker_group)
+            if self._prepared and isinstance(self._pcontext, SubprocessContext):
+                ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
+                self._supervisor.begin(self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1)
+            return ids
+        finally:
+            stopping.started()
 
     def _take_over(self, worker_group: WorkerGroup, order: Order) -> dict[int, Any]:
         """torch makes everything but the processes, which the agent starts as replacements."""
@@ -211,7 +246,11 @@ class TaskdElasticAgent(LocalElasticAgent):
             return self._stand_down()
         if verdict.what == "hold":
             return RunResult(state=WorkerState.HEALTHY)
+        if self._supervisor.protecting:
+            self._set_up.passed()
         if verdict.what == "restart":
+            if not self._supervisor.protecting and (why := self._defect(self._dead())):
+                return self._give_up(Verdict("give up", why))
             restart = verdict.restart
             if restart is not None and restart.attempt:
                 self._restart = restart
@@ -225,10 +264,43 @@ class TaskdElasticAgent(LocalElasticAgent):
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
         result = super()._monitor_workers(worker_group)
-        if result.is_failed() and self._restart is not None:
+        if result.is_failed() and not self._supervisor.protecting and (why := self._defect(result.failures)):
+            self._remaining_restarts = 0
+            self._say(why)
+        elif result.is_failed() and self._restart is not None:
             # torch would have this node's ranks meet the others as it did at the start, and those who were there may be gone
             return self._give_up(Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted"))
         return result
+
+    def _dead(self) -> dict[int, ProcessFailure]:
+        """Ranks whose process has failed, as torch reports them."""
+        context, failures = self._pcontext, {}
+        assert isinstance(context, SubprocessContext)
+        for rank in self._supervisor.dead():
+            process = context.subprocess_handlers[rank.local].proc
+            code = process.poll()
+            failures[rank.number] = ProcessFailure(
+                local_rank=rank.local,
+                pid=process.pid,
+                exitcode=code if code not in (None, 0) else 1,
+                error_file=context.error_files[rank.local],
+            )
+        return failures
+
+    def _say(self, why: str) -> None:
+        """Why the job ends: to people, and its first line to the manager."""
+        print(f"\ntaskd: {why}\n", file=sys.stderr, flush=True)
+        self._why = why.partition("\n")[0]
+
+    def _defect(self, failures: dict[int, ProcessFailure]) -> str:
+        """Why no further start can help after these failures of an unprotected one, with the first traceback; "" where it may."""
+        told = [
+            Failure(number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)) for number, f in failures.items()
+        ]
+        first = self._set_up.failed(told, time.monotonic() - self._began)
+        if first is None:
+            return ""
+        return set_up.reason(first) + (f"\n\nRank {first.rank}, the first time:\n{first.traceback.rstrip()}" if first.traceback else "")
 
     def _stand_down(self) -> RunResult:
         """What this standby has prepared is not needed: torch comes to its end, and `run` waits for the next order."""
@@ -239,20 +311,10 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _give_up(self, verdict: Verdict) -> RunResult:
         """The end of the ladder: no restart, one paragraph, and torch's own report of who failed."""
         self._remaining_restarts = 0
-        context, failures = self._pcontext, {}
+        context = self._pcontext
         assert isinstance(context, SubprocessContext)
-        dead = self._supervisor.dead()
-        for rank in dead:
-            process = context.subprocess_handlers[rank.local].proc
-            code = process.poll()
-            failures[rank.number] = ProcessFailure(
-                local_rank=rank.local,
-                pid=process.pid,
-                exitcode=code if code not in (None, 0) else 1,
-                error_file=context.error_files[rank.local],
-            )
-        print(f"\ntaskd: {verdict.reason}\n", file=sys.stderr, flush=True)
-        self._why = verdict.reason
+        failures = self._dead()
+        self._say(verdict.reason)
         self._supervisor.stopping()
         self._shutdown(signal.SIGKILL)
         if not failures:
@@ -270,8 +332,10 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def run(self, role: str = "default_role") -> RunResult:
         ok, why = False, ""
+        stopping.begin()
         try:
-            result = self._stand_by(role) if settings.standby(os.environ) or self._comes_late() else super().run(role)
+            late = self._comes_late()
+            result = self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
             ok = not result.is_failed()
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
@@ -282,7 +346,9 @@ class TaskdElasticAgent(LocalElasticAgent):
             why = f"{type(error).__name__}: {error}"
             raise
         finally:
+            stopping.leaving()
             self._supervisor.close(ok, why)
+            stopping.left()
 
     def _stand_by(self, role: str) -> RunResult:
         spec, standby = self._worker_group.spec, self._supervisor.standby
@@ -308,6 +374,16 @@ class _Adopted(SubprocessContext):
 def install() -> None:
     """From now on torch's launcher makes our agent. Idempotent."""
     launcher.LocalElasticAgent = TaskdElasticAgent  # type: ignore[misc]
+    restarts.install()
+    stopping.install()
+
+
+def _traceback(failure: ProcessFailure) -> str:
+    """What torch's @record has written into the error file of a rank."""
+    data: Any = failure.error_file_data
+    for key in ("message", "extraInfo", "py_callstack"):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, str) else ""
 
 
 def _address_towards(peer: tuple[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""One question to the manager, before there is an agent: is the job under way?"""
+"""One question to the manager, before there is an agent: is the job under way, and has our node a launcher already?"""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ CONNECT = 1.0  # seconds; a machine that is there answers or refuses in a round 
 ANSWER = 2.0  # seconds; a CURVE handshake takes 2 ms
 
 
-def under_way(address: tuple[str, int], keys: Keys, job: str) -> bool:
-    """False also where nobody answers: at the start of a job its manager may come later than its agents."""
+def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> messages.UnderWay | None:
+    """The manager's answer to a launcher for `node`, -1 where it does not know. None also where nobody answers: at the start of a job its
+    manager may come later than its agents."""
     try:
         socket.create_connection(address, CONNECT).close()
     except OSError:
-        return False
+        return None
     link = Link(address, keys, job, messages.STANDBY, refusal=False)
     try:
-        link.send(messages.Arrived())
+        link.send(messages.Arrived(node))
         end = time.monotonic() + ANSWER
         while link.socket.poll(max(int((end - time.monotonic()) * 1000), 0)):
             answer = link.receive()
             if isinstance(answer, messages.UnderWay):
-                return answer.protected
-        return False
+                return answer
+        return None
     finally:
         link.close()
+
+
+def second(address: tuple[str, int], job: str, node: int) -> str:
+    """What is said to a second job."""
+    return (
+        f"port {address[1]} on {address[0]} is that of a job {job!r} which runs, and its node {node} has a launcher: "
+        "give this job another port (--port, or TASKD_PORT on all its nodes), or end the other job"
+    )

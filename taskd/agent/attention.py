@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd import stacks
+from taskd.agent import load
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Watchdog
 from taskd.core import commands, events
@@ -41,12 +42,14 @@ class Attention:
     later: Callable[[Callable[[], None]], None]
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
+    _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)  # local rank -> its process, and since when it is
 
     # -- memory pages ----------------------------------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
         """A new epoch: listen to its bell, which a rank rings from a signal handler."""
         self._call, self.watchdog.holding = None, False
+        self._stopped.clear()
         threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
 
     def _listen(self, epoch: Epoch) -> None:
@@ -108,6 +111,7 @@ class Attention:
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
         where = core.PHASES[view.phase] + (f", {state}" if state else "")
+        cpu, queued = load.spent(rank.pid)
         self.tell(
             events.RankPresent(
                 rank=rank.number,
@@ -117,13 +121,35 @@ class Attention:
                 step=view.step,
                 collectives=answer.collectives if answer is not None and answer.step == view.step else 0,
                 waiting=self.watchdog.waiting(view),
-                overdue=self.watchdog.overdue(view, now, stopped),
+                overdue=self.watchdog.overdue(view, now, stopped) or self.watchdog.too_long(self._stopped_for(rank, now)),
                 seconds=self.watchdog.silence(view, now),
-                cpu=answer.cpu if answer is not None else 0.0,
+                cpu=cpu,
                 where=where,
                 stopped=stopped,
+                queued=queued,
+                limit=self.watchdog.limit(view) or 0.0,
+                patient=view.until_ns / 1e9 > now,
             )
         )
+
+    def beat(self, epoch: Epoch, now: float) -> None:
+        """Called every few seconds: complain about ranks that were stopped by a signal, wherever they are. Nobody else may notice: where a
+        rank waits on purpose it makes no progress anyway."""
+        for rank in epoch.ranks.values():
+            if rank.over is not None or rank.pid == 0 or stacks.state(rank.pid) not in stacks.STOPPED:
+                self._stopped.pop(rank.local, None)
+                continue
+            if self._stopped.get(rank.local, (0, 0.0))[0] != rank.pid:
+                self._stopped[rank.local] = rank.pid, now
+            seconds = self._stopped_for(rank, now)
+            if epoch.protected and self.watchdog.too_long(seconds):
+                step = epoch.page.read(rank.local).step
+                self.tell(events.RankStalled(rank.number, rank.incarnation, step, seconds, stopped=True))
+
+    def _stopped_for(self, rank: Rank, now: float) -> float:
+        """Seconds since it was first found stopped, as far as is known."""
+        pid, since = self._stopped.get(rank.local, (0, now))
+        return now - since if pid == rank.pid else 0.0
 
     def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
         """Log where the rank's threads are, then do `then` in the supervisor's thread."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from taskd import dumps, settings
+from taskd import dumps, record, settings
 from taskd.agent.ranks import Epoch
 from taskd.agent.records import Records
 from taskd.core import commands, events
@@ -22,18 +22,23 @@ def save_records(order: commands.SaveRecords, node: int, epoch: Epoch, records: 
     """Write the records of this node's ranks, also of those without a process, and of lost nodes that are kept here."""
     found: list[tuple[int, int, bytes]] = []
     for rank in epoch.ranks.values():
-        record = Entries(epoch.directory, rank.local).read(order.step)
-        if record is not None:
-            found.append((rank.number, *record))
+        kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
+        if kept is not None:
+            found.append((rank.number, *kept))
     for lost, keeper in order.lost:
         if keeper == node and records is not None:
             found += [(keep.rank, keep.kind, keep.payload) for keep in records.of(lost) if keep.step == order.step]
 
     def write() -> None:
         try:
-            files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, found)
+            # the job's seal ends with the job
+            renewed = [
+                (rank, kind, record.seal_of(epoch.directory, rank).renew(payload, order.step, dumps.seal_of(rank)))
+                for rank, kind, payload in found
+            ]
+            files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, renewed)
             tell(events.RecordsSaved(node, order.pause, tuple(files)))
-        except OSError as error:
+        except (OSError, record.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
             tell(events.RecordsSaved(node, order.pause, (), str(error)[:300]))
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from taskd.core import commands
+from taskd import stacks, start
+from taskd.core import commands, events
+from taskd.core.delivery import Outbox
 from taskd.core.terms import Roster, Voter
 from taskd.protocol import messages
-from taskd.protocol.keys import Keys
+from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
 
 log = logging.getLogger("taskd.agent")
@@ -32,29 +35,43 @@ NEXT = 0.9  # seconds that each of the successors has before the next one starts
 PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
 AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
 PLACES = 16  # where a manager is looked for
+STOPPED = 10.0  # seconds without a connection that a manager may be stopped by a signal; it has as much patience with agents
 TRIES = 3  # managers that one agent starts before it leaves that to others
+# true at the moment only: nobody wants to hear it later
+PASSING = (events.RankStalled, events.RankPresent)
 
 
 class Managers:
     """Used by one thread. `announce` is called when a manager wants to know who we are."""
 
     def __init__(
-        self, address: tuple[str, int], keys: Keys, job: str, node: int, nodes: int, here: str, announce: Callable[[], None]
+        self,
+        address: tuple[str, int],
+        keys: Keys,
+        identity: Identity,
+        job: str,
+        node: int,
+        nodes: int,
+        here: str,
+        announce: Callable[[], None],
     ) -> None:
         """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are none."""
-        self._keys, self._job, self._nodes, self.here, self._announce = keys, job, nodes, here, announce
+        self._keys, self._identity, self._job, self._nodes, self.here, self._announce = keys, identity, job, nodes, here, announce
         # wherever one may be; a manager that was cut off has named those that it still heard, and the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
-        self.link = Link(address, keys, job, node, nodes=nodes)  # the one that is spoken to
+        self.link = Link(address, keys, job, node, identity, nodes=nodes)  # the one that is spoken to
         self._others: list[Link] = []  # while we look
         self._members: dict[str, int] = {}  # of the newest roster, and their nodes
         self._successors: tuple[tuple[str, int], ...] = ()
         self._shape = (0, 0)  # nodes, ranks per node
+        self._pid = 0  # of the manager, in case it is on this machine
         self._said = 0.0
         self._since: float | None = None  # when the connection was found to have ended
         self._confirmed = False  # over the present connection we have heard the manager that we obey
         self._met: dict[Link, int] = {}  # connections of each link that we have said something over
+        self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # as which node it was said, and what
+        self._told = ""  # the manager that what is in it was said to
         self._acknowledged: float | None = None  # when a manager was, that has not said anything as one in charge
         self._child: subprocess.Popen[bytes] | None = None
         self._started = 0
@@ -63,7 +80,7 @@ class Managers:
     @property
     def name(self) -> str:
         """Of this process, to managers."""
-        return self.link.incarnation
+        return self._identity.name
 
     @property
     def obeyed(self) -> tuple[int, str]:
@@ -85,8 +102,49 @@ class Managers:
     def content(self) -> bool:
         return self.link.connected and self._confirmed
 
-    def send(self, message: Any) -> bool:
-        return self.link.send(message)
+    @property
+    def in_step(self) -> bool:
+        """Whether everything that was said has been handed to the connection."""
+        return self._outbox.in_step
+
+    @property
+    def unheard(self) -> int:
+        """How many messages the manager is not known to have heard."""
+        return len(self._outbox.kept)
+
+    def send(self, message: Any) -> None:
+        """To the manager: at once, or when there is one again that can take it."""
+        if isinstance(message, PASSING):
+            if self._outbox.in_step:
+                self.link.send(message)
+        elif isinstance(message, messages.Heartbeat):
+            self.link.send(message)
+        else:
+            self._say(message, self._outbox.number + 1)
+
+    def _say(self, message: Any, number: int) -> None:
+        body = messages.encode(message)
+        if self._outbox.add((self.link.node, body), number) and not self.link.say(body, number):
+            self._outbox.in_step = False  # its queue is full
+
+    def begin(self, message: Any) -> None:
+        """Send what tells everything. A manager that is another one than before needs nothing of what was said until now."""
+        anew = self._told != self.link.manager
+        self._told = self.link.manager
+        if anew:
+            self._outbox.clear()
+        number = self._outbox.number + 1
+        self._say(message, -number if anew else number)
+
+    def _heard(self, link: Link, number: int) -> None:
+        """The manager has heard everything up to `number`."""
+        link.send(messages.Heard(link.taken))
+        if link is self.link and self._told in ("", link.manager):
+            self._told = link.manager
+            for known, (node, body) in self._outbox.heard(number):
+                if not link.say(body, known, node):
+                    self._outbox.in_step = False
+                    break
 
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
@@ -119,6 +177,10 @@ class Managers:
                 self._announce()
             else:
                 self.stand(link)
+        elif isinstance(message, messages.Heard):
+            if self.voter.obeys(link.term, link.manager):
+                self._confirm(link)
+            self._heard(link, message.number)
         elif isinstance(message, messages.Claim):
             known = (self.voter.term, self.voter.manager)
             granted = self.voter.claim(link.term, link.manager, message.stamp)
@@ -133,6 +195,7 @@ class Managers:
             if self.voter.obeys(link.term, link.manager):
                 self._confirm(link)
                 self._successors, self._shape = message.successors, (message.nodes, message.ranks_per_node)
+                self._pid = message.pid
                 self._places = list(dict.fromkeys((*self._successors, *self._places)))[:PLACES]
                 if message.stamp > self.voter.roster.stamp:
                     self._members = message.members
@@ -149,6 +212,8 @@ class Managers:
 
     def _change_to(self, link: Link) -> None:
         """Its manager was acknowledged."""
+        if link is not self.link:
+            self._outbox.in_step = False  # it asks who we are when it is in charge
         self._others = [other for other in self.links if other is not link]
         self.link, self._confirmed, self._acknowledged = link, False, time.monotonic()
 
@@ -159,6 +224,8 @@ class Managers:
             link.read_monitor()
             if link is self.link and (not link.connected or self._met.get(link) != link.connections):
                 self._confirmed = False
+                if link.connections > link.connected:  # there was one before: what was under way in it may be lost
+                    self._outbox.in_step = False
             if link.connected and self._met.get(link) != link.connections:
                 self._met[link] = link.connections  # whoever listens there now may be another one than before
                 self.stand(link)
@@ -185,6 +252,8 @@ class Managers:
             for link in self.links:
                 if link.connected:
                     self.stand(link)
+        if now - self._since >= STOPPED:
+            self._end_stopped()
         if now - self._since >= self._turn():
             self._start()
         return now + LOOK
@@ -194,7 +263,7 @@ class Managers:
         log.info("looking for a manager at %s", ", ".join(f"{host}:{port}" for host, port in self._places))
         for address in self._places:
             if address not in known:
-                other = Link(address, self._keys, self._job, self.link.node, self.link.incarnation, refusal=False, nodes=self._nodes)
+                other = Link(address, self._keys, self._job, self.link.node, self._identity, refusal=False, nodes=self._nodes)
                 self._others.append(other)
                 self.stand(other)  # waits in the queue until somebody is there
 
@@ -220,6 +289,15 @@ class Managers:
         others = [host for host in hosts if host != self.link.address[0]]
         return again + FIRST + NEXT * (others.index(self.here) if self.here in others else len(others))
 
+    def _end_stopped(self) -> None:
+        """A manager on this machine that the kernel does not let run holds its port, and nobody else can take its place."""
+        if self._pid and self.link.address[0] == self.here and stacks.state(self._pid) in stacks.STOPPED and _is_manager(self._pid):
+            text = "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is ended, and another started"
+            log.warning(text, self._pid, STOPPED)
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._pid = 0
+
     def _start(self) -> None:
         """A manager on this machine."""
         host, port = next(address for address in self._successors if address[0] == self.here)
@@ -228,12 +306,19 @@ class Managers:
         self._started += 1
         nodes, ranks = self._shape
         log.warning("no manager is in charge: one is started at %s:%d", host, port)
-        command = [
-            sys.executable, "-m", "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(ranks), "--job-id", self._job,
+        command = start.command(
+            "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(ranks), "--job-id", self._job,
             "--bind", host, "--port", str(port), "--successor",
-        ]  # fmt: skip
-        # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which tells the manager how the job ended
-        self._child = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+        )  # fmt: skip
+        environment = {**self._keys.environment, **os.environ}
+        us = os.pidfd_open(os.getpid())
+        try:
+            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which tells the manager how the job ended
+            self._child = subprocess.Popen(
+                [*command, "--starter", str(us)], env=environment, start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us]
+            )
+        finally:
+            os.close(us)
 
     def close(self) -> None:
         for link in self.links:
@@ -246,10 +331,15 @@ class Managers:
                 child.send_signal(signal.SIGTERM)
 
 
+def _is_manager(pid: int) -> bool:
+    try:
+        return b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def _listens(address: tuple[str, int]) -> bool:
     """Whether somebody does there, on this very machine: it answers or refuses at once."""
     with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(address) == 0
-
-

@@ -51,6 +51,9 @@ class Orders:
             if agent.managers is not None:
                 agent.managers.over = True
             agent.standby.leave()
+        elif isinstance(order, messages.Permit):
+            if agent.records is not None:
+                agent.records.permit(order)
         elif isinstance(order, messages.Refused):
             if epoch is not None:
                 agent.leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
@@ -61,6 +64,8 @@ class Orders:
         elif isinstance(order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)):
             if isinstance(order, commands.Rebuild):
                 epoch.generation = order.generation
+            elif isinstance(order, commands.Release):
+                epoch.released = max(epoch.released, order.step)
             elif isinstance(order, commands.Resume):
                 with agent._lock:
                     epoch.protected = True
@@ -94,7 +99,9 @@ class Orders:
                 log.error("the manager speaks of rank %d, which is not on this node", order.rank)
             elif isinstance(order, commands.Replace):
                 self.replace(epoch, rank, order.incarnation)
-            elif order.incarnation == rank.incarnation and rank.over is None:
+            elif order.incarnation == rank.incarnation and rank.over is not None:
+                agent.tell_end(rank)  # it is known, or should be
+            elif order.incarnation == rank.incarnation:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
                 if order.stacks and rank.process is not None:
                     agent.attention.with_stacks(epoch, rank, lambda: self._end(epoch, rank, order.incarnation))
@@ -204,6 +211,7 @@ class Orders:
         rank.process, rank.pidfd = process, pidfd(process.pid)
         self._agent.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
         log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
+        self._agent.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:
         epoch = self._agent.epoch

@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from typing import Any
 
 import msgpack
 
+from taskd import start
+
 log = logging.getLogger("taskd.agent")
 
 _PF_EXITING = 0x4
+_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # fields of /proc/PID/stat behind the name: proc(5) counts them as 3, 9 and 52
+REAPED = 1.0  # seconds
 
 # si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE tell of a poisoned page with the first.
 _LOST = {
@@ -84,13 +87,18 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.socket = ours
+        self.ready = False
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "taskd.agent.zygote", str(theirs.fileno())],
+                start.command("taskd.agent.zygote", str(theirs.fileno()), unbuffered=True),
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 stdin=subprocess.DEVNULL,
             )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def request(self, message: dict[str, Any]) -> bool:
         """False when the zygote is not there to take it."""
@@ -112,6 +120,20 @@ class Zygote:
             raise EOFError
         return dict(msgpack.unpackb(data))
 
+    def kill(self) -> None:
+        """End it now, and know that it has ended."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> int | None:
+        """It has closed its end of the socket: its exit code."""
+        self.socket.close()
+        try:
+            return self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
     def close(self) -> None:
         self.socket.close()  # it ends at the end of its socket
         try:
@@ -123,27 +145,53 @@ class Zygote:
 
 def leaving(pid: int) -> bool:
     """Whether the process is dead or on its way: true within 0.3 ms of a SIGKILL, long before its parent is told."""
+    fields = _stat(pid)
+    return fields is None or fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _PF_EXITING)
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """/proc/PID/stat from its third field on; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return True
-    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
+        return None
 
 
-def exit_code(pidfd: int) -> int | None:
-    """How the child behind `pidfd` ended, without reaping it (torchrun needs its exit code); None: it has not, or is not our child."""
-    with contextlib.suppress(OSError):
-        info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if info is not None:
-            return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
-    return None
+def exit_code(pidfd: int | None, process: Any) -> int | None:
+    """How a rank's process ended, negative for a signal; None: it has not, or nobody can tell. A zombie is not reaped: torch's launcher
+    needs its exit code too, and may have been the first."""
+    if process is None:
+        return None
+    if process.returncode is None and pidfd is not None:
+        with contextlib.suppress(OSError):
+            info = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is not None:
+                return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+    if process.returncode is None and (code := noted_code(process.pid)) is not None:
+        return code
+    if process.returncode is None and isinstance(process, subprocess.Popen) and _stat(process.pid) is None:
+        # the launcher's thread is between reaping it and noting the code: microseconds, unless the machine is busy
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(REAPED)
+    return None if process.returncode is None else int(process.returncode)
+
+
+def noted_code(pid: int) -> int | None:
+    """The kernel notes a process's exit code before it takes its memory down, which may take long. 0 is also what it shows where it
+    does not show the code, or the process lives: so 0 is not known here."""
+    fields = _stat(pid)
+    if fields is None or len(fields) <= _EXIT_CODE or not int(fields[_FLAGS]) & _PF_EXITING:
+        return None
+    status = int(fields[_EXIT_CODE])
+    return os.waitstatus_to_exitcode(status) if status else None
 
 
 def describe(code: int | None, records: list[dict[str, Any]]) -> str:
-    """Why a process ended, from its exit code where known and the record that libtaskd left."""
+    """Why a process ended: its exit code where known, and what libtaskd's record adds to it. A record of something else than the code
+    tells of is one that the process has survived."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
-    if fatal is not None:
+    if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])
         if fatal["sig"] not in (signal.SIGSEGV, signal.SIGBUS):
             return f"killed by {name}"
@@ -158,7 +206,7 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
     ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)
     if ended is not None:
         return f"exited with status {ended['code']}" if ended["kind"] == "exit" else "called abort()"
-    return "killed by SIGKILL (by somebody, or by the kernel for want of memory)"
+    return "ended, cause unknown"
 
 
 def _signal_name(number: int) -> str:

@@ -30,6 +30,7 @@ class Rank:
     blank: bool = False  # its process is a replacement that has not been given its state
     ready: bool = False  # and it waits for orders
     over: str | None = None  # how its process ended
+    step: int = -1  # the next one that it would have begun, of one that has ended well
     left: events.Position | None = None
     paused: int = 0  # number of the last pause it reported
     damages: int = 0  # of its process that have been told
@@ -64,6 +65,7 @@ class Epoch:
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
     pause: int = 0
+    released: int = -1  # no step before this one will be repeated
     protected: bool = False
     passing: bool = False  # its ranks are held for a moment only, by a manager that may be gone
     dropped: bool = False

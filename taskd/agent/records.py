@@ -4,7 +4,7 @@ must outlive its node.
 A rank writes its record for the start of a step into shared memory and says so through a pipe; this thread sends it to the agent of
 another node, which the manager names, and lets the rank go into the step's first collective when that has it. So whoever has
 committed a step knows that every rank's record for its start is on two nodes. All agents listen for the records of others, and
-hand them to the agent that takes a lost node's place.
+hand them to the agent that takes a lost node's place. Whose records they take, and who gets them, the manager says (permits.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 
 import zmq
 
+from taskd.agent.permits import Permits
 from taskd.agent.ranks import Epoch
 from taskd.protocol import curve, messages
-from taskd.protocol.gate import Gate
-from taskd.protocol.keys import Keys
-from taskd.vault import NOTE, NOTES, Entries, forget
+from taskd.protocol.gate import Gate, speaker
+from taskd.protocol.keys import Identity, Keys
+from taskd.record import BadRecord, Seal
+from taskd.vault import KINDS, NOTE, NOTES, Entries, forget
 
 log = logging.getLogger("taskd.agent")
 
@@ -35,7 +37,7 @@ KEPT = 3  # records of a rank, as the rank itself keeps
 
 
 def listener(host: str, keys: Keys, context: zmq.Context[Any]) -> tuple[zmq.Socket[bytes], int]:
-    """A ROUTER on any port of `host` for holders of the client key, and the port."""
+    """A ROUTER on any port of `host` for whoever knows the secret, and the port."""
     router = curve.server(context, host, keys, MAX_BYTES)
     return router, router.bind_to_random_port(curve.endpoint(host))
 
@@ -43,12 +45,14 @@ def listener(host: str, keys: Keys, context: zmq.Context[Any]) -> tuple[zmq.Sock
 class Records:
     """`address` is where this agent takes others' records. Public methods may be called from any thread."""
 
-    def __init__(self, host: str, keys: Keys, job: str) -> None:
-        self._keys, self._job = keys, job
+    def __init__(self, host: str, keys: Keys, identity: Identity, job: str, ask: Callable[[messages.May], None]) -> None:
+        """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in this object's thread."""
+        self._keys, self._identity, self._job = keys, identity, job
         self._context: zmq.Context[Any] = zmq.Context()
-        self._gate = Gate(self._context, keys.client_public, lambda address: log.warning("%s has another key", address))
+        self._gate = Gate(self._context, keys, lambda address: log.warning("%s has no CURVE key", address))
         self._router, port = listener(host, keys, self._context)
         self.address = (host, port)
+        self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         self._others: dict[int, dict[int, list[messages.Keep]]] = {}  # node -> rank -> what is kept of it, oldest first
         self._out: zmq.Socket[bytes] | None = None  # to the agent that keeps ours
         self._epoch: Epoch | None = None
@@ -80,6 +84,10 @@ class Records:
         """Have `then` called, in this object's thread, with the records of `node` that the agent at `address` keeps. Whoever waits has a
         deadline of its own: an agent that is gone does not answer."""
         self._call(lambda: self._fetch(node, address, then))
+
+    def permit(self, answer: messages.Permit) -> None:
+        """The manager has answered what was asked of it."""
+        self._call(lambda: self._permits.answered(answer, time.monotonic()))
 
     def keeps(self) -> tuple[int, ...]:
         """Nodes whose records are kept here."""
@@ -119,7 +127,8 @@ class Records:
             poller.register(line, zmq.POLLIN)
         if self._pipe >= 0:
             poller.register(self._pipe, zmq.POLLIN)
-        ready = dict(poller.poll(None if self._unanswered is None else 1000))
+        waiting = self._unanswered is not None or self._permits.waiting
+        ready = dict(poller.poll(1000 if waiting else None))
         if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
@@ -131,7 +140,9 @@ class Records:
             self._forward()
         if self._out is not None and self._out in ready:
             self._acknowledged(self._out)
-        self._judge(time.monotonic())
+        now = time.monotonic()
+        self._judge(now)
+        self._permits.look(now)
         if self._router in ready:
             self._serve()
         for node, (line, _, _) in list(self._fetching.items()):
@@ -197,8 +208,8 @@ class Records:
         try:
             inode = os.stat(epoch.directory / f"entries-{local}").st_ino
             if self._entries.get(local, (0,))[0] != inode:
-                self._entries[local] = (inode, Entries(epoch.directory, local))
-        except OSError:
+                self._entries[local] = (inode, Entries(epoch.directory, local, epoch.ranks[local].number))
+        except (OSError, KeyError):
             return None
         return self._entries[local][1]
 
@@ -231,26 +242,46 @@ class Records:
     def _serve(self) -> None:
         while True:
             try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             try:
-                message = messages.decode(frames[-1], MAX_BYTES)
+                message = messages.decode(frames[-1].bytes, MAX_BYTES)
             except messages.BadMessage as error:
                 log.warning("a message to the keeper of records was dropped: %s", error)
                 continue
             if getattr(message, "job", None) != self._job or len(frames) != 2:
                 continue
-            if isinstance(message, messages.Keep):
-                ranks = self._others.setdefault(message.node, {})
-                kept = [] if message.anew else ranks.get(message.rank, [])
-                ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
-                self._answer(frames[0], messages.Kept(message.rank, message.number))
-            elif isinstance(message, messages.Fetch):
-                found = self._ours() if self._epoch is not None and message.node == self._node else self.of(message.node)
-                for keep in found:
-                    self._answer(frames[0], keep)
-                self._answer(frames[0], messages.Fetched(message.node, len(found)))
+            if isinstance(message, messages.Keep | messages.Fetch):
+                self._permits.asked(speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic())
+
+    def _keep(self, route: bytes, message: messages.Keep) -> None:
+        if refusal := self._refusal(message):
+            log.error("a record of rank %d for step %d is not kept: %s", message.rank, message.step, refusal)
+            return
+        ranks = self._others.setdefault(message.node, {})
+        kept = [] if message.anew else ranks.get(message.rank, [])
+        ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        self._answer(route, messages.Kept(message.rank, message.number))
+
+    def _hand_over(self, route: bytes, message: messages.Fetch) -> None:
+        found = self._ours() if self._epoch is not None and message.node == self._node else self.of(message.node)
+        for keep in found:
+            self._answer(route, keep)
+        self._answer(route, messages.Fetched(message.node, len(found)))
+
+    def _refuse(self, route: bytes, message: messages.Fetch) -> None:
+        self._answer(route, messages.Fetched(message.node, messages.REFUSED))
+
+    def _refusal(self, keep: messages.Keep) -> str:
+        """Why this is no record of that rank and step, "" if it is one."""
+        if keep.kind not in KINDS:
+            return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
+        try:
+            Seal(self._keys.records, self._job, keep.rank).check(keep.payload, keep.step)
+        except BadRecord as error:
+            return str(error)
+        return ""
 
     def _ours(self) -> list[messages.Keep]:
         """The records of this node's own ranks, which another agent is about to run."""
@@ -291,18 +322,26 @@ class Records:
                 return
 
     def _dealer(self, address: tuple[str, int]) -> zmq.Socket[bytes]:
-        line = curve.client(self._context, address[0], self._keys, MAX_BYTES)
+        line = curve.client(self._context, address[0], self._keys, self._identity, MAX_BYTES)
         line.connect(curve.endpoint(*address))
         return line
 
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
-    """Write fetched records into the files of this node's ranks, in place of what is there. `locals_of`: rank -> local rank."""
+    """Write fetched records into the files of this node's ranks, in place of what is there. `locals_of`: rank -> local rank. What is no
+    record of its rank and step is left out, and said."""
     for local in locals_of.values():
         forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):
-        if keep.rank in locals_of:
-            Entries(directory, locals_of[keep.rank]).write(keep.step, keep.kind, keep.payload)
+        if keep.rank not in locals_of or keep.kind not in KINDS:
+            continue
+        entries = Entries(directory, locals_of[keep.rank], keep.rank)
+        try:
+            entries.seal.check(keep.payload, keep.step)
+        except BadRecord as error:
+            log.error("rank %d: a fetched record of step %d is not used: %s", keep.rank, keep.step, error)
+            continue
+        entries.write(keep.step, keep.kind, [keep.payload])
 
 
 def _received(socket: zmq.Socket[bytes]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Starting the process that takes a rank over: by the zygote in ~10 ms, else by a fresh interpreter in ~2 s.
 
-Owned by the supervisor's thread, which is told through two calls: a process has started, a forked process has ended.
+Owned by the supervisor's thread, which is told through two calls: a process has started, a forked process has ended. A zygote that has
+been killed, is stopped, or does not answer is ended for good, and a new one is started; until that is ready fresh interpreters serve.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from taskd import stacks, start
+from taskd.agent import orphans
 from taskd.agent.processes import Forked, Zygote, leaving
 
 log = logging.getLogger("taskd.agent")
+
+ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and what replaces it ~2 s
+WARM = 10.0  # seconds from the start of the first zygote until it is ready: ~3 s, twice that beside ranks that start
+AGAIN = 5.0  # seconds until another zygote is started: what takes its place now needs the processors first, for ~2 s
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,27 @@ class Replacements:
 
     def __init__(self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]) -> None:
         self._started, self._ended = started, ended
-        self._asked: dict[int, Order] = {}  # by ticket
+        self._asked: dict[int, tuple[Order, float]] = {}  # by ticket; until when it has to be answered
         self._tickets = 0
-        self._forked: dict[int, Forked] = {}
+        self._forked: dict[int, Forked] = {}  # by the present zygote
         self.zygote: Zygote | None = None
+        self._environment: dict[str, str] | None = None
+        self._began = 0.0  # when the last zygote was started
+        self._zygotes = 0
+        self._again: float | None = None  # when the next one shall be
+        self._stopped = False  # it was, at the last look
 
     def warm_up(self, environment: dict[str, str]) -> None:
         """Start the zygote, once."""
-        if self.zygote is None:
-            self.zygote = Zygote({k: v for k, v in environment.items() if k != "TASKD_SLOT"})
+        if self._environment is None:
+            self._environment = {k: v for k, v in environment.items() if k != "TASKD_SLOT"}
+            orphans.adopt()  # what a zygote has forked is ours when it is gone: we learn how it ends
+            self._begin(time.monotonic())
+
+    def _begin(self, now: float) -> None:
+        assert self._environment is not None
+        self.zygote, self._began, self._again, self._stopped = Zygote(self._environment), now, None, False
+        self._zygotes += 1
 
     def start(self, order: Order) -> None:
         """Start the process; `started` is called now or, through the zygote, soon."""
@@ -63,8 +82,11 @@ class Replacements:
             "stdout": order.stdout,
             "stderr": order.stderr,
         }
-        if order.python and self.zygote is not None and self.zygote.request(request):
-            self._asked[self._tickets] = order
+        now, zygote = time.monotonic(), self.zygote
+        # the first zygote is waited for: fresh interpreters would only take its time. Later there is more to lose
+        able = zygote is not None and (zygote.ready or self._zygotes == 1)
+        if order.python and able and zygote is not None and zygote.request(request):
+            self._asked[self._tickets] = order, max(now + ANSWER, 0.0 if zygote.ready else self._began + WARM)
         else:
             self._start_slowly(order)
 
@@ -72,7 +94,7 @@ class Replacements:
         """Without a zygote: a fresh interpreter, or the user's own program, in which `import taskd` sees that it is a replacement."""
         command = [order.entrypoint, *order.arguments]
         if order.python:
-            command[1:2] = ["-u", "-m", "taskd.worker.replacement"]
+            command = start.command("taskd.worker.replacement", *order.arguments, python=order.entrypoint, unbuffered=True)
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(open(p, "ab")) if p else None for p in (order.stdout, order.stderr)]
             process = subprocess.Popen(command, env=order.environment, stdout=streams[0], stderr=streams[1], start_new_session=True)
@@ -87,20 +109,63 @@ class Replacements:
             while (message := zygote.receive()) is not None:
                 if "started" in message:
                     process = self._forked[message["started"]] = Forked(message["started"])
-                    self._started(self._asked.pop(message["ticket"]), process)
+                    self._started(self._asked.pop(message["ticket"])[0], process)
                 elif "ended" in message:
                     self._over(message["ended"], message["status"])
                 elif "ready" in message:
+                    zygote.ready = True
                     log.info("zygote is ready")
         except EOFError:
-            log.warning("the zygote has ended; replacements are started the slow way")
-            self.zygote = None
-            zygote.close()
-            for pid in [p for p in self._forked if leaving(p)]:
-                self._over(pid, -signal.SIGKILL)
-            asked, self._asked = self._asked, {}
-            for order in asked.values():
-                self._start_slowly(order)
+            self._lost(zygote)
+
+    def _lost(self, zygote: Zygote) -> None:
+        """It has ended. What it forked goes on; whoever was asked of it is started otherwise."""
+        code = zygote.end()
+        self.zygote = None
+        for pid in [p for p in self._forked if leaving(p)]:
+            self._over(pid, orphans.code(pid))
+        self._forked.clear()
+        # one that has left by itself would do so again: it cannot be had in this job
+        by_itself = code is None or code >= 0
+        log.warning(
+            "the zygote has ended (%s); replacements are started by fresh interpreters%s",
+            f"exit code {code}" if code is not None else "it is not known how", "" if by_itself else " until another one is ready",
+        )  # fmt: skip
+        if not by_itself:
+            self._again = time.monotonic() + AGAIN
+        asked, self._asked = self._asked, {}
+        for order, _ in asked.values():
+            self._start_slowly(order)
+
+    # -- time --------------------------------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> float | None:
+        """End a zygote that does not answer, start the next; returns when to look again."""
+        if self._again is not None and now >= self._again and self.zygote is None:
+            self._begin(now)
+        late = [order for order, due in self._asked.values() if now >= due]
+        if late and self.zygote is not None:
+            self._give_up(f"it has not started rank {late[0].rank} within {ANSWER:g} s")
+        return min((due for _, due in self._asked.values()), default=self._again)
+
+    def beat(self) -> None:
+        """Called every few seconds: a zygote that is found stopped twice does nothing for anybody."""
+        zygote = self.zygote
+        stopped = zygote is not None and stacks.state(zygote.pid) in stacks.STOPPED
+        if stopped and self._stopped:
+            self._give_up("it is stopped by a signal")
+        self._stopped = stopped
+
+    def _give_up(self, why: str) -> None:
+        zygote = self.zygote
+        assert zygote is not None
+        log.warning("the zygote (pid %d) is ended: %s", zygote.pid, why)
+        zygote.kill()  # before anything else is started: from here on it forks nobody
+        self.hear()  # what it has forked before that, and then its end
+
+    def tells(self, process: Forked) -> bool:
+        """Whether the zygote that has forked it is there, and will say how it ended."""
+        return self._forked.get(process.pid) is process
 
     def _over(self, pid: int, status: int) -> None:
         process = self._forked.pop(pid, None)
@@ -109,5 +174,6 @@ class Replacements:
             self._ended(process, status)
 
     def close(self) -> None:
+        self._again = None
         if self.zygote is not None:
             self.zygote.close()

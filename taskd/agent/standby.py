@@ -93,6 +93,7 @@ class Standby:
         agent = self._agent
         agent.context = context
         epoch = agent.next
+        assert epoch is not None
         for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
             epoch.ranks[local] = Rank(number, local, None, None, agent.pipes[local], incarnation - 1, joined=True, blank=True)
         return epoch
@@ -170,7 +171,7 @@ class Standby:
         epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
         epoch.page.pause(order.pause)
         for rank in epoch.ranks.values():
-            rank.left = vault.left_behind(epoch.directory, rank.local)
+            rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
         agent.be_node(order.node, epoch)
         agent.tell(events.NodeTaken(order.node, agent.name, *agent.addresses, tuple(r.left for r in epoch.ranks.values())))
 

@@ -10,8 +10,9 @@ import contextlib
 import logging
 import os
 import queue
+import shutil
+import signal
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -21,18 +22,19 @@ from typing import Any
 
 import zmq
 
-from taskd import stacks, vault
-from taskd.agent import shared_memory
+from taskd import raised, record, stacks, vault
+from taskd.agent import callers, orphans, shared_memory
 from taskd.agent.attention import Attention
+from taskd.agent.callers import Caller
 from taskd.agent.managers import Managers
 from taskd.agent.orders import Orders
-from taskd.agent.processes import Forked, describe, exit_code, leaving
+from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.records import Records
 from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
-from taskd.agent.watchdog import Limits, Watchdog
+from taskd.agent.watchdog import TRAINING, Limits, Watchdog
 from taskd.core import events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
@@ -42,6 +44,7 @@ log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
+LAST_WORDS = 2.0  # seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this thread
 LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
 
 
@@ -56,8 +59,12 @@ class Supervisor:
         manager_wait: float,
         preload: bool,
         limits: Limits,
+        unprotected: bool = False,
     ) -> None:
+        """`unprotected`: ranks that no manager can be had for train without, else the job ends."""
         self._address, self._keys, self._job, self._manager_wait, self._preload = address, keys, job, manager_wait, preload
+        self._unprotected = unprotected
+        self._identity = keys.identity()
         self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._listener.bind("\0" + self._name)
@@ -68,6 +75,7 @@ class Supervisor:
         self._verdict: Verdict | None = None
         self.epoch: Epoch | None = None
         self._old: Epoch | None = None  # stopped, not cleared away yet
+        self.next: Epoch | None = None  # its processes are about to be started
         self.managers: Managers | None = None
         self.orders = Orders(self)
         self.replacements = Replacements(self.orders.started, self.orders.forked_ended)
@@ -76,7 +84,9 @@ class Supervisor:
         self._store_address = ("", 0)
         self.records: Records | None = None
         self.standby = Standby(self)
+        self._early: list[Caller] = []  # replacements that have called before it is known which processes they are
         self.keeper = -1  # the node that keeps our ranks' records
+        self._sessions: set[int] = set()  # of all processes that ranks have had
         self.retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
         self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
@@ -96,19 +106,24 @@ class Supervisor:
         self.node = node
         self._drop_epoch()
         directory = shared_memory.make()
-        page = core.Page.create(str(directory / "page"), len(environments))
-        for local, environment in environments.items():
-            environment.update(
-                TASKD_AGENT=self._name,
-                TASKD_PAGE=str(directory / "page"),
-                TASKD_VAULT=str(directory),
-                TASKD_SLOT=str(local),
-                TASKD_LOCAL_RANK=str(local),
-                TASKD_INCARNATION="0",
-            )
-            environment.update(self._preloading())
-        self.pipes = {local: stacks.pipe(directory, local) for local in environments}
-        os.mkfifo(directory / vault.NOTES, 0o600)
+        try:
+            record.write_key(directory, self._keys.records, self._job)
+            page = core.Page.create(str(directory / "page"), len(environments))
+            for local, environment in environments.items():
+                environment.update(
+                    TASKD_AGENT=self._name,
+                    TASKD_PAGE=str(directory / "page"),
+                    TASKD_VAULT=str(directory),
+                    TASKD_SLOT=str(local),
+                    TASKD_LOCAL_RANK=str(local),
+                    TASKD_INCARNATION="0",
+                )
+                environment.update(self._preloading())
+            self.pipes = {local: stacks.pipe(directory, local) for local in environments}
+            os.mkfifo(directory / vault.NOTES, 0o600)
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
         self.next = Epoch(number, directory, page)
 
     def _preloading(self) -> dict[str, str]:
@@ -122,6 +137,7 @@ class Supervisor:
         """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `nodes` of the job:
         others can keep records."""
         epoch = self.next
+        assert epoch is not None
         self.context = context
         for local, handler in context.subprocess_handlers.items():
             epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd(handler.proc.pid), self.pipes[local])
@@ -138,14 +154,15 @@ class Supervisor:
             self.store, self._store_address = store()
             self._nodes = nodes
             if nodes > 1:
-                self.records = Records(self._store_address[0], self._keys, self._job)
+                ask = lambda question: self.call(lambda: self.tell(question))  # noqa: E731
+                self.records = Records(self._store_address[0], self._keys, self._identity, self._job, ask)
 
     def _connect(self, node: int) -> None:
         if self.managers is None:
             address = self._address()
             # in a job of one node the next manager can only be where the first one was
             here = self.records.address[0] if self.records is not None else address[0] if _is_ours(address[0]) else ""
-            self.managers = Managers(address, self._keys, self._job, node, self._nodes, here, self.announce)
+            self.managers = Managers(address, self._keys, self._identity, self._job, node, self._nodes, here, self.announce)
         if not self._running:
             self._running = True
             self._thread.start()
@@ -217,7 +234,13 @@ class Supervisor:
                 return Verdict("hold")
             if epoch is None or not epoch.protected:
                 return Verdict("native")
-            return Verdict("native" if all(r.over == "ended well" for r in epoch.ranks.values()) else "hold")
+            return Verdict("native" if self._over(epoch) else "hold")
+
+    def _over(self, epoch: Epoch) -> bool:
+        """Whether the node's ranks have ended well, for good. Of a job with more nodes these may train on, and miss ranks that have left
+        their loop before it was over: the manager knows."""
+        ranks = epoch.ranks.values()
+        return all(r.over == "ended well" for r in ranks) and (self._nodes == 1 or max(r.step for r in ranks) <= epoch.released)
 
     @property
     def protecting(self) -> bool:
@@ -228,6 +251,13 @@ class Supervisor:
         """Ranks whose process has failed, for the launcher's report."""
         epoch = self.epoch
         return [r for r in epoch.ranks.values() if r.failed] if epoch else []
+
+    def traceback(self, local: int, pid: int) -> str:
+        """Of the exception that ended a rank's process, where it has left one."""
+        epoch = self.epoch
+        if epoch is None:
+            return ""
+        return raised.read(epoch.directory, local, pid) or raised.read(epoch.directory, local, epoch.page.read(local).pid)
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
@@ -270,6 +300,7 @@ class Supervisor:
         managers = self.managers
         assert managers is not None
         beat = time.monotonic()
+        last: float | None = None  # until then a manager that comes back hears how this node has ended
         while True:
             try:
                 now = time.monotonic()
@@ -278,16 +309,19 @@ class Supervisor:
                     beat = now + HEARTBEAT
                 epoch = self.epoch
                 look = self.attention.look(epoch, now) if epoch is not None else None
-                search = managers.tend(now)
-                timeout = min(beat, beat if look is None else look, beat if search is None else search) - now
+                search, zygote = managers.tend(now), self.replacements.look(now)
+                timeout = min(t for t in (beat, look, search, zygote, last) if t is not None) - now
                 self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
                     self.attention.watchdog.excuse(time.monotonic())
             except Exception:
                 log.exception("the agent's loop goes on after an error")
             if self._closing and self._calls.empty():
-                managers.close()
-                return
+                if last is None:
+                    last = time.monotonic() + LAST_WORDS
+                if managers.in_step or time.monotonic() >= last:
+                    managers.close()
+                    return
 
     def _turn(self, managers: Managers, timeout: float) -> None:
         poller = zmq.Poller()
@@ -317,7 +351,7 @@ class Supervisor:
             for fd in ready & set(watched):
                 rank = watched[fd]
                 if fd == rank.pidfd:
-                    self.ended(epoch, rank, exit_code(fd))
+                    self.ended(epoch, rank, exit_code(fd, rank.process))
                 else:
                     self._hear(epoch, rank, fd)
         if self._listener.fileno() in ready:
@@ -333,11 +367,17 @@ class Supervisor:
 
     def _beat(self, now: float) -> None:
         epoch = self.epoch
-        self.tell(messages.Heartbeat(sum(r.over is None for r in epoch.ranks.values()) if epoch else 0))
+        self.replacements.beat()
+        present = {r.pid for r in epoch.ranks.values()} if epoch else set()
+        self._sessions |= present
+        orphans.reap(self._sessions, present | {p.pid for p in self.retired})
         assert self.managers is not None
+        alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
+        self.tell(messages.Heartbeat(alive, self.managers.unheard))
         link = self.managers.link
         if epoch is None or self.standby.preparing:
             return
+        self.attention.beat(epoch, time.monotonic())
         if link.heard or self.managers.voter.term:
             self._mind_manager(epoch, self.managers, now)
             return
@@ -361,7 +401,8 @@ class Supervisor:
         waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase in phases]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
-        stuck = forming or (epoch.protected and bool(waiting or failed))
+        left = all(r.over == "ended well" for r in epoch.ranks.values()) and not self._over(epoch)
+        stuck = forming or left or (epoch.protected and bool(waiting or failed))
         if managers.content or not stuck:
             self._alone_since = None
         elif self._alone_since is None:
@@ -369,50 +410,65 @@ class Supervisor:
             log.warning("the manager at %s:%d is gone while ranks wait for it", *managers.link.address)
         elif now - self._alone_since > self._manager_wait and self._verdict is None:
             reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
-            if epoch.protected:
+            if left:  # nobody can tell whether they are missed
+                epoch.released = max(r.step for r in epoch.ranks.values())
+            elif epoch.protected:
                 # alone, the other nodes may be well; together, none of them has found a majority
                 self.decide(Verdict("give up" if self.records is not None else "restart", reason))
             elif self._waiting_since != GIVEN_UP:
                 self.leave_unprotected(epoch, reason)
 
     def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
-        log.error("%s: this job is not protected", reason)
         self._waiting_since = GIVEN_UP
+        if not self._unprotected:
+            self.decide(Verdict("give up", f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains without."))
+            return
+        log.error("%s: this job is not protected", reason)
         self.tell_ranks(epoch, messages.Unprotected(reason))
 
     # -- what the ranks say ------------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        _, uid, _ = struct.unpack("3i", credentials)
-        connection.settimeout(2.0)  # a rank sends its hello in the same breath
         try:
-            if uid != os.getuid():
-                raise messages.BadMessage(f"a process of user {uid}")
-            hello = messages.decode(connection.recv(messages.MAX_BYTES))
-            if not isinstance(hello, messages.RankHello | messages.AttendantHello):
-                raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
-            first = isinstance(hello, messages.RankHello)
-            epoch = self.epoch
-            rank = epoch.find(hello.rank) if epoch else None
-            if epoch is None or rank is None or hello.incarnation != rank.incarnation:
-                raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
-            if (rank.channel if first else rank.attendant) is not None:
-                raise messages.BadMessage(f"rank {hello.rank} is connected already")
+            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello in the same breath
         except (OSError, messages.BadMessage) as error:
             log.warning("a connection to the agent's socket was refused: %s", error)
             connection.close()
+
+    def _admit(self, caller: Caller) -> None:
+        """Raises BadMessage."""
+        hello, epoch = caller.hello, self.epoch
+        rank = epoch.find(hello.rank) if epoch else None
+        if epoch is None or rank is None or hello.incarnation != rank.incarnation:
+            raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
+        first = isinstance(hello, messages.RankHello)
+        if (rank.channel if first else rank.attendant) is not None:
+            raise messages.BadMessage(f"rank {hello.rank} is connected already")
+        zygote = self.replacements.zygote
+        if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
+            self._early.append(caller)  # forked a moment ago, and quicker than the zygote's word which process it is
             return
-        connection.setblocking(False)
+        if not callers.belongs(caller.pid, rank.pid):
+            raise messages.BadMessage(f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not started by it")
         if not first:
-            rank.attendant = connection
+            rank.attendant = caller.line
             return
-        rank.channel = connection
+        rank.channel = caller.line
         threading.Thread(
             target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
         ).start()
         # what came together with the hello is read at the next turn: the socket is ready at once
+
+    def process_known(self) -> None:
+        """The zygote has said which process a replacement is: who has called before that is looked at again."""
+        early, self._early = self._early, []
+        for caller in early:
+            try:
+                self._admit(caller)
+            except messages.BadMessage as error:
+                log.warning("a connection to the agent's socket was refused: %s", error)
+                caller.line.close()
 
     def _hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
         line = next((c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None)
@@ -471,13 +527,15 @@ class Supervisor:
         if not leaving(view.pid):
             return  # let go on purpose (exec): the pidfd will tell
         if view.phase != core.DONE:  # an interpreter that ends by itself says so first; its exit code is worth waiting for
-            self.ended(epoch, rank, exit_code(rank.pidfd) if rank.pidfd is not None else None, certain=True)
+            self.replacements.hear()  # the zygote may have said how it ended, and have reaped it
+            code = exit_code(rank.pidfd, rank.process)
+            self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)  # a wrapper's child is not our process
 
     def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
         """The rank's process is gone, or surely going (`certain`)."""
         if rank.over is not None:
             return
-        if code is None and isinstance(rank.process, Forked) and not certain:
+        if code is None and isinstance(rank.process, Forked) and not certain and self.replacements.tells(rank.process):
             return  # the zygote will say with what code
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
@@ -486,17 +544,30 @@ class Supervisor:
             rank.over = describe(code, epoch.page.records(rank.local))
             self.standby.died(rank)
             return
+        if isinstance(rank.process, Forked) and not self.replacements.tells(rank.process):
+            rank.process.end(-signal.SIGKILL if code is None else code)  # torch's launcher asks for it
         if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)):
-            rank.over = "ended well"
-            self.tell(events.RankEnded(rank.number, rank.incarnation))
+            rank.over, rank.step = "ended well", view.step
+            with contextlib.suppress(OSError):
+                rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
+            self.tell_end(rank)
             return
         cause = describe(code, epoch.page.records(rank.local))
+        if code == 0:  # sys.exit() where nobody expects it: the others wait for this rank
+            cause += f" in the middle of step {view.step}" if view.phase in TRAINING else f" in phase {core.PHASES[view.phase]}"
         rank.over = cause
         with contextlib.suppress(OSError):
-            rank.left = vault.left_behind(epoch.directory, rank.local)
+            rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
         log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
-        self.tell(events.RankDied(rank.number, rank.incarnation, cause, rank.left))
+        self.tell_end(rank)
         self.attention.died(rank)
+
+    def tell_end(self, rank: Rank) -> None:
+        """Of a rank whose process is over."""
+        if rank.failed:
+            self.tell(events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left))
+        else:
+            self.tell(events.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
 
     # -- deciding ----------------------------------------------------------------------------------------------------------------
 
@@ -512,12 +583,12 @@ class Supervisor:
         assert self.managers is not None
         self.managers.stand()
         if self.standby.room is not None:
-            self.tell(events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1]))
+            self.managers.begin(events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1]))
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
         ranks = list(epoch.ranks.values())
-        self.tell(
+        self.managers.begin(
             events.AgentJoined(
                 node=self.node,
                 ranks=tuple(r.number for r in ranks),
@@ -538,19 +609,19 @@ class Supervisor:
                 records=self.addresses[1],
                 keeper=self.keeper,
                 keeps=self.records.keeps() if self.records is not None else (),
+                released=epoch.released,
             )
         )
         # a manager that is in charge from now on has not heard of what has ended already
         for rank in ranks:
             if rank.over == "ended well":
-                self.tell(events.RankEnded(rank.number, rank.incarnation))
+                self.tell_end(rank)
         if self._left:
             self.tell(events.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:
         assert self.managers is not None
-        if not self.managers.send(message):
-            log.error("the manager does not take messages; %s was dropped", type(message).__name__)
+        self.managers.send(message)
 
     def tell_ranks(self, epoch: Epoch, message: Any) -> None:
         for rank in epoch.ranks.values():
@@ -562,10 +633,10 @@ class Supervisor:
                 rank.channel.send(messages.encode(message))
 
     def _drop_epoch(self) -> None:
-        for epoch in (self.epoch, self._old):
-            if epoch is not None:
+        for epoch in (self.epoch, self._old, self.next):
+            if epoch is not None and not epoch.dropped:
                 epoch.drop()
-        self.epoch = self._old = None
+        self.epoch = self._old = self.next = None
 
 
 def _is_ours(host: str) -> bool:

@@ -71,6 +71,10 @@ class Watchdog:
         due = self.due(view, stopped)
         return due is not None and now >= due
 
+    def too_long(self, seconds: float) -> bool:
+        """Whether a process may not have been stopped by a signal for `seconds`."""
+        return self.limits.least is not None and seconds >= self.limits.least
+
     def left(self, view: core.View, now: float) -> float:
         """Seconds that a rank in user code may still take before it counts as hung; a minute where it never does."""
         due = self.due(view)

@@ -1,6 +1,6 @@
 """A process that has imported what ranks import and forks one in ~10 ms instead of starting an interpreter in ~2 s.
 
-Run as `python -u -m taskd.agent.zygote FD`, with the ranks' environment but no slot of its own. It has one thread,
+Run by `taskd/start.py` with the argument FD, with the ranks' environment but no slot of its own. It has one thread,
 holds no process group and never computes: a fork after an OpenMP parallel region hangs for ever (docs/design.md). One
 request is answered at a time over the socket FD; the exit of a child is told over the same socket. It ends when the
 socket does.
@@ -87,14 +87,21 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
         if "warm" in request:
             warm(request["warm"])
             continue
+        told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
             line.close()
-            for fd in children:
+            for fd in (*children, tell):
                 os.close(fd)
+            if not os.read(told, 1):  # this zygote was ended before anybody knew of us: another process has been started instead
+                os._exit(0)
+            os.close(told)
             return dict(request)
+        os.close(told)
         children[os.pidfd_open(pid)] = pid
         line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
+        os.write(tell, b"x")
+        os.close(tell)
 
 
 def warm(names: list[str]) -> None:

@@ -29,7 +29,8 @@ class _Ranks(click.ParamType):
 def command() -> None:
     """Make a fault on purpose in a running job, to see it survive.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
+    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name. It takes faults on purpose only if it
+    was started with TASKD_FAULT_INJECTION=on.
     """
 
 

@@ -23,6 +23,8 @@ def connected() -> Iterator[Control]:
 
     try:
         control = Control()
+    except ControlError as error:
+        raise click.ClickException(str(error)) from None
     except (settings.BadSetting, BadSecret) as error:
         raise click.UsageError(str(error)) from None
     with control:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from taskd import dumps, settings
+from taskd import dumps, settings, start
 from taskd.core import ladder
+
+LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
+
+
+class Refused(click.ClickException):
+    """The job is not started, for a reason that is no matter of how `taskd run` is called: one line."""
+
+    exit_code = 2
 
 
 def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -59,6 +68,10 @@ def command(
 
     taskd's own options come first: taskd run --recover-strategy retry,recover-in-place --nproc_per_node 4 train.py
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # until ranks are started there is nothing to clean up, and a KeyboardInterrupt is lost where it meets a callback of C code, as
+        # in the middle of `import torch`
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     given = {
         "TASKD_RECOVER_STRATEGY": recover_strategy,
         "TASKD_SUBHEALTHY_STRATEGY": subhealthy_strategy,
@@ -79,21 +92,27 @@ def command(
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     try:
-        from torch.distributed import run as torch_run
-    except ImportError:
+        from taskd.adaptor import torch_elastic, torch_versions
+    except ImportError as missing:
+        if (missing.name or "").partition(".")[0] != "torch":
+            raise
         raise click.UsageError("taskd run needs torch: pip install 'taskd[torch]'") from None
-    from taskd.adaptor import torch_elastic, torch_versions
-    from taskd.protocol import keys
+    from taskd.protocol import keys, secret
 
     if (refusal := torch_versions.refusal()) is not None:
         raise click.UsageError(refusal)
+    torch_elastic.install()  # before the options of torch's launcher are made: one of them has another default
+    from torch.distributed import run as torch_run
+
+    arguments = torch_run.parse_args(list(torchrun))
+    nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
     try:
-        keys.configured(os.environ)
+        port_of_it = settings.manager_address(os.environ)[1]
+        secret.for_job(settings.job_id(os.environ), os.environ, port_of_it, max(nodes, 2) if settings.standby(os.environ) else nodes)
     except keys.BadSecret as error:
         raise click.UsageError(str(error)) from None
-    arguments = torch_run.parse_args(list(torchrun))
-    torch_elastic.install()
     manager = _start_manager(arguments, torch_run)
+    torch_elastic.has_manager = manager is not None
     os.environ.setdefault("TASKD_PROCESS_ENABLE", "on")
     try:
         # torch's own entry point, so that exit codes, error files and signals are torchrun's
@@ -104,24 +123,67 @@ def command(
 
 
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
-    """A manager on node 0 unless one of this job answers already."""
+    """A manager on node 0 unless one of this job answers already, or none can be had and none is asked for."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
     if settings.standby(os.environ) or settings.manager_is_named(os.environ) or (nodes > 1 and int(arguments.node_rank) != 0):
         return None
     host, port = settings.bind_address(os.environ), settings.port(os.environ)
     if nodes > 1 and settings.own_address(os.environ) is None:
         host = arguments.master_addr or host
-    if _listens(host, port):
-        if _is_ours(host, port):
-            return None
-        raise click.UsageError(
+    if _has_manager(host, port):
+        return None
+    per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
+    command = start.command("taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host)
+    manager, why = _launch(command)
+    if manager is None and not settings.unprotected(os.environ):
+        raise Refused(f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without protection")
+    if manager is None:
+        click.echo(f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True)
+        os.environ["TASKD_MANAGER_WAIT"] = "0"  # nobody else starts one here
+    return manager
+
+
+def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
+    """The manager, once it listens; or None, and why."""
+    us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
+    try:
+        # a session of its own: Ctrl-C reaches the launcher, which tells the manager how the job ended. Should the launcher end before it
+        # can tell, by a signal that nothing handles yet, its pidfd does.
+        more = ["--starter", str(us), "--ready", str(told)]
+        process = subprocess.Popen([*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told])
+        os.close(told)
+        told = -1
+        if not select.select([heard], [], [], LISTENS)[0]:
+            process.kill()
+            process.wait()
+            return None, f"the manager does not listen after {LISTENS:g} s"
+        if not os.read(heard, 1):  # it has ended without a word here
+            return None, f"the manager ended with status {process.wait()}, its reason stands above"
+        return process, ""
+    finally:
+        for descriptor in (us, heard, *([told] if told >= 0 else [])):
+            os.close(descriptor)
+
+
+def _has_manager(host: str, port: int) -> bool:
+    """Whether a manager of this job listens there, and waits for our node. Raises Refused where the port is another's."""
+    from taskd.agent import asking
+    from taskd.protocol import secret
+
+    if not _listens(host, port):
+        return False
+    job = settings.job_id(os.environ)
+    answer = asking.arrive((host, port), secret.of_running(job, os.environ, port), job, 0)
+    if answer is None and not _listens(host, port):
+        return False  # it was about to leave, its job was over
+    if answer is None:
+        raise Refused(
             f"port {port} on {host} is in use, and not by a manager of this job: "
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
-    per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
-    command = [sys.executable, "-m", "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host]
-    # a session of its own: Ctrl-C reaches the launcher, which tells the manager how the job ended
-    return subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+    if answer.taken:
+        raise Refused(asking.second((host, port), job, 0))
+    return True
 
 
 def _listens(host: str, port: int) -> bool:
@@ -130,18 +192,13 @@ def _listens(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def _is_ours(host: str, port: int) -> bool:
-    """Whether a manager of this job answers there."""
-    from taskd.protocol import keys, link
-
-    job = settings.job_id(os.environ)
-    return link.answers((host, port), keys.for_job(job, os.environ), job)
-
-
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:
     """The agents have told it how the job ended, and it leaves by itself; what does not is ended."""
     try:
         manager.wait(5.0)
     except subprocess.TimeoutExpired:
-        manager.terminate()
-        manager.wait()
+        pass
+    finally:  # also when a signal ends the waiting
+        if manager.poll() is None:
+            manager.terminate()
+            manager.wait()

@@ -115,7 +115,7 @@ class Coordinator:
                 self.hold.again()
             elif incident is not None and self.recovery.incident is None:
                 self.watch.stop()
-                self._look()
+                self._look(now)
         return job.out
 
     def _present(self, number: int, event: e.Event) -> bool:
@@ -123,12 +123,18 @@ class Coordinator:
         incarnation = self.job.ranks[number].incarnation
         return getattr(event, "incarnation", incarnation) == incarnation and not self.job.topology.is_lost(number)
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Ranks have come to where they wait for the others."""
+        job = self.job
         if self.recovery.incident is None:
             self.hold.look()
             if not self.hold.standing:  # ranks at the end of their loop are held there
-                self.job.release_if_finished()
+                missed = job.quit_before_the_end()
+                if missed:
+                    text = f"the others have come to the end of their loop, and wait for ranks [{some(missed)}]"
+                    self.recovery.fault(text, now)
+                else:
+                    job.release_if_finished()
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None: nothing is being waited for."""
@@ -181,6 +187,7 @@ class Coordinator:
             self.gathering = now + (job.settings.gather if "recover" in job.settings.ladder else job.settings.form)
         job.generation = max(job.generation, event.generation)
         job.pause = max(job.pause, event.pause)
+        job.released = max(job.released, event.released) if event.generation else job.released
 
     def _take_over(self, now: float) -> None:
         """All agents have told a new manager about a job that is under way."""
@@ -376,7 +383,7 @@ class Coordinator:
         if self.recovery.phase in (None, Phase.RESUME):  # in the others it is about to be taken back, and says so again
             self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
-        self._look()
+        self._look(now)
 
     def _rank_finished(self, event: e.RankFinished, now: float) -> None:
         job = self.job
@@ -385,17 +392,40 @@ class Coordinator:
             return
         job.ranks[event.rank].finished = event.step
         self.recovery.committed(event.rank, now)
-        self._look()
+        self._look(now)
 
     def _rank_ended(self, event: e.RankEnded, now: float) -> None:
-        if self.job.ranks[event.rank].ended:
+        job, incident = self.job, self.recovery.incident
+        rank = job.ranks[event.rank]
+        if rank.ended or not rank.alive:
             return  # said again, by an agent that has reconnected
-        self.job.ranks[event.rank].ended = True
+        if job.protected and event.step > job.released:
+            self._rank_quit(event, now)
+            return
+        rank.ended = True
         if self.recovery.phase is Phase.RESUME:
             self.recovery.committed(event.rank, now)
-        elif self.recovery.incident is not None:
+        elif incident is not None:
             self.recovery.climb(Move.SPENT, f"rank {event.rank} has ended and cannot take part in a repair any more", now)
-        self._look()
+        self._look(now)
+
+    def _rank_quit(self, event: e.RankEnded, now: float) -> None:
+        """The process has ended by itself, with status 0, and its loop was not over. All may leave theirs together: nobody misses it
+        then. Who is missed is dead."""
+        job, incident = self.job, self.recovery.incident
+        rank = job.ranks[event.rank]
+        how = f"exited with status 0 before step {event.step}, in the middle of its loop"
+        rank.left = event.position or rank.left
+        if incident is not None and not (incident.phase is Phase.RESUME and event.rank in incident.committed):
+            rank.alive = False
+            self.faults.died(event.rank, how, now)
+            return
+        rank.ended, rank.quit, rank.quit_at = True, how, event.step
+        if all(s.ended for s in job.ranks.values()):
+            job.note("all ranks have left their loops together")
+            job.released = max(job.released, event.step)
+            job.say(c.Release(job.released))  # the launchers may leave
+        self._look(now)
 
     def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
@@ -407,11 +437,11 @@ class Coordinator:
 
     def _hold(self, event: e.HoldRequested, now: float) -> None:
         self.hold.request(event.request)
-        self._look()
+        self._look(now)
 
     def _continue(self, event: e.ContinueRequested, now: float) -> None:
         self.hold.release(event.request)
-        self._look()
+        self._look(now)
 
     # -- time and whole restarts -----------------------------------------------------------------------------------------
 

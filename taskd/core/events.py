@@ -33,6 +33,7 @@ class AgentJoined:
     records: tuple[str, int] = ("", 0)  # where it takes copies of other nodes' records
     keeper: int = -1  # the node that keeps copies of its ranks' records
     keeps: tuple[int, ...] = ()  # nodes whose records it keeps
+    released: int = -1  # no step before this one will be repeated
 
 
 @dataclass(frozen=True)
@@ -197,12 +198,14 @@ FAULTS = ("on-chip memory", "other", "network")  # the documented fault types, b
 
 @dataclass(frozen=True)
 class RankStalled:
-    """The rank has made no progress for `seconds`, longer than its limit; it may be the one at fault or wait for it."""
+    """The rank has made no progress for `seconds`, longer than its limit; it may be the one at fault or wait for it. `stopped`: it was
+    found stopped by a signal all that time, wherever it is."""
 
     rank: int
     incarnation: int
     step: int
     seconds: float
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,8 @@ class RankPresent:
     `collectives`: how many it has begun in this attempt. `waiting`: it is where ranks wait for the others on purpose (paused, held,
     finished). `overdue`: it has made no progress for `seconds`, longer than its limit. `cpu`: processor time used so far, in
     seconds. `where`: phase, or the state of its process, in words. `stopped`: by a signal; the kernel does not let it run.
+    `queued`: seconds so far that it was ready to run and had no processor; like `cpu` of all its threads and of what it has started.
+    `limit`: the seconds that it may take where it is; 0 where there is no limit. `patient`: it has asked for more.
     """
 
     rank: int
@@ -226,6 +231,9 @@ class RankPresent:
     cpu: float
     where: str
     stopped: bool = False
+    queued: float = 0.0
+    limit: float = 0.0
+    patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -395,10 +403,13 @@ class RankPassed:
 
 @dataclass(frozen=True)
 class RankEnded:
-    """The rank's process has ended well."""
+    """The rank's process has ended well. `step`: the next one that it would have begun, -1 where that is not known; `position`: see
+    RankDied."""
 
     rank: int
     incarnation: int
+    step: int = -1
+    position: Position | None = None
 
 
 @dataclass(frozen=True)
@@ -472,10 +483,14 @@ class Settings:
     rounds: int = 12  # pauses under one strategy before it is given up; two more for each rank that is replaced, or shall be
     failures: int = 2  # times that a rank may fail at a rebuild or restore in one incident before its process is replaced
     look: float | None = 2.0  # in a repair, until it is seen whether a rank was stopped; from call to call twice as long. None: never
+    looks: float = 8.0  # at most so long from call to call
+    idle: float = 20.0  # that a replacement may wait for something without using a processor, while all others wait for it
     roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
-    gather: float = 1.5  # until a new manager has heard of all living nodes; they look for it all the time, and find it in ~0.3 s
+    # until a new manager has heard of all living nodes; they find it in ~0.3 s, but a standby that was sent to a lost node by the one
+    # before is only heard when it has that node: 3.3 s on a busy machine
+    gather: float = 6.0
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1:

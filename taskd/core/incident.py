@@ -169,7 +169,7 @@ class Incident:
     def renew(self, number: int, rank: RankState) -> str:
         """The rank gets another process, which has no state yet; returns why the present one could not be kept."""
         rank.incarnation += 1
-        rank.alive, rank.finished, rank.raised = True, None, None
+        rank.alive, rank.finished, rank.raised, rank.quit = True, None, None, ""
         rank.pages.clear()
         self.replaced[number] += 1
         self.new.add(number)

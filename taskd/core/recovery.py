@@ -64,6 +64,9 @@ class Recovery:
                 self.incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
                 self._job.note("recovery is paused (process-recover-enable): nothing is repaired")
             self.incident.timeline.enter("DETECT", now)
+            for rank, how in self._job.take_for_dead().items():
+                self.incident.faults.append(f"rank {rank}: {how}")
+                self._job.note(f"incident {self.incident.number}: rank {rank}: {how}")
         incident = self.incident
         incident.faults.append(text)
         if explains:

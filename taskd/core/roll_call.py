@@ -5,6 +5,9 @@ In a job that trains in lockstep one rank that stops makes all others stop too: 
 it. Who does not answer, or is furthest behind, is the one that did not arrive. It is only called hung when it is past its own
 limit (a first step, a compilation and an announced long operation have none) and when a second call finds it where it was.
 
+A busy machine makes healthy ranks late and dumb. Between the two calls a rank that works has been on a processor or ready for
+one; what it has waited there stretches its limit as much. One that is stopped, or waits for what will not come, was neither.
+
 When nobody is behind, all wait or all work. If nobody has used the processor since the last call about the same place, the collective
 itself is stuck, and the communicators are made anew. Otherwise the step is merely long.
 """
@@ -17,6 +20,8 @@ from dataclasses import dataclass
 from taskd.core.events import RankPresent
 
 IDLE = 0.05  # of one processor: ranks that wait in a collective use about nothing, ranks that compute use one or more
+WORKS = 0.5  # of the time between two calls that a rank must have run, or been ready to, to be one that works: its answer takes ~1 ms of it
+STRETCH = 30.0  # at most so many times longer; nobody has to wait for ever for a rank that gets no processor at all
 
 
 @dataclass(frozen=True)
@@ -38,17 +43,18 @@ Verdict = Hung | Stuck | Waiting
 Answers = Mapping[int, RankPresent]
 
 
-def judge(first: Answers, second: Answers, before: Answers, since: float) -> Verdict:
-    """`first` and `second`: two calls a moment apart, each with every rank. `before`: the answers of an earlier judgement, `since`
+def judge(first: Answers, second: Answers, before: Answers, since: float, between: float = 0.0) -> Verdict:
+    """`first` and `second`: two calls `between` seconds apart, each with every rank. `before`: the answers of an earlier judgement, `since`
     seconds ago; empty: none."""
     late = _late(second)
     # late at both calls: when the one that all waited for goes on between them, those that have not gone on yet look like it
-    hung = {r: a for r, a in _late(first).items() if r in late and late[r].overdue and _same_place(a, late[r])}
+    hung = {r: a for r, a in _late(first).items() if r in late and _same_place(a, late[r]) and _overdue(a, late[r], between)}
     if hung:
         return Hung({r: _why(late[r], len(second) - len(late)) for r in sorted(hung)})
     if late:
         a = late[min(late)]
-        return Waiting(f"rank {a.rank} is behind the others ({_place(a)}), within its limit")
+        busy = a.rank in first and a.overdue and not _overdue(first[a.rank], a, between)
+        return Waiting(f"rank {a.rank} is behind the others ({_place(a)}), within its limit{' on a busy machine' if busy else ''}")
     if not all(a.overdue or a.waiting for a in second.values()):
         return Waiting("no rank is behind, and some are within their limit")
     same = before and all(_same_place(before.get(r), a) for r, a in second.items())
@@ -58,6 +64,11 @@ def judge(first: Answers, second: Answers, before: Answers, since: float) -> Ver
             a = min(inside, key=lambda a: (a.seconds, a.rank))
             return Stuck(f"all ranks wait in the same collective for {a.seconds:.1f} s and none of them works ({_place(a)})")
     return Waiting("no rank is behind: all are in the same place")
+
+
+def behind(answers: Answers) -> set[int]:
+    """Whom all others wait for, if for anybody."""
+    return set(_late(answers))
 
 
 def _late(answers: Answers) -> dict[int, RankPresent]:
@@ -70,6 +81,16 @@ def _late(answers: Answers) -> dict[int, RankPresent]:
     last = min(_progress(a) for a in inside.values())
     ahead = any(_progress(a) > last for a in inside.values()) or any(a.waiting and a.step > last[0] for a in answers.values())
     return {r: a for r, a in inside.items() if _progress(a) == last} if ahead else {}
+
+
+def _overdue(before: RankPresent, now: RankPresent, between: float) -> bool:
+    """Whether the rank is past its limit, which is as much longer as it was kept from running."""
+    if not now.overdue or now.stopped or before.incarnation != now.incarnation:
+        return now.overdue
+    ran, queued = now.cpu - before.cpu, now.queued - before.queued
+    if between <= 0 or ran + queued < WORKS * between:
+        return True
+    return now.seconds >= now.limit * min((ran + queued) / max(ran, 1e-9), STRETCH)
 
 
 def _progress(a: RankPresent) -> tuple[int, int]:

@@ -16,6 +16,8 @@ class RankState:
     joined: bool = False
     finished: int | None = None  # its loop is over before this step
     ended: bool = False
+    quit: str = ""  # it has ended, well and before its loop was over for all: how
+    quit_at: int = -1  # and before which step
     alive: bool = True
     left: e.Position | None = None  # what its last process left behind
     raised: tuple[int, str] | None = None  # step and text of the exception its process is ending with
@@ -49,11 +51,31 @@ class JobState:
         self.over = True
         self.out.append(c.End(ok, reason))
 
+    def take_for_dead(self) -> dict[int, str]:
+        """Ranks that have ended by themselves while others train on, and are missed now; and how each ended."""
+        missed = {r: s.quit for r, s in self.ranks.items() if s.quit}
+        for rank in missed:
+            state = self.ranks[rank]
+            state.ended, state.alive, state.quit = False, False, ""
+        return missed
+
     def rebuild(self, same: bool = False) -> None:
         """Everybody makes the communicators of the present generation. `same`: no process is new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
         self.out.append(c.Rebuild(self.pause, self.generation, store, same))
+
+    def quit_before_the_end(self) -> list[int]:
+        """When all others wait at the end of their loop: ranks that have left theirs too early, and are missed. Those that have committed
+        the last step have finished like the others."""
+        ends = [s.finished for s in self.ranks.values() if s.finished is not None]
+        if not self.protected or not ends or any(s.finished is None and not s.quit for s in self.ranks.values()):
+            return []
+        quitters = {r: s for r, s in self.ranks.items() if s.quit}
+        missed = [r for r, s in quitters.items() if s.quit_at < max(ends)]
+        for state in quitters.values() if not missed else ():
+            state.finished, state.quit = state.quit_at, ""
+        return missed
 
     def release_if_finished(self) -> None:
         """When every rank's loop is over: nobody will be taken back any more, all go on behind it."""

@@ -18,6 +18,7 @@ class Node:
     heir: str = ""  # the standby that has been told to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
     told: bool = False  # its agent, who that is
+    kept_by: str = ""  # the agent that the keeper had then, "" where an earlier manager has told it and nobody has looked yet
 
     @property
     def living(self) -> bool:
@@ -60,6 +61,7 @@ class Topology:
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
             self.nodes[node].keeper, self.nodes[node].told = before.keeper, before.told and before.agent == agent
+            self.nodes[node].kept_by = before.kept_by
         self._node_of.update(dict.fromkeys(ranks, node))
         return None
 
@@ -110,18 +112,35 @@ class Topology:
         others = (a for a in self.reserved if self.standbys.get(a, 0) >= ranks)
         return next(ready, None) or self.free(ranks) or next(others, None)
 
+    def may_keep(self, holder: int, number: int, agent: str) -> bool:
+        """Whether the agent of node `holder` is to keep what `agent` says are records of node `number`."""
+        node = self.nodes.get(number)
+        return node is not None and node.living and node.agent == agent and node.keeper == holder
+
+    def may_fetch(self, holder: int, number: int, agent: str) -> bool:
+        """Whether the agent of node `holder` is to give the records of node `number` to `agent`: it has been told to take that node over,
+        or to be ready for it. The records are with the node's keeper; those of a node that moves, with itself."""
+        node = self.nodes.get(number)
+        asked = node is not None and (node.heir == agent or self.reserved.get(agent) == number)
+        return node is not None and asked and bool(agent) and holder in (number, node.keeper)
+
     def renew_keepers(self) -> list[int]:
-        """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told."""
+        """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told: also
+        where another agent has the keeper's node by now, which has none of the records and listens elsewhere."""
         changed = []
         able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
-            if not node.living or (keeper is not None and keeper.living and node.told):
+            if keeper is not None and keeper.living and not node.kept_by:
+                node.kept_by = keeper.agent  # told by an earlier manager, as its agent says: from now on we know by whom
+            same = keeper is not None and keeper.living and node.kept_by == keeper.agent
+            if not node.living or (same and node.told):
                 continue
             if keeper is None or not keeper.living:
                 following = able[bisect_right(able, number) % len(able)] if able else number
                 node.keeper = following if following != number else None
             node.told = node.keeper is not None
-            if node.told:
+            if node.keeper is not None:
+                node.kept_by = self.nodes[node.keeper].agent
                 changed.append(number)
         return changed

@@ -1,7 +1,8 @@
 """Ranks that make no progress: the roll call, from the first complaint to the verdict. `roll_call.py` judges.
 
-In a repair nobody complains, and what a rank is told to do may take long: copies of a large state, the script of a replacement. There a
-call is held now and then, and only those are called hung that the kernel does not let run.
+In a repair what a rank is told to do may take long: copies of a large state, the script of a replacement. There a call is held now and
+then, and those are called hung that the kernel does not let run; and a replacement that waits for something, without using a
+processor, while everybody waits for it: as often as not for ranks that do not run the code in which it speaks to them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
 
-REPAIRING = (Phase.REPLACE, Phase.REBUILD, Phase.RESTORE)
+REPAIRING = (Phase.PAUSE, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
+LOOKED_AT = (*REPAIRING, Phase.RESUME)
+STILL = 0.01  # of one processor: what a process that waits uses for its threads that look now and then
 
 
 class Watch:
@@ -32,23 +35,27 @@ class Watch:
         self._pausing = False  # between the two calls
         self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)  # what the judgement before this one knew, and when
         self._said = ""
+        self._asked = 0.0  # when the first call of the two was answered
+        self._still: dict[int, tuple[e.RankPresent, float]] = {}  # since when each has used no processor, and what it answered then
         self._stragglers = Stragglers()
 
     def stop(self) -> None:
         """Whatever was being found out has been overtaken."""
         self._due, self._first, self._pausing, self._last, self._said = None, None, False, ({}, 0.0), ""
+        self._still = {}
 
     @property
     def due(self) -> float | None:
         """When to look again."""
         incident, look = self._recovery.incident, self._job.settings.look
-        if self._due is not None or incident is None or incident.phase not in REPAIRING or look is None:
+        if self._due is not None or incident is None or incident.phase not in LOOKED_AT or look is None:
             return self._due
         entered = incident.timeline.entered[-1][1]
-        return entered + max(look, 2 * (self._called - entered))
+        gone = max(self._called - entered, 0.0)
+        return entered + max(look, min(2 * gone, gone + self._job.settings.looks))
 
     def stalled(self, event: e.RankStalled, now: float) -> None:
-        if self._job.protected and self._due is None and self._recovery.phase in (None, Phase.RESUME):
+        if self._job.protected and self._due is None and (event.stopped or self._recovery.phase in (None, Phase.RESUME)):
             self._first = None
             self._ask(now)
 
@@ -59,7 +66,7 @@ class Watch:
         if self._stragglers.any(self._job.ranks, self._to_answer):
             return
         if self._first is None:
-            self._first, self._pausing = dict(self._answers), True
+            self._first, self._pausing, self._asked = dict(self._answers), True, now
             self._due = now + self._job.settings.between_calls
         else:
             self._judge(now)
@@ -91,22 +98,61 @@ class Watch:
 
     def _judge(self, now: float) -> None:
         assert self._first is not None
-        if self._recovery.phase in REPAIRING:
-            self._due = None
-            missing, phase = self._recovery.silent(), self._recovery.phase.value
-            twice = {r for r, a in self._answers.items() if a.stopped and r in self._first and self._first[r].stopped}
-            if stopped := twice & set(missing):
-                self._faults.hung({r: f"{self._answers[r].where}, and {phase} waits for it" for r in stopped}, now)
-            return
-        before, when = self._last
-        self._due, self._last = None, (dict(self._answers), now)
-        verdict = roll_call.judge(self._first, self._answers, before, now - when)
+        self._due, phase = None, self._recovery.phase
+        self._look_who_is_still(now)
+        verdict: roll_call.Verdict | None = None
+        if phase not in REPAIRING:
+            before, when = self._last
+            self._last = (dict(self._answers), now)
+            verdict = roll_call.judge(self._first, self._answers, before, now - when, now - self._asked)
         if isinstance(verdict, roll_call.Hung):
             self._faults.hung(verdict.ranks, now)
+        elif found := self._stopped(phase) or self._waits_alone(phase, now):
+            self._faults.hung(found, now)
         elif isinstance(verdict, roll_call.Stuck):
             self._faults.stuck(verdict.why, now)
-        else:
+        elif verdict is not None:
             self._say(f"roll call: {verdict.why}")
+
+    def _stopped(self, phase: Phase | None) -> dict[int, str]:
+        """Who is stopped by a signal at both calls, and waited for, or long enough; and why that is hung."""
+        assert self._first is not None
+        incident = self._recovery.incident
+        twice = {r: a for r, a in self._answers.items() if a.stopped and r in self._first and self._first[r].stopped}
+        missing = set(self._recovery.silent())
+        killed = incident.killed if incident is not None else ()
+        name = phase.value if phase is not None else "the job"
+        return {r: f"{a.where}, and {name} waits for it" for r, a in twice.items() if (r in missing or a.overdue) and r not in killed}
+
+    def _look_who_is_still(self, now: float) -> None:
+        for rank, a in self._answers.items():
+            base, since = self._still.get(rank, (a, now))
+            same = (base.incarnation, base.step, base.waiting) == (a.incarnation, a.step, a.waiting) and not a.patient
+            if not same or a.cpu - base.cpu > STILL * (now - since) + STILL:
+                base, since = a, now
+            self._still[rank] = base, since
+
+    def _waits_alone(self, phase: Phase | None, now: float) -> dict[int, str]:
+        """Replacements that have waited for too long without using a processor, while all others wait for them."""
+        incident, settings = self._recovery.incident, self._job.settings
+        if incident is None or phase not in (Phase.REPLACE, Phase.RESUME):
+            return {}
+        waited_for = set(self._recovery.silent()) & set(incident.replaced)
+        if phase is Phase.RESUME:
+            others = [a for r, a in self._answers.items() if r not in incident.replaced]
+            waited_for &= roll_call.behind(self._answers)
+            if not any(a.overdue for a in others):
+                return {}
+        found = {}
+        for rank in sorted(waited_for & set(self._still)):
+            base, since = self._still[rank]
+            since = max(since, incident.timeline.entered[-1][1])
+            if not base.waiting and not base.patient and now - since >= settings.idle and rank not in incident.killed:
+                found[rank] = (
+                    f"its replacement has waited for {now - since:.0f} s without using a processor ({base.where}), while all others wait "
+                    "for it: perhaps in a collective, or for a word, of ranks that do not run this code again"
+                )
+        return found
 
     def _say(self, text: str) -> None:
         if text != self._said:  # the same is found again and again while a step is long

@@ -10,14 +10,13 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import taskd
-from taskd import settings
+from taskd import settings, start
 from taskd.demo import records
 from taskd.manager import journal
 
@@ -42,19 +41,19 @@ class Stage:
         self.output = directory / "output.txt"
         self.logs = directory / "log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_SHED) and k not in _SHED_EXACT}
+        path = os.environ.get("PYTHONPATH", "")
         package = str(Path(taskd.__file__).resolve().parent.parent)
         environment.update(
-            PYTHONPATH=os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p),
+            PYTHONPATH=os.pathsep.join([package, *(os.path.abspath(p) for p in path.split(os.pathsep) if path)]),
             OMP_NUM_THREADS="1",
             MINDX_TASK_ID=self.job,
             TASKD_SECRET=secrets.token_hex(16),
+            TASKD_FAULT_INJECTION="on",
             TASKD_PORT=os.environ.get("TASKD_PORT") or str(_free_port()),
             TASKD_LOG_PATH=str(self.logs),
         )
-        launcher = ["-c", "from taskd.cli import main; main()", "run"] if protected else ["-m", "torch.distributed.run"]
         command = [
-            sys.executable,
-            *launcher,
+            *(start.command("taskd.cli", "run") if protected else start.command("torch.distributed.run")),
             "--standalone",
             "--nproc_per_node",
             str(ranks),
@@ -64,9 +63,10 @@ class Stage:
         command += ["-m", "taskd.demo.train", "--out", str(directory), "--steps", str(steps)]
         self._readers = [records.Reader(directory, rank) for rank in range(ranks)]
         with open(self.output, "wb") as output:
-            # a session of its own: Ctrl-C comes to us, and we end it
+            # a session of its own: Ctrl-C comes to us, and we end it; and a directory of its own: with -m the ranks import from it
             self._process = subprocess.Popen(
                 command,
+                cwd=directory,
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
-from taskd.protocol import keys, link
+from taskd.protocol import keys, link, secret
 
 REACH = 2.0  # seconds, for a connection and for each answer on it; between machines of a job it takes milliseconds
 # ZMTP 3.0, section "greeting": signature, version, mechanism, not a server, filler
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 OTHER_PORT = "end what holds it, or set TASKD_PORT to the same free port on all nodes"
-SAME_SECRET = "give all nodes the same TASKD_SECRET and MINDX_TASK_ID, and each job a TASKD_PORT of its own"
+SAME_SECRET = "set TASKD_SECRET and MINDX_TASK_ID as that job has them, and give each job a TASKD_PORT of its own"
 
 
 def port(environ: Mapping[str, str], nodes: int = 1) -> Finding:
@@ -111,7 +111,7 @@ def _greeted(connection: socket.socket) -> bytes:
 def _answers(host: str, number: int, environ: Mapping[str, str]) -> bool:
     job = settings.job_id(environ)
     try:
-        return link.answers((host, number), keys.for_job(job, environ), job, REACH)
+        return link.answers((host, number), secret.of_running(job, environ, number), job, REACH)
     except keys.BadSecret:
         return False
 

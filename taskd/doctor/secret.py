@@ -6,18 +6,23 @@ import os
 import stat
 from collections.abc import Mapping
 
+from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
-from taskd.protocol import keys
+from taskd.protocol import keys, secret_file
+from taskd.protocol import secret as source
 
 
-def secret(environ: Mapping[str, str]) -> Finding:
-    name = "secret"
+def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
+    """What a job of that many nodes would take for its secret; a standby's has several."""
+    name, job = "secret", settings.job_id(environ)
     try:
-        found = keys.configured(environ)
+        found = source.configured(environ)
+        if found is None and source.insecure(environ):
+            return warning(name, "TASKD_INSECURE=1: keys come from the job's id, and whoever knows that can join the job", keys.REMEDY)
+        if found is None:
+            return _none(name, job, max(nodes, 2) if settings.standby(environ) else nodes, settings.port(environ))
     except keys.BadSecret as problem:
         return error(name, str(problem), keys.REMEDY)
-    if found is None:
-        return warning(name, "none: keys come from the job's id, and whoever knows that can join the job", keys.REMEDY)
     if "TASKD_SECRET" in environ:
         return ok(name, "from TASKD_SECRET")
     path = environ["TASKD_SECRET_FILE"]
@@ -27,3 +32,12 @@ def secret(environ: Mapping[str, str]) -> Finding:
         remedy = f"chmod 600 {path}; in Kubernetes, the volume's defaultMode: 0400"
         return warning(name, f"{path} can be {who} by everybody (mode {mode:04o})", remedy)
     return ok(name, f"from {path}")
+
+
+def _none(name: str, job: str, nodes: int, port: int) -> Finding:
+    if nodes == 1:
+        there = secret_file.find(job, port) is not None  # or it cannot be used
+        return ok(name, f"{'there is one' if there else 'the job makes one'} for this user alone, in {secret_file.directory()}")
+    if source.unguessable(job):
+        return ok(name, "from MINDX_TASK_ID, a random UUID: as secret as the job's id is kept")
+    return error(name, source.refusal(job, nodes), keys.REMEDY)

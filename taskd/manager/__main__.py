@@ -1,7 +1,7 @@
 """`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own. Prints nothing on stdout.
 
-Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4 another manager is in charge; 128 +
-signal when SIGINT or SIGTERM ended it while the job went on.
+Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4 another manager is in charge, or
+the launcher that has started this one ended before any agent came; 128 + signal when SIGINT or SIGTERM ended it while the job went on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsed = config.parse(wanted)
         for warning in parsed.warnings:
             log.warning("%s", warning)
-        server = make(parsed, os.environ, arguments.bind, arguments.port, arguments.successor)
+        server = make(parsed, os.environ, arguments.bind, arguments.port, arguments.successor, arguments.starter)
         server.open()
     except PortInUse as error:
         return _refuse(log, 3, str(error))
@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(log, 2, *error.errors)
     except (settings.BadSetting, BadSecret) as error:
         return _refuse(log, 2, str(error))
+    if arguments.ready >= 0:
+        os.write(arguments.ready, b"1")
+        os.close(arguments.ready)
     got: list[int] = []
 
     def leave(number: int, _frame: object) -> None:
@@ -60,6 +63,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
     successor = "take over a job that had another manager: wait until a majority of its agents acknowledges this one"
     parser.add_argument("--successor", action="store_true", help=successor)
+    starter = "pidfd of the launcher that starts it: when that ends before an agent has come, this manager ends too"
+    parser.add_argument("--starter", type=int, default=-1, help=starter)
+    parser.add_argument("--ready", type=int, default=-1, help="descriptor to which a byte is written once it listens")
     parser.add_argument("--bind", help="IP address to listen on; default: POD_IP, else 127.0.0.1")
     return parser.parse_args(argv)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -116,8 +117,8 @@ class Charge:
         self.places = list(dict.fromkeys((*places, *self.places)))[:PLACES]
         nodes = self._nodes | {agent: node for agent, _, node in agents}
         self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
-        whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape)
-        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape)  # of 10,000 agents the names are 400 kB
+        whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape, os.getpid())
+        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())  # of 10,000 agents the names are 400 kB
         likely = roster.members & {agent for agent, host, _ in agents if host in hosts}
         self._send(likely, whole)
         self._send(roster.members - likely, stamp)

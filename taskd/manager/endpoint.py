@@ -21,7 +21,7 @@ class PortInUse(OSError):
 
 
 def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1) -> zmq.Socket[Any]:
-    """A ROUTER on host:port for holders of the client key. Raises PortInUse and BadSetting."""
+    """A ROUTER on host:port for whoever knows the secret. Raises PortInUse and BadSetting."""
     router = curve.server(context, host, keys, MAX_BYTES)
     options = {
         zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone is an error here, not silence

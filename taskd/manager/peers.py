@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import typing
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import msgpack
 
 from taskd.core import events as e
+from taskd.core.delivery import Inbox, Outbox
 from taskd.protocol import messages as m
 
-BACKLOG = 256  # commands kept for an agent that is reconnecting; a repair needs fewer than ten
+UNHEARD = 1000  # orders that an agent may leave unacknowledged; a repair needs fewer than ten, and it acknowledges with each heartbeat
 SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped message
 
 # what an agent may report about a rank of its own
@@ -48,7 +49,8 @@ class Peer:
     heard: float
     records: tuple[str, int] = ("", 0)
     line: int = -1
-    backlog: deque[bytes] = field(default_factory=lambda: deque(maxlen=BACKLOG))
+    inbox: Inbox = field(default_factory=Inbox)
+    outbox: Outbox[bytes] = field(default_factory=Outbox)
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Drops:
             log.warning("dropped (%s, %d so far): %s", kind, self.total[kind], detail)
 
 
-_ENVELOPE = (int, str, int, str, int, bytes, int)
+_ENVELOPE = (int, str, int, str, int, bytes, int, int)
 
 
 def unseal(data: bytes) -> m.Envelope:
@@ -87,14 +89,22 @@ def decode(body: bytes) -> Any:
     return _decode_again(body) if len(body) <= 64 else m.decode(body)
 
 
+def check_speaker(envelope: m.Envelope, speaker: str) -> None:
+    """Raises Dropped for a message in another's name than that of the process at the other end of the connection, `speaker`."""
+    if envelope.incarnation != speaker:
+        raise Dropped(
+            "another's name",
+            f"process {speaker[:8]} speaks as {envelope.incarnation[:8]}: its secret is another one, or it is none of this job's",
+        )
+
+
 def check_envelope(envelope: m.Envelope, job: str) -> None:
     """Raises Dropped. The version has been checked by `unseal`."""
     if envelope.job != job:
         detail = f"an agent of job {envelope.job[:80]!r} talks to the manager of job {job!r}"
         raise Dropped("another job", f"{detail}: check its TASKD_MANAGER_ADDR and MINDX_TASK_ID")
-    if not 1 <= len(envelope.incarnation) <= 64 or envelope.seq < 0:
-        detail = f"incarnation of {len(envelope.incarnation)} characters, seq {envelope.seq}"
-        raise Dropped("envelope", f"node {envelope.sender}: {detail}")
+    if envelope.seq < 0:
+        raise Dropped("envelope", f"node {envelope.sender}: seq {envelope.seq}")
 
 
 def check_registration(event: e.AgentJoined, sender: int, nodes: int) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import socket
 import time
-import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,11 +32,16 @@ from taskd.manager.journal import Journal
 from taskd.manager.lookout import Lookout
 from taskd.manager.peers import Dropped, Drops, Peer
 from taskd.protocol import messages as m
-from taskd.protocol.gate import Gate
+from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
 OF_OPERATORS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice
+ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy  # what breaks a job that is well; the others only hold it up
+NOT_ON_PURPOSE = (
+    "this job takes no faults on purpose, and nobody's word that a device or a node is at fault: start it with TASKD_FAULT_INJECTION=on in "
+    "the environment of its manager and its launchers"
+)
 REQUESTS = 1000  # of operators, that wait for an answer
 MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
@@ -94,7 +99,9 @@ class Server:
     journal: Journal
     limits: Limits = field(default_factory=Limits)
     successor: bool = False  # another manager was in charge of this job before
+    starter: int = -1  # pidfd of the launcher that has started this manager; -1: none has, or it has ended
     codes: DeviceCodes = field(default_factory=DeviceCodes)
+    faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may make, or tell of, faults
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -110,12 +117,14 @@ class Server:
         self._parked: dict[int, _Parked] = {}
         self._operators: dict[str, bytes] = {}  # request -> way back to the operator who made it
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
-        self._incarnation = uuid.uuid4().hex
+        self._identity = self.keys.identity()  # as a client of other managers
+        self._incarnation = self._identity.name
         shape = (self.settings.nodes, self.settings.ranks_per_node)
         self.charge = Charge(self._incarnation, self.successor, shape, self.port, self._to_agents)
         self._ways: dict[str, tuple[bytes, int]] = {}  # agent -> its route, and the descriptor of its connection
         self._seq = 0
         self._seen: set[int] = set()
+        self._overheard: set[str] = set()  # agents of which something was dropped while this manager was not in charge
         self._tick_floor = 0.0
         self._stopped = ""
         self._devices = DeviceWatch(self.codes, self.agents, self.coordinator.job, self._feed)
@@ -130,7 +139,7 @@ class Server:
         allow_files(2 * self.settings.nodes + 200)
         self._context: zmq.Context[Any] = zmq.Context(io_threads=1 if self.settings.nodes <= 1000 else 2)
         try:
-            self._gate = Gate(self._context, self.keys.client_public, self._refused_key)
+            self._gate = Gate(self._context, self.keys, self._refused_key)
             self._router = listen(self._context, self.host, self.port, self.keys, self.settings.nodes)
             self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         except BaseException:
@@ -142,6 +151,8 @@ class Server:
             self._poller.register(source, zmq.POLLIN)
         if self.codes.descriptor >= 0:
             self._poller.register(self.codes.descriptor, zmq.POLLIN)
+        if self.starter >= 0:
+            self._poller.register(self.starter, zmq.POLLIN)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
             self.job, self.settings.nodes, self.settings.ranks_per_node, self.host, self.port, ", ".join(self.settings.ladder),
@@ -193,6 +204,8 @@ class Server:
             self.outcome = Outcome(None, self._stopped)
             return now
         emptied = self._drain(now)
+        if self.starter in ready:
+            self._starter_ended(now)
         if self._monitor in ready:
             self._connections(now)
         if found := self._lookout.look(now):
@@ -204,6 +217,17 @@ class Server:
         if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
             self._timers(now, emptied)
         return now
+
+    def _starter_ended(self, now: float) -> None:
+        """Before any agent has come there is no job; later its agent is gone too, and in a job of one node nobody else is there."""
+        self._poller.unregister(self.starter)
+        os.close(self.starter)
+        self.starter = -1
+        if self.outcome is None and not self._peers:
+            self.outcome = Outcome(None, "the launcher that has started this manager has ended, and no agent has come")
+        elif self.settings.nodes == 1:
+            for peer in list(self.agents.values()):
+                self._lose(peer, "its launcher has ended", now)
 
     def _poll(self, timeout: float) -> dict[Any, int]:
         probes = self._lookout.wanted
@@ -285,6 +309,8 @@ class Server:
             for peer in self._peers if emptied else ():
                 if now - peer.heard > self.limits.silence:
                     self._safely(self._lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
+                elif len(peer.outbox.kept) > peers.UNHEARD:
+                    self._safely(self._lose, peer, f"its agent has left {len(peer.outbox.kept)} orders unacknowledged", now)
             for node in list(self._parked):
                 self._safely(self._settle, node, now)
             self._safely(self._doubt)
@@ -304,6 +330,7 @@ class Server:
             raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
         route, data = frames
         envelope = peers.unseal(data)
+        peers.check_speaker(envelope, speaker(self._line))
         peers.check_envelope(envelope, self.job)
         if (fence := self.fenced.get(envelope.incarnation)) is not None:
             self._turn_away(route, fence, now)
@@ -315,7 +342,15 @@ class Server:
         if isinstance(message, m.Standing | m.Vote | m.RosterKept):
             self._about_charge(route, envelope, message, now)
             return
+        if isinstance(message, m.Heard | m.Heartbeat) and (known := self._known(envelope)) is not None:
+            self._hear(known, envelope, route, now)
+            if isinstance(message, m.Heard):
+                self._heard(known, message.number)
+            elif message.unheard or known.outbox.kept:
+                self._send_now(known, m.Heard(known.inbox.number))
+            return
         if not self.charge.in_charge:
+            self._overheard.add(envelope.incarnation)  # it is asked for this again when we are
             raise Dropped("not in charge", f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge this manager")
         if envelope.sender == m.STANDBY:
             self._stand_by(route, envelope, message, now)
@@ -325,20 +360,21 @@ class Server:
             return
         if (former := self.former.get(envelope.incarnation)) is not None:
             self._hear(former, envelope, route, now)
+            if isinstance(message, m.May):
+                self._permit(former, message)
             if isinstance(message, e.AgentLeft):
                 self._lose(former, f"its launcher has left{': ' + message.why if message.why else ''}", now)
             return  # it tells all again if it gets its node back
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
-            moved = self._hear(peer, envelope, route, now)
+            self._hear(peer, envelope, route, now)
             if self.agents.get(peer.node) is not peer:
                 return  # that were its last words: another agent has the node by now
             if isinstance(message, e.AgentJoined):
                 self._register(route, envelope, message, now)
-            elif moved:
-                # it has reconnected, and what was under way on the old connection may be lost: it tells all again
-                self._send(peer, m.Who())
-            if not isinstance(message, e.AgentJoined | m.Heartbeat):
+            elif isinstance(message, m.May):
+                self._permit(peer, message)
+            else:
                 peers.check_event(message, peer)
                 if isinstance(message, m.Injected):
                     self._answer(c.Answer(message.request, message.ok, message.text))
@@ -351,8 +387,8 @@ class Server:
         else:
             self._ask(route, now)
 
-    def _hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> bool:
-        """Note that the agent has spoken; True when it came by another connection than before."""
+    def _hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> None:
+        """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its turn."""
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
@@ -360,14 +396,39 @@ class Server:
             peer.line = self._descriptor()
             self._lookout.forget(peer.incarnation)
         peer.seq, peer.heard = envelope.seq, now
-        while peer.backlog and self._put(peer.route, peer.backlog[0]):
-            peer.backlog.popleft()
+        if moved:
+            # what was under way on the old connection may be lost: each end says how far it has heard
+            peer.outbox.in_step = False
+            self._send_now(peer, m.Heard(peer.inbox.number))
         if peer.node in self._parked:
             self._settle(peer.node, now, spoke=True)
-        return moved
+        if envelope.number and not peer.inbox.take(envelope.number):
+            if envelope.number > peer.inbox.number:
+                self._ask_again(peer)
+            raise Dropped("said again", f"node {peer.node}: number {envelope.number} after {peer.inbox.number}")
+
+    def _ask_again(self, peer: Peer) -> None:
+        """What the agent has said after the last that we have heard is lost: told so twice, it says it again (core.delivery)."""
+        for _ in range(2):
+            self._send_now(peer, m.Heard(peer.inbox.number))
+
+    def _heard(self, peer: Peer, number: int) -> None:
+        """The agent has everything up to order `number`."""
+        for _, data in peer.outbox.heard(number):
+            if not self._put(peer.route, data):
+                peer.outbox.in_step = False
+                break
+
+    def _known(self, envelope: m.Envelope) -> Peer | None:
+        """The agent that speaks."""
+        peer = self.agents.get(envelope.sender)
+        if peer is not None and peer.incarnation == envelope.incarnation:
+            return peer
+        return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
 
     def _register(self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float) -> None:
         try:
+            peers.check_agent(event.agent, envelope)
             peers.check_registration(event, envelope.sender, self.settings.nodes)
         except Dropped as reason:
             self._reply(route, m.Refused(str(reason)))
@@ -403,7 +464,7 @@ class Server:
         if peer is None:
             log.info("node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch)
             peer = self.agents[event.node] = Peer(event.node, envelope.incarnation, route, event.ranks, envelope.seq, now)
-            peer.line = self._descriptor()
+            peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
         peer.ranks, peer.records = event.ranks, event.records
         self._asked.pop(route, None)
         self._seen.add(event.node)
@@ -437,13 +498,13 @@ class Server:
     def _stand_by(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
         """What an agent without a node says."""
         if isinstance(message, m.Arrived):
-            self._reply(route, m.UnderWay(self.coordinator.job.protected))
+            peer = self.agents.get(message.node)
+            taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self.starter >= 0)
+            self._reply(route, m.UnderWay(self.coordinator.job.protected, taken))
             return
         peer = self.standbys.get(envelope.incarnation)
         if peer is not None:
-            moved = self._hear(peer, envelope, route, now)
-            if moved and not isinstance(message, e.StandbyJoined):
-                self._send(peer, m.Who())
+            self._hear(peer, envelope, route, now)
         if isinstance(message, e.StandbyJoined):
             peers.check_agent(message.agent, envelope)
             if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
@@ -451,7 +512,7 @@ class Server:
             if peer is None:
                 log.info("standby %s has registered, for up to %d ranks", message.agent[:8], message.ranks)
                 peer = self.standbys[message.agent] = Peer(m.STANDBY, message.agent, route, (), envelope.seq, now)
-                peer.line = self._descriptor()
+                peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
             peer.records, peer.ranks = message.records, (0,) * message.ranks
             self._asked.pop(route, None)
             self.charge.chair.want(message.agent, True)
@@ -501,8 +562,8 @@ class Server:
 
     def _about_charge(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
         agent = envelope.incarnation
-        peer = self.standbys.get(agent) or self.agents.get(envelope.sender)
-        if peer is not None and peer.incarnation == agent:
+        peer = self._known(envelope)
+        if peer is not None:
             self._hear(peer, envelope, route, now)
         self._ways[agent] = (route, self._descriptor())
         if isinstance(message, m.Standing):
@@ -527,6 +588,10 @@ class Server:
         if self.charge.chair.deposed:
             self.outcome = Outcome(None, f"another manager is in charge; this one was in term {self.charge.chair.term}")
             return
+        if self._overheard and self.charge.in_charge:
+            for peer in [p for p in self._peers if p.incarnation in self._overheard]:
+                self._ask_again(peer)
+            self._overheard.clear()
         if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
             self.charge.tend(self._everybody)
 
@@ -540,7 +605,7 @@ class Server:
             return
         for address in self.charge.places:
             if address not in self._others and address[0] != self.host:
-                self._others[address] = Link(address, self.keys, self.job, m.STANDBY, self._incarnation, refusal=False)
+                self._others[address] = Link(address, self.keys, self.job, m.STANDBY, self._identity, refusal=False)
         for link in self._others.values():
             while link.receive() is not None:
                 self.charge.told(link.term)
@@ -572,8 +637,20 @@ class Server:
             self._reply(route, m.Who())
 
     def _refused_key(self, address: str) -> None:
-        detail = f"{address} has the key of another secret or job; TASKD_SECRET and MINDX_TASK_ID must be the same on all nodes"
-        self.drops.add("another key", detail, self.clock())
+        self.drops.add("no key", f"{address} does not speak CURVE as agents do", self.clock())
+
+    def _permit(self, peer: Peer, question: m.May) -> None:
+        """An agent asks whether another one's records are its business: see core.topology."""
+        topology = self.coordinator.job.topology
+        asked = topology.may_fetch if question.fetch else topology.may_keep
+        node, each = topology.nodes.get(question.node), self.settings.ranks_per_node
+        granted = asked(peer.node, question.node, question.agent)
+        # whom the manager before us has told to take a lost node over, we do not know: one of the roster that has no node, then
+        if question.fetch and self.charge.chair.term > 1 and (node is None or (node.lost and not node.heir)):
+            taken = any(a.incarnation == question.agent for a in self.agents.values())
+            granted = granted or (question.agent in self.charge.chair.roster.members and not taken)
+        ranks = tuple(range(question.node * each, question.node * each + each)) if granted else ()
+        self._send(peer, m.Permit(question.node, question.agent, question.fetch, granted, node.ranks if granted and node else ranks))
 
     # -- operators -----------------------------------------------------------------------------------------------------------
 
@@ -584,6 +661,10 @@ class Server:
         if len(self._operators) >= REQUESTS:
             self._operators.pop(next(iter(self._operators)))  # the oldest: its operator has long given up
         self._operators[message.request] = route
+        if isinstance(message, ON_PURPOSE) and not self.faults_on_purpose:
+            log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
+            self._answer(c.Answer(message.request, False, NOT_ON_PURPOSE))
+            return
         if isinstance(message, m.ReleaseDevice):
             refusal = self.codes.release(message.device, now)
             self._answer(c.Answer(message.request, not refusal, refusal or f"{message.device[:100]!r} may be used again"))
@@ -643,7 +724,7 @@ class Server:
         for command in commands:
             if isinstance(command, TO_ALL):
                 log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
-                data = self._seal(command)
+                data = self._seal(command, numbered=True)
                 for peer in self.agents.values():
                     self._deliver(peer, data)
                 for peer in (*self.standbys.values(), *self.former.values()) if isinstance(command, c.End) else ():
@@ -716,21 +797,27 @@ class Server:
         self._send_standby(command)
         for former in [p for p in self.former.values() if p.node == command.node]:
             self.agents[command.node] = self.former.pop(former.incarnation)
-            self._send(former, m.Who())  # what it has said meanwhile was not heard
+            self._send_now(former, m.Who())  # what it has said meanwhile was not heard
 
     # -- messages out --------------------------------------------------------------------------------------------------------
 
-    def _seal(self, message: Any) -> bytes:
+    def _seal(self, message: Any, numbered: bool = False) -> bytes:
         self._seq += 1
-        return m.seal(m.Envelope(m.VERSION, self.job, -1, self._incarnation, self._seq, m.encode(message), self.charge.chair.term))
+        number = self._seq if numbered else 0
+        term = self.charge.chair.term
+        return m.seal(m.Envelope(m.VERSION, self.job, -1, self._incarnation, self._seq, m.encode(message), term, number))
 
     def _send(self, peer: Peer, message: Any) -> None:
-        self._deliver(peer, self._seal(message))
+        self._deliver(peer, self._seal(message, numbered=True))
+
+    def _send_now(self, peer: Peer, message: Any) -> None:
+        """What need not arrive."""
+        self._put(peer.route, self._seal(message))
 
     def _deliver(self, peer: Peer, data: bytes) -> None:
-        """In order: behind what is waiting for the agent's return, if anything is."""
-        if peer.backlog or not self._put(peer.route, data):
-            peer.backlog.append(data)
+        """What was sealed just now, numbered: kept until the agent has it."""
+        if peer.outbox.add(data, self._seq) and not self._put(peer.route, data):
+            peer.outbox.in_step = False
 
     def _reply(self, route: bytes, message: Any) -> None:
         self._put(route, self._seal(message))  # to a stranger: when it is gone, nobody misses the answer

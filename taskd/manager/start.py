@@ -12,14 +12,20 @@ from taskd.manager.config import Config
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
-from taskd.protocol import keys
+from taskd.protocol import secret
 
 
 def make(
-    config: Config, environ: Mapping[str, str] = os.environ, host: str | None = None, port: int | None = None, successor: bool = False
+    config: Config,
+    environ: Mapping[str, str] = os.environ,
+    host: str | None = None,
+    port: int | None = None,
+    successor: bool = False,
+    starter: int = -1,
 ) -> Server:
-    """Not listening yet. Raises settings.BadSetting and keys.BadSecret."""
+    """Not listening yet. `starter`: see Server. Raises settings.BadSetting and keys.BadSecret."""
     log_path = settings.log_path(environ)
+    port = settings.port(environ) if port is None else port
     return Server(
         settings=events.Settings(
             config.nodes,
@@ -30,10 +36,12 @@ def make(
             reschedule=settings.reschedule_timeout(environ),
         ),
         job=config.job,
-        keys=keys.for_job(config.job, environ),
+        keys=secret.for_job(config.job, environ, port, config.nodes),
         host=host or settings.bind_address(environ),
-        port=settings.port(environ) if port is None else port,
+        port=port,
         journal=Journal(log_path, config.job),
         successor=successor,
+        starter=starter,
+        faults_on_purpose=settings.fault_injection(environ),
         codes=DeviceCodes(settings.fault_config(environ), Separated(log_path)),
     )

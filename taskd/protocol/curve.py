@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 
 from taskd.protocol.gate import DOMAIN
-from taskd.protocol.keys import Keys
+from taskd.protocol.keys import Identity, Keys
 
 HANDSHAKE = 5000  # ms; half-open connections are closed after that; 30 s is the default
 
@@ -19,7 +19,7 @@ def endpoint(host: str, port: int | None = None) -> str:
 
 
 def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
-    """A ROUTER that will listen on `host`, for holders of the client key: a Gate in the same context checks that. `limit`: bytes of a
+    """A ROUTER that will listen on `host`, for whoever knows the secret: a Gate in the same context says who speaks. `limit`: bytes of a
     message, 1000 or more: a handshake is subject to it too. Drops what it has to say when it is closed."""
     return _made(context, zmq.ROUTER, host, limit, {
         zmq.LINGER: 0,
@@ -29,13 +29,14 @@ def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.
     })  # fmt: skip
 
 
-def client(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
-    """A DEALER that will connect to a `server` on `host`. `limit`: as for a server. Drops what it has to say when it is closed."""
+def client(context: zmq.Context[Any], host: str, keys: Keys, identity: Identity, limit: int) -> zmq.Socket[Any]:
+    """A DEALER that will connect to a `server` on `host` as `identity`. `limit`: as for a server. Drops what it has to say when it is
+    closed."""
     return _made(context, zmq.DEALER, host, limit, {
         zmq.LINGER: 0,
         zmq.CURVE_SERVERKEY: keys.server_public,
-        zmq.CURVE_PUBLICKEY: keys.client_public,
-        zmq.CURVE_SECRETKEY: keys.client_secret,
+        zmq.CURVE_PUBLICKEY: identity.public,
+        zmq.CURVE_SECRETKEY: identity.secret,
     })  # fmt: skip
 
 

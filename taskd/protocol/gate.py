@@ -1,28 +1,37 @@
-"""Who may connect: the ZAP handler of the manager's socket (ZeroMQ RFC 27), answered in the manager's own loop.
+"""Who may connect: the ZAP handler of a server's socket (ZeroMQ RFC 27), answered in the server's
+own loop.
 
-CURVE alone proves the manager to its agents; any client with a key of its own would be let in. ZAP is asked for each
-connection before the first message of it is delivered, and admits the client key of this job only.
+CURVE alone proves the server to its clients, and that they know the server's public key, which is
+never sent. ZAP is asked for each connection before the first message of it is delivered. The answer
+names the process at the other end by its public key: libzmq puts that name, `User-Id`, beside every
+message of the connection, and `speaker` reads it. Whoever has another secret has another name for
+itself than we have for it, and nothing that it says is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from hmac import compare_digest
 from typing import Any
 
 import zmq
-from zmq.utils import z85
+
+from taskd.protocol.keys import Keys
 
 ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the RFC
 DOMAIN = b"taskd"
-BATCH = 256  # answers per turn of the loop: a storm of connections must not keep it from its deadlines
+BATCH = (
+    256  # answers per turn of the loop: a storm of connections must not keep it from its deadlines
+)
+PUBLIC = 32  # bytes of a CURVE key
 
 
 class Gate:
     """`refused(address)` is called for each connection that is turned away."""
 
-    def __init__(self, context: zmq.Context[Any], client_public: bytes, refused: Callable[[str], None]) -> None:
-        self._client = z85.decode(client_public)
+    def __init__(
+        self, context: zmq.Context[Any], keys: Keys, refused: Callable[[str], None]
+    ) -> None:
+        self._keys = keys
         self._refused = refused
         self.socket: zmq.Socket[Any] = context.socket(zmq.REP)
         self.socket.linger = 0
@@ -40,7 +49,20 @@ class Gate:
     def _verdict(self, frames: list[bytes]) -> list[bytes]:
         # version, request id, domain, address, routing id, mechanism, credentials
         request = frames[1] if len(frames) > 1 else b""
-        if len(frames) == 7 and frames[0] == b"1.0" and frames[5] == b"CURVE" and compare_digest(frames[6], self._client):
-            return [b"1.0", request, b"200", b"OK", b"agent", b""]
+        if (
+            len(frames) == 7
+            and frames[0] == b"1.0"
+            and frames[5] == b"CURVE"
+            and len(frames[6]) == PUBLIC
+        ):
+            return [b"1.0", request, b"200", b"OK", self._keys.name(frames[6]).encode(), b""]
         self._refused(frames[3].decode("ascii", "replace") if len(frames) > 3 else "?")
-        return [b"1.0", request, b"400", b"another key", b"", b""]
+        return [b"1.0", request, b"400", b"no CURVE key", b"", b""]
+
+
+def speaker(frame: zmq.Frame) -> str:
+    """Who has sent the message that `frame` is of; "" where the socket is not behind a Gate."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""

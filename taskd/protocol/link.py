@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from taskd.core.delivery import Inbox
 from taskd.protocol import curve, messages, pings
-from taskd.protocol.keys import Keys
+from taskd.protocol.keys import Identity, Keys
 
 log = logging.getLogger("taskd.link")
 
@@ -19,17 +19,25 @@ class Link:
     """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
 
     def __init__(
-        self, address: tuple[str, int], keys: Keys, job: str, node: int, incarnation: str = "", refusal: bool = True, nodes: int = 1
+        self,
+        address: tuple[str, int],
+        keys: Keys,
+        job: str,
+        node: int,
+        identity: Identity | None = None,
+        refusal: bool = True,
+        nodes: int = 1,
     ) -> None:
-        """`incarnation` names this process to the manager. `refusal`: say so when the key is refused. `nodes` of the job."""
+        """`identity` of this process; a new one where none is given. `refusal`: say so when the key is refused. `nodes` of the job."""
         self.address, self._job, self.node = address, job, node
-        self.incarnation = incarnation or uuid.uuid4().hex
+        self.identity = identity or keys.identity()
         self._seq = 0
         self.heard = False  # whether the manager has ever answered
         self.term = 0  # of the manager that sent the last message that was received
         self.manager = ""  # which process that was
+        self._inbox = ("", Inbox(gaps=True))  # of that process
         context: zmq.Context[Any] = zmq.Context.instance()
-        self.socket: zmq.Socket[bytes] = curve.client(context, address[0], keys, messages.MAX_BYTES)
+        self.socket: zmq.Socket[bytes] = curve.client(context, address[0], keys, self.identity, messages.MAX_BYTES)
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
         for option, value in pings.options(nodes).items():
             self.socket.setsockopt(option, value)
@@ -51,9 +59,14 @@ class Link:
 
     def send(self, message: Any) -> bool:
         """False when the queue is full: the manager has been away for long."""
+        return self.say(messages.encode(message), 0)
+
+    def say(self, body: bytes, number: int, node: int | None = None) -> bool:
+        """Send an encoded message under `number` of core.delivery; False as above. `node`: as which one it was said at first, when a
+        standby had not become one."""
         self._seq += 1
-        body = messages.encode(message)
-        envelope = messages.Envelope(messages.VERSION, self._job, self.node, self.incarnation, self._seq, body)
+        sender = self.node if node is None else node
+        envelope = messages.Envelope(messages.VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number)
         try:
             self.socket.send(messages.seal(envelope), zmq.NOBLOCK)
         except zmq.Again:
@@ -76,7 +89,16 @@ class Link:
                 log.warning("a message from %s:%d was dropped: %s", *self.address, error)
                 continue
             self.heard, self.term, self.manager = True, envelope.term, envelope.incarnation
+            if self._inbox[0] != envelope.incarnation:
+                self._inbox = (envelope.incarnation, Inbox(gaps=True))
+            if envelope.number and not self._inbox[1].take(envelope.number):
+                continue  # said again, because the manager could not know that it had arrived
             return message
+
+    @property
+    def taken(self) -> int:
+        """Number of the last order that was received; see core.delivery."""
+        return self._inbox[1].number
 
     def read_monitor(self) -> None:
         """Know whether there is a connection, and say once that the key is refused: that looks like silence otherwise."""
@@ -88,7 +110,8 @@ class Link:
             if not self._told and not self.heard and not self.connections:
                 self._told = True
                 log.error(
-                    "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE, or the job id MINDX_TASK_ID) is not the manager's",
+                    "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them MINDX_TASK_ID or TASKD_PORT) is not the "
+                    "manager's",
                     *self.address,
                 )
 

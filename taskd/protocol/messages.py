@@ -19,7 +19,7 @@ import msgpack
 
 from taskd.core import commands, events, repair
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 1 << 20  # also ZMQ_MAXMSGSIZE: the largest real message is a table of a few kB
 
 
@@ -29,9 +29,18 @@ class BadMessage(ValueError):
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Agent to manager: still here. Numbered by the envelope's `seq`."""
+    """Agent to manager: still here. Numbered by the envelope's `seq`. `unheard`: how many of its messages it does not know to have been
+    heard; the manager says then how far it has."""
 
     ranks_alive: int
+    unheard: int = 0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Manager to agent, and the agent's answer: everything up to `number` has been heard. See core.delivery."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -129,14 +138,18 @@ class TakeUp:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A launcher that has been started, to the manager: is the job under way already?"""
+    """A launcher that has been started for `node`, to the manager: is the job under way already? -1: it does not know its node yet."""
+
+    node: int = -1
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost node's place."""
+    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost node's place. `taken`: its node has
+    another launcher, which lives."""
 
     protected: bool
+    taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,13 +182,15 @@ class Vote:
 @dataclass(frozen=True)
 class RosterIs:
     """Manager to agent: who may vote from now on (only to those that may become the manager's host: `members`, the name of an agent and
-    its node, STANDBY for none), and where managers may be found, the most likely place first. `nodes` and `ranks_per_node` of the job."""
+    its node, STANDBY for none), and where managers may be found, the most likely place first. `nodes` and `ranks_per_node` of the job.
+    `pid`: of the manager's process, for agents on its machine."""
 
     stamp: tuple[int, int]
     members: dict[str, int]
     successors: tuple[tuple[str, int], ...]
     nodes: int
     ranks_per_node: int
+    pid: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,16 +231,39 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Fetched:
-    """How many Keep messages the answer to Fetch had."""
+    """How many Keep messages the answer to Fetch had; REFUSED: none are given to this agent."""
 
     node: int
     count: int
 
 
+REFUSED = -1
+
+
+@dataclass(frozen=True)
+class May:
+    """Agent to manager: agent `agent` wants its records of `node` kept here, or with `fetch` those of `node` that are here. May it?"""
+
+    node: int
+    agent: str
+    fetch: bool
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The answer to May. `ranks` of the node, whose records are to be kept."""
+
+    node: int
+    agent: str
+    fetch: bool
+    granted: bool
+    ranks: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Envelope:
-    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY; `incarnation` tells one process
-    of it from the next, and is the `agent` of events and commands."""
+    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY; `incarnation` names the process, is the
+    `agent` of events and commands, and follows from its key (protocol/keys.py): the manager takes no other one from it."""
 
     version: int
     job: str
@@ -234,13 +272,15 @@ class Envelope:
     seq: int
     body: bytes
     term: int = 0  # of the manager; see core.terms
+    number: int = 0  # of what must not be lost, see core.delivery; 0: it need not arrive
 
 
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
     Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | CodeTold | ReleaseDevice | Unprotected | TakeUp
-    | Arrived | UnderWay | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
+    | Heard | Arrived | UnderWay | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
+    | May | Permit
 )  # fmt: skip
 Message = events.Event | commands.Command | Own
 

@@ -29,6 +29,7 @@ from taskd.settings.reading import (
     dump_path,
     enabled,
     fault_config,
+    fault_injection,
     hang_limit,
     job_id,
     link_limit,
@@ -47,6 +48,8 @@ from taskd.settings.reading import (
     standby,
     stripes,
     sub_healthy_strategy,
+    unprotected,
+    verify,
 )
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "examine",
     "examine_variables",
     "fault_config",
+    "fault_injection",
     "hang_limit",
     "job_id",
     "ladder_from",
@@ -85,6 +89,7 @@ __all__ = [
     "manager_address",
     "manager_is_named",
     "manager_wait",
+    "unprotected",
     "own_address",
     "patches",
     "port",
@@ -96,4 +101,5 @@ __all__ = [
     "stands",
     "stripes",
     "sub_healthy_strategy",
+    "verify",
 ]

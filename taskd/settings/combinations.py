@@ -230,6 +230,12 @@ def _not_available(given: Given) -> str | None:
     return name if set(named) - ladder.AVAILABLE else None
 
 
+def _insecure(given: Given) -> str | None:
+    named = variables.TASKD_SECRET.text(given) or variables.TASKD_SECRET_FILE.text(given)
+    insecure = variables.TASKD_INSECURE.read(given) and named is None
+    return variables.TASKD_INSECURE.name if insecure else None
+
+
 NOTICES = (
     Notice(
         "ELASTIC_PROCESS_RECOVER_ENABLE is set",
@@ -245,5 +251,10 @@ NOTICES = (
         _overruled,
     ),
     Notice("MS_ENABLE_TFT is set", "it is not looked at, HIGH_AVAILABILITY goes before it", _both_frameworks),
+    Notice(
+        "TASKD_INSECURE is 1 and there is no secret",
+        "whoever knows the job's id and reaches its ports can take part in it",
+        _insecure,
+    ),
     Notice("elastic-training is a strategy", "elastic-training is accepted and passed over, this version has none", _not_available),
 )

@@ -52,6 +52,11 @@ def manager_wait(environ: Mapping[str, str]) -> float:
     return v.TASKD_MANAGER_WAIT.read(environ)
 
 
+def unprotected(environ: Mapping[str, str]) -> bool:
+    """Whether a job that no manager can be had for trains without protection."""
+    return v.TASKD_UNPROTECTED.read(environ)
+
+
 def enabled(environ: Mapping[str, str]) -> bool:
     """Whether the manager repairs anything: unless TASKD_PROCESS_ENABLE is off."""
     return v.TASKD_PROCESS_ENABLE.read(environ) is not False
@@ -60,6 +65,11 @@ def enabled(environ: Mapping[str, str]) -> bool:
 def patches(environ: Mapping[str, str]) -> bool:
     """Whether the patch of torchrun does anything: where TASKD_PROCESS_ENABLE is on."""
     return v.TASKD_PROCESS_ENABLE.read(environ) is True
+
+
+def fault_injection(environ: Mapping[str, str]) -> bool:
+    """Whether the job takes faults on purpose, and what others say about its devices and nodes."""
+    return v.TASKD_FAULT_INJECTION.read(environ)
 
 
 def hang_limit(environ: Mapping[str, str]) -> float | None:
@@ -74,6 +84,11 @@ def link_limit(environ: Mapping[str, str]) -> float | None:
 
 def stripes(environ: Mapping[str, str]) -> bool:
     return v.TASKD_STRIPES.read(environ)
+
+
+def verify(environ: Mapping[str, str]) -> bool:
+    """Whether what a repair has restored is compared with the records and between replicas."""
+    return v.TASKD_VERIFY.read(environ)
 
 
 def preload(environ: Mapping[str, str]) -> bool:

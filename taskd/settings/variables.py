@@ -41,20 +41,37 @@ TASKD_MANAGER_WAIT = Parameter(
     kinds.seconds(0, DAY),
     60.0,
     "60",
-    "Seconds that ranks which called `protect` wait for a manager before they run unprotected; in the middle of a repair, before all "
-    "ranks are restarted; in a job of several nodes, before the launcher gives up.",
+    "Seconds that ranks which called `protect` wait for a manager before the job ends (see `TASKD_UNPROTECTED`); in the middle of a "
+    "repair, before all ranks are restarted; in a job of several nodes, before the launcher gives up.",
     remedy="unset it for 60",
+)
+TASKD_UNPROTECTED = Parameter(
+    "TASKD_UNPROTECTED",
+    kinds.switch(),
+    False,
+    "off",
+    "on: where no manager can be had (it cannot start, refuses the node, or does not answer for `TASKD_MANAGER_WAIT`) the job trains "
+    "without protection. off: it ends with the reason.",
 )
 TASKD_SECRET = Parameter(
     "TASKD_SECRET",
     kinds.text(),
     None,
     "none",
-    "The job's secret; keys of manager and agents are derived from it. Goes before `TASKD_SECRET_FILE`. Without one: from the job's id, "
-    "with a warning. Set to nothing, it is refused (`protocol/keys.py` reads it).",
+    "The job's secret, the same on all nodes: `openssl rand -hex 32`. Goes before `TASKD_SECRET_FILE`. Without either, a job of one node "
+    "makes a secret of its own (`protocol/secret_file.py`); a job of several nodes, or with a standby, takes `MINDX_TASK_ID` if that is a "
+    "random UUID, and is refused if it is not. Set to nothing, it is refused. See [security.md](security.md).",
 )
 TASKD_SECRET_FILE = Parameter(
     "TASKD_SECRET_FILE", kinds.text("a file"), None, "none", "A file with the secret, at most 64 KiB; white space around it is dropped."
+)
+TASKD_INSECURE = Parameter(
+    "TASKD_INSECURE",
+    kinds.switch("1", "0"),
+    False,
+    "0",
+    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and whoever knows it can take part in the job.",
+    remedy="unset it for 0",
 )
 
 TASKD_PROCESS_ENABLE = Parameter(
@@ -125,6 +142,15 @@ TASKD_FAULT_CONFIG = Parameter(
     "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the ConfigMap `mindx-dl-fault-config` mounted "
     "in the manager's container; what a fault code means there. Read again when it changes. See [operations.md](operations.md).",
 )
+TASKD_FAULT_INJECTION = Parameter(
+    "TASKD_FAULT_INJECTION",
+    kinds.switch(),
+    False,
+    "off",
+    "on: the job takes what `taskd inject` asks for: faults on purpose, fault codes, sub-healthy nodes. In the environment of manager and "
+    "launchers. For what watches the devices of a site, too.",
+    remedy="unset it for off",
+)
 TASKD_HANG_LIMIT = Parameter(
     "TASKD_HANG_LIMIT",
     kinds.seconds_or_off(0.1, DAY),
@@ -143,6 +169,14 @@ TASKD_LINK_LIMIT = Parameter(
 )
 TASKD_STRIPES = Parameter(
     "TASKD_STRIPES", kinds.switch(), True, "on", "off: no copy of the training state in shared memory (`worker/protection.py`)."
+)
+TASKD_VERIFY = Parameter(
+    "TASKD_VERIFY",
+    kinds.switch(),
+    False,
+    "off",
+    "on: at each repair every rank compares its memory with the record that it was restored from, and the repeated step's first forward is "
+    "computed a second time, by one rank that had its state for one that was given it; a difference is a fault (`worker/verify.py`).",
 )
 TASKD_PRELOAD = Parameter(
     "TASKD_PRELOAD",
@@ -206,8 +240,10 @@ SECTIONS = (
             MASTER_ADDR,
             MINDX_TASK_ID,
             TASKD_MANAGER_WAIT,
+            TASKD_UNPROTECTED,
             TASKD_SECRET,
             TASKD_SECRET_FILE,
+            TASKD_INSECURE,
         ),
     ),
     Section(
@@ -223,9 +259,11 @@ SECTIONS = (
             TASKD_FAULT_RETRY_TIMES,
             TASKD_WAIT_RESCHEDULE_TIMEOUT,
             TASKD_FAULT_CONFIG,
+            TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,
+            TASKD_VERIFY,
             TASKD_PRELOAD,
         ),
     ),

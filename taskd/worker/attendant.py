@@ -7,14 +7,18 @@ keeps the interpreter's lock, a stopped process) it does not answer, which is an
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 
+from taskd import settings
 from taskd.core import commands
 from taskd.protocol import messages
 from taskd.worker import injection
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
+
+NOT_ALLOWED = "this rank takes no faults on purpose: TASKD_FAULT_INJECTION is not on in its environment"
 
 log = logging.getLogger("taskd.worker")
 
@@ -33,7 +37,9 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
             if isinstance(order, commands.RollCall):
                 channel.send(messages.Here(rank, incarnation, order.call, job.step, job.collectives(), time.process_time()))
             elif isinstance(order, messages.Inject):
-                ok, text = injection.carry_out(job, order.what, order.options)
+                # the manager has checked it; a rank does not take another process's word for that
+                allowed = settings.fault_injection(os.environ)
+                ok, text = injection.carry_out(job, order.what, order.options) if allowed else (False, NOT_ALLOWED)
                 log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
                 channel.send(messages.Injected(order.request, rank, ok, text))
         except AgentGone:

@@ -9,7 +9,9 @@ run. Found and verified in `docs/design.md`, "DDP buckets".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+import weakref
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -24,10 +26,39 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
     """Why this DDP's reducer cannot be made again, or None."""
     if getattr(ddp, "static_graph", False):
         return "DDP(static_graph=True) cannot be rebuilt; leave it out"
+    if getattr(ddp, "_delay_all_reduce_params", []):
+        return "DDP(delay_all_reduce_named_params=...) keeps gradients in a buffer of its own that cannot be rebuilt; leave it out"
+    if getattr(ddp, "mixed_precision", None) is not None:
+        return "DDP(mixed_precision=...) cannot be rebuilt; use torch.autocast"
     for hook, state in getattr(ddp, "_comm_hooks", []):
+        name = getattr(hook, "__name__", hook)
         if state is not None and not isinstance(state, dist.ProcessGroup):
-            return f"the DDP communication hook {getattr(hook, '__name__', hook)} has a state of its own that cannot be rebuilt"
+            return f"the DDP communication hook {name} has a state of its own that cannot be rebuilt"
+        if (kept := _kept_by(hook)) is not None:
+            return f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook must have no state"
     return None
+
+
+def _kept_by(hook: Any, depth: int = 5) -> str | None:
+    """What a hook that is given no state has of its own: variables of the function that made it, or an object's attributes."""
+    if isinstance(hook, types.MethodType) or not isinstance(hook, (types.FunctionType, types.BuiltinFunctionType)):
+        owner = getattr(hook, "__self__", hook)
+        return f"its state in a {type(owner).__name__}" if vars(type(owner)).get("__slots__") or getattr(owner, "__dict__", None) else None
+    cells = zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=False) if isinstance(hook, types.FunctionType) else ()
+    for name, cell in cells:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        if isinstance(value, types.FunctionType) and depth:
+            if (kept := _kept_by(value, depth - 1)) is not None:
+                return kept
+        elif not isinstance(value, _CONSTANT):
+            return f"its state in the variable {name}"
+    return None
+
+
+_CONSTANT = (int, float, str, type(None), torch.dtype, torch.device, type, types.ModuleType, types.BuiltinFunctionType, dist.ProcessGroup)
 
 
 class ReadyOrder:
@@ -70,9 +101,38 @@ class ReadyOrder:
         self._handles = []
 
 
+_BUFFERS = ("modules_buffers", "named_module_buffers")
+
+
+# which parameters wanted a gradient when DDP was first seen: those that it has taken care of since it was made
+_managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = weakref.WeakKeyDictionary()
+
+
 def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
-    """A fresh reducer on the present default group, its buckets laid out by `order` where there is one."""
+    """A fresh reducer on the present default group, its buckets laid out by `order` where there is one. Gradients stay as they
+    are. Of a parameter that was unfrozen since, the reducer knows as little as the one before."""
+    everything = list(ddp.module.parameters())
+    present = [p.requires_grad for p in everything]
+    _want(everything, _managed.setdefault(ddp, present))
+    try:
+        _make(ddp, order)
+    finally:
+        _want(everything, present)
+
+
+def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:
+    for parameter, flag in zip(parameters, flags, strict=True):
+        if parameter.requires_grad != flag:
+            parameter.requires_grad_(flag)
+
+
+def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
+    broadcast = {name: getattr(ddp, name) for name in _BUFFERS if hasattr(ddp, name)}
     parameters, expect_sparse = ddp._build_params_for_reducer()
+    # it has also listed the buffers anew, with those that came after DDP was made: undisturbed ranks do not broadcast these, and a
+    # replacement may not have them yet
+    for name, value in broadcast.items():
+        setattr(ddp, name, value)
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp.reducer._remove_autograd_hooks()
     group: Any = _alone() if order else dist.group.WORLD
@@ -83,14 +143,35 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         dist._register_comm_hook(ddp.reducer, state, hook)
     ddp._has_rebuilt_buckets = False
     if order:
-        ddp.reducer.prepare_for_backward([])
-        # created last, ready first
-        torch.autograd.backward([parameters[i].reshape(-1)[:1].sum() * 0 for i in reversed(order)])
-        ddp.reducer._rebuild_buckets()
+        waiting = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
+        ddp.reducer.prepare_for_backward([])
+        # created last, ready first
+        torch.autograd.backward([_nothing_of(parameters[i], expect_sparse[i]) for i in reversed(order)])
+        ddp.reducer._rebuild_buckets()
+        for parameter, gradient in zip(parameters, waiting, strict=True):
+            parameter.grad = gradient
         ddp._update_process_group(dist.group.WORLD)
         ddp._has_rebuilt_buckets = True
+
+
+def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
+    """Whether the next forward of each will broadcast the buffers: not after one under no_sync() or no_grad()."""
+    return tuple(bool(ddp.require_forward_param_sync) for ddp in ddps)
+
+
+def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -> None:
+    for ddp, flag in zip(ddps, flags, strict=True):
+        ddp.require_forward_param_sync = flag
+
+
+def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
+    """A zero whose gradient reaches `parameter`, sparse where the reducer expects that (of an embedding)."""
+    if sparse:
+        row = torch.zeros(1, dtype=torch.long, device=parameter.device)
+        return torch.nn.functional.embedding(row, parameter, sparse=True).sum() * 0
+    return parameter.reshape(-1)[:1].sum() * 0
 
 
 def mark_next_layout(ddp: DistributedDataParallel) -> None:

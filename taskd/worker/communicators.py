@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -79,6 +81,27 @@ class Communicators:
         finally:
             core.sockets_end()
         self.generation = generation
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up: what is said on it reaches
+        nobody and waits for nobody. The real one takes its place again, untouched."""
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        group, count = dist.group.WORLD, c10d._world.group_count
+        c10d._update_default_pg(None)
+        try:
+            dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world_size)
+            fake = dist.group.WORLD
+        except BaseException:
+            c10d._update_default_pg(group)
+            raise
+        try:
+            yield
+        finally:
+            c10d._update_default_pg(group)
+            dist.destroy_process_group(fake)
+            c10d._world.group_count = count
 
 
 def drop_group() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,14 +24,18 @@ from taskd.cython_api import core
 from taskd.devices import Device
 from taskd.protocol import messages
 from taskd.vault import FINAL, Entries
-from taskd.worker import buckets
+from taskd.worker import buckets, replicas, verify
+from taskd.worker import entry as records
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.copies import Copies
+from taskd.worker.entry import Entry
+from taskd.worker.gradients import Gradients
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
+from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
 
@@ -42,11 +45,13 @@ CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 @dataclass(frozen=True)
 class Resumed:
-    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of the record."""
+    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of the record; `plan`: by which it
+    was restored."""
 
     step: int
-    entry: dict[str, Any] | None
+    entry: Entry | None
     kind: int
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,14 @@ class Conversation:
     entries: Entries
     copies: Copies
     random: RandomState
+    gradients: Gradients
     device: Device
     era: int = 0  # number of the pause that the present communicators were built in
     answered: int = 0  # number of the last pause that was reported
     clean: int | None = None  # a step that this rank's memory was brought to in the present incident
     damaged: int = 0  # memory pages lost up to the last report
     accepted: int = 0  # of these, how many have been made good by a restore
+    verifies: bool = False  # TASKD_VERIFY: compare what was restored, see verify.py
     aborter: Aborter | None = None  # for devices whose work does not end by itself
 
     def hold(
@@ -169,7 +176,7 @@ class Conversation:
                     raise RuntimeError("stripes are switched off on this node")
                 self.stripes.read_all(order.step, self.state.replicated)
             if found is not None:
-                self.state.put_settings(pickle.loads(found[1])["settings"])
+                self.state.put_settings(records.decode(found[1], self.entries.seal, order.step).settings)
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work)
             self._send(events.StateSaved(self.rank, self.incarnation, order.pause, files))
@@ -207,15 +214,16 @@ class Conversation:
         if found is None:
             raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
         kind, payload = found
-        entry = pickle.loads(payload)  # our own file, in a directory that only this user can write
+        entry = records.decode(payload, self.entries.seal, plan.step)
         # what stands between two steps has been run here and will not be again: a record from before it would undo that. Of a process
         # that had not begun the step, only what was lost is taken from the record
         before = self._position is not None and kind != FINAL and plan.step == self._stands and not self._rewound
         self._touched, self.clean = True, None
-        self.state.clear_gradients()
         if self.rank not in plan.keep:
             self.device.will_overwrite([*self.state.replicated, *self.state.private])
-            self.state.conform(pickle.loads(entry["structure"]))
+            self.state.conform(entry.structure)
+        elif not before:
+            self.state.conform_buffers(entry.structure)
         if self.rank in plan.stripes:
             if self.stripes is None:
                 raise RuntimeError("stripes are switched off on this node")
@@ -226,32 +234,49 @@ class Conversation:
             elif self.rank == destination:
                 self._take(source)
         self.device.synchronize()
+        # not where code between the steps may have changed parameters since, or where this rank's memory is what is doubted
+        if not before and self.entries.marked() != plan.step:
+            replicas.check(self.state.replicated, entry.mark, plan.step)
         if not before or core.spoiled():
-            scatter(entry["private"], self.state.private)
-        for parameter, gradient in zip(self.state.parameters(), entry["gradients"] or (), strict=False):
-            parameter.grad = gradient
+            scatter(entry.private, self.state.private)
         with scratch():
-            for ddp, order in zip(self.state.ddps, entry["orders"], strict=True):
+            for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)
+        if not before or core.spoiled():
+            self.gradients.restore(entry.gradients, entry.skipped)
         if not before:
-            self.state.put_settings(entry["settings"])
-            self.random.put(entry["random"])
+            buckets.put_synced(self.state.ddps, entry.synced)
+            self.state.put_settings(entry.settings)
+            self.random.put(entry.random)
             self._rewound = True
         self.entries.forget_after(plan.step)
         if self.stripes is not None:
             self.stripes.forget_after(plan.step)
+        if self.verifies and not before:
+            verify.memory(self, entry)
         core.started(plan.step)  # "steps below this one": a stale, higher number would open the gate of a later step too early
-        return Resumed(plan.step, entry, kind)
+        return Resumed(plan.step, entry, kind, plan)
 
     def _give(self, destination: int) -> None:
+        damaged = core.damaged()
         for pieces in _chunks(self.state.replicated):
             dist.send(torch.cat(pieces), destination)
+        # a page that failed unnoticed until it was read here is zeros over there: without this word the other would count them as the
+        # state, and be believed in the next round
+        dist.send(torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self._device()), destination)
+
+    def _device(self) -> torch.device:
+        return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 
     def _take(self, source: int) -> None:
         for pieces in _chunks(self.state.replicated):
             buffer = torch.empty(sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device)
             dist.recv(buffer, source)
             torch._foreach_copy_(pieces, list(buffer.split([p.numel() for p in pieces])))
+        lost = torch.ones(1, dtype=torch.uint8, device=self._device())
+        dist.recv(lost, source)
+        if lost:
+            raise RuntimeError(f"rank {source} lost a memory page while it gave its state")
 
     def _digest(self) -> str:
         """Checksum of the replicated state."""
@@ -291,10 +316,3 @@ def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
                 pieces, room = [], CHUNK
     if pieces:
         yield pieces
-
-
-def scatter(data: bytes, rows: list[torch.Tensor]) -> None:
-    if sum(r.numel() for r in rows) != len(data):
-        raise RuntimeError(f"the record has {len(data)} bytes of private tensors, this process has {sum(r.numel() for r in rows)}")
-    if rows:
-        torch._foreach_copy_(rows, list(torch.frombuffer(bytearray(data), dtype=torch.uint8).split([r.numel() for r in rows])))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as checkpoint
 
 from taskd import dumps
+from taskd.record import BadRecord
+from taskd.worker import entry, plain, stored
+from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState
 
 
@@ -27,8 +29,9 @@ def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
     try:
         place.mkdir(parents=True, exist_ok=True)
         writer = checkpoint.FileSystemWriter(place, sync_files=True)
-        checkpoint.save(state_dict(state), storage_writer=writer, no_dist=True)
-        return tuple(dumps.describe(work, path) for path in sorted(place.iterdir()))
+        values = state_dict(state)
+        stored.write_index(work, values, checkpoint.save(values, storage_writer=writer, no_dist=True))
+        return tuple(dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir())))
     except BaseException as error:
         full = _full(place)  # torch's writer does not say so
         with contextlib.suppress(OSError):
@@ -50,7 +53,7 @@ def _full(place: Path) -> bool:
     return found.f_bavail * found.f_frsize < 1 << 20
 
 
-def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, dict[str, Any]]:
+def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry]:
     """Put the state of a dump that has been checked into memory; returns kind and content of the rank's record. Raises dumps.BadDump."""
     path = found.path / dumps.RECORDS / f"rank-{rank}"
     if rank not in found.ranks:
@@ -59,13 +62,18 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, dict
             f"{dumps.STATE}/ with torch.distributed.checkpoint instead; random numbers and loaders' places of such ranks are not known"
         )
     data = path.read_bytes()
-    entry: dict[str, Any] = pickle.loads(data[1:])  # the caller has checked that only this user, or root, can have written it
-    state.conform(pickle.loads(entry["structure"]))
-    values = state_dict(state)
-    checkpoint.load(values, storage_reader=checkpoint.FileSystemReader(found.path / dumps.STATE), no_dist=True)
+    seal = dumps.seal_of(rank)
+    try:
+        found_entry = entry.decode(memoryview(data)[1:], seal, found.step)
+        state.conform(found_entry.structure)
+        values = stored.read(found.path)
+    except (BadRecord, plain.Unreadable, OSError) as error:
+        raise dumps.BadDump(f"{found.path}: {error}") from None
+    if missing := {*state.modules, *state.optimizers} - set(values):
+        raise dumps.BadDump(f"{found.path} has nothing for {', '.join(sorted(missing))}: protect() was given other names")
     for name, module in state.modules.items():
         module.load_state_dict(values[name])
     for name, optimizer in state.optimizers.items():
         optimizer.load_state_dict(values[name])
     state.refresh()
-    return data[0], entry
+    return data[0], found_entry

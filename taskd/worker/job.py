@@ -8,7 +8,6 @@ when a pause was asked for. In a process without an agent all of this is left ou
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -17,15 +16,21 @@ from typing import Any
 import torch
 
 from taskd.core import events
+from taskd.core.repair import Plan
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.vault import FINAL, PASS_END, PROVISIONAL, STANDING
-from taskd.worker import buckets, damage, loading
-from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, TakenUp, scatter
+from taskd.worker import buckets, carried, damage, loading, reach, replicas, verify
+from taskd.worker import entry as entries
+from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, TakenUp
+from taskd.worker.entry import Entry
+from taskd.worker.gradients import NOTHING, Left
 from taskd.worker.patience import Patience
+from taskd.worker.verify import Forward, gather, scatter
 
 log = logging.getLogger("taskd.worker")
 
+LOADING = 3600.0  # seconds that a replacement may take to load again what its predecessor had loaded in a pass
 DAMAGED = 2  # a bit of core.spoiled(): a memory page was lost
 
 
@@ -50,7 +55,13 @@ class Attempt:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
+            try:
+                self._job._compare()
+            except Exception as failed:
+                return self._job._failed(failed)
             self.committed = self._job._commit()
+            if self.committed:
+                self._job._look_around()
             return False
         return self._job._failed(error)
 
@@ -60,6 +71,7 @@ class Job:
 
     def __init__(self, conversation: Conversation | None) -> None:
         self.step = 0
+        self.abandoned = False  # the script has left an attempt for good, by an exception or sys.exit()
         self._line = conversation
         self._pass = 0  # how many times steps() or batches() has been gone through
         self._index = 0  # batches handed out in this pass
@@ -73,7 +85,17 @@ class Job:
         self._gated = False
         self._updates = 0  # optimizer steps in this attempt
         self._versions: list[int] = []
-        self._record: tuple[bytes, ...] = ()  # what was recorded at the last commit
+        self._mark = 0  # of the replicated state; see replicas.py
+        self._record: tuple[Any, ...] = ()  # what was recorded at the last commit
+        self._left: Left = NOTHING  # gradients, likewise
+        self._batch: dict[int, int] = {}  # fingerprints of the last two batches, by step
+        self._plan: Plan | None = None  # of a repair whose first forward is to be compared
+        self._forward: Forward | None = None
+        self._loads_from = -1  # the first step of the pass whose batch this process can have
+        self._resumed_at = -1  # the step that the last repair went back to
+        self._loader_place = b""  # counters of the pass's loader when the pass began
+        self._iterator: Iterator[Any] | None = None  # of the present pass
+        self._carried = carried.Watch(self._protected_tensors)
         self._drifted: set[int] = set()
         self._structure = b""
         self._orders: list[list[int] | None] = []  # per DDP, see buckets.py
@@ -91,7 +113,8 @@ class Job:
         if conversation is not None:
             self._orders = [None] * len(conversation.state.ddps)
             self._ready = [buckets.ReadyOrder(ddp) for ddp in conversation.state.ddps]
-            self._structure = pickle.dumps(conversation.state.structure(), 5)
+            self._structure = conversation.state.structure()
+            conversation.gradients.watch(conversation.state.parameters())
             for optimizer in conversation.state.optimizers.values():
                 optimizer.register_step_pre_hook(self._before_update)
             self._patience.while_compiling()
@@ -120,11 +143,15 @@ class Job:
         if self._line is None:
             yield from self._plain(loader, total)
             return
+        if loader is not None:
+            self._line.random.watch(loading.generators(loader))
         if self._pass < self._target:  # a replacement passes over what its predecessor had finished
             self._pass += 1
             return
-        self._end, self._index, self._batches, self._fetches = total, 0, {}, {}
+        self._end, self._index, self._batches, self._fetches, self._batch = total, 0, {}, {}, {}
+        self._loads_from = -1
         self._pass_random = self._line.random.take()
+        self._loader_place = loading.place(loader) if loader is not None else b""
         iterator: Iterator[Any] | None = None
         if self._pass == self._target:
             resumed = self._begins or self.come_back()
@@ -137,6 +164,9 @@ class Job:
                 raise RuntimeError("the repair of this rank was given up")
         elif loader is not None:
             iterator = iter(loader)
+        if iterator is not None:
+            self._loads_from = self.step
+        self._iterator = iterator
         while True:
             if core.pause_number() > self._line.era or self._suspect or self._is_spoiled():
                 self._repair()
@@ -198,6 +228,7 @@ class Job:
         """Of `self.step`, until it is not needed any more. `before`, `after`: the random numbers' states around its fetching."""
         self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1} | {self.step: batch}
         self._fetches = {s: f for s, f in self._fetches.items() if s == self.step - 1} | {self.step: (before, after)}
+        self._batch = {s: f for s, f in self._batch.items() if s == self.step - 1} | {self.step: loading.fingerprint(batch)}
 
     def _begin(self, before: bytes, after: bytes) -> bool:
         """Record the start of `self.step`; False when its record cannot be trusted. `before` and `after`: the random numbers' states
@@ -205,25 +236,26 @@ class Job:
         line = self._line
         assert line is not None
         line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
-        state, step = line.state, self.step
-        if state.changed() and state.refresh():
-            self._structure = pickle.dumps(state.structure(), 5)
-            self._lay_out()
-        record = (before, state.settings(), gather(state.private))
+        step = self.step
+        self._refresh()
+        record = self._own(before, step)
+        left = line.gradients.now()
         if core.spoiled():
             return False
-        self._note_drift(record)
-        if record == self._record and after == before and self._carried is None:
+        same = record == self._record and left.same(self._left)
+        self._note_drift(same)
+        if same and after == before and self.step not in self._batch and line.entries.has(step, PROVISIONAL):
             line.entries.promote(step)
         else:
-            self._write(step, FINAL, record, after, before if after != before else None)
+            self._write(step, FINAL, record, after, before if after != before else None, left)
+        self._left = NOTHING  # the tensors are the script's to let go of
         if line.stripes is not None:
             line.stripes.write(step)
         if core.spoiled():
             return False
         if not line.copies.wait(line.era):
             return False
-        self._versions = state.versions()
+        self._note_memory(record[4])
         self._attempt += 1
         core.attempt(self._attempt)
         self._collectives = line.communicators.begun()
@@ -236,13 +268,74 @@ class Job:
         hold = core.hold_step()
         if hold is not None and step >= hold:  # it came when this step was begun already
             line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
+        if self._plan is not None:
+            self._forward = Forward(line, self._plan, self._differs)
         self._happen("begun")
         return True
 
-    def _note_drift(self, record: tuple[bytes, ...]) -> None:
+    def _differs(self, why: str) -> None:
+        """The repaired state is not what a replica has: the attempt ends here."""
+        line = self._line
+        assert line is not None
+        self._suspect = True
+        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, why))
+        raise Interrupted
+
+    def _own(self, random: bytes, step: int) -> tuple[Any, ...]:
+        """This rank's private state as it is now, gradients apart, and a mark of the replicated one. `random`: numbers' states
+        that belong to it; `step`: that it will be the start of."""
+        assert self._line is not None
+        state = self._line.state
+        return random, state.settings(), gather(state.private), buckets.synced(state.ddps), replicas.mark(state.replicated, step)
+
+    def _refresh(self) -> None:
+        """The script may have added or exchanged tensors."""
+        assert self._line is not None
+        state = self._line.state
+        if state.changed() and state.refresh():
+            self._structure = state.structure()
+            self._line.gradients.watch(state.parameters())
+            self._lay_out()
+
+    def _note_memory(self, mark: int | None = None) -> None:
+        """What the replicated state is now is that of the start of `self.step`. `mark`: of it, where a record has it already."""
+        assert self._line is not None
+        state = self._line.state
+        self._versions = state.versions()
+        self._mark = replicas.mark(state.replicated, self.step) if mark is None else mark
+
+    def _is_clean(self) -> bool:
+        """Whether it is still that; `parameter.data` is written to without a word of torch's."""
+        assert self._line is not None
+        state = self._line.state
+        return state.versions() == self._versions and replicas.mark(state.replicated, self.step) == self._mark
+
+    def _note_drift(self, same: bool) -> None:
         """User code between two steps may have changed what was recorded at the last commit."""
-        if self._record and record != self._record:
+        if self._record and not same:
             self._drifted = {s for s in self._drifted if s >= self.step - 1} | {self.step}
+
+    def _compare(self) -> None:
+        """At the ends of some steps: is what was the same on all ranks still so? Raises what a collective raises."""
+        line = self._line
+        if line is None or not self._open or not replicas.is_due(self.step):
+            return
+        state = line.state
+        self._refresh()
+        differing = replicas.differing(state.replicated, line.communicators.world_size)
+        if not differing or core.spoiled() or core.pause_number() > line.era:
+            return
+        text = "%d of %d tensors differ between the ranks since step %d at the latest, and are kept per rank from now on"
+        log.warning(text, len(differing), len(state.replicated), self.step)
+        state.set_apart(differing)
+        self._structure = state.structure()
+        self._lay_out()
+
+    def _look_around(self) -> None:
+        """After an early commit: what does the script carry on that is not protected? Its predecessor has looked for a replacement."""
+        line = self._line
+        if line is not None and line.incarnation == 0:
+            self._carried.committed([self._iterator])
 
     def _commit(self) -> bool:
         """The attempt's body ended normally. False: a pause came in between, so it is not certain that every collective in it did
@@ -256,23 +349,21 @@ class Job:
         self._close()
         if core.pause_number() > line.era or self._is_spoiled():
             return False
-        carried = self._pending_gradients() if self._updates == 0 else None
         random = line.random.take()
-        record = (random, line.state.settings(), gather(line.state.private))
+        self._refresh()
+        record = self._own(random, self.step + 1)
         if self._is_spoiled():  # by the last look at what is now the record of the next step
             return False
-        self._carried, self._cut = carried, None
+        self._cut = self._plan = None
         self._updates = 0
         if None in self._orders:
             self._note_orders()
-        if line.state.changed() and line.state.refresh():
-            self._structure = pickle.dumps(line.state.structure(), 5)
-            self._lay_out()
+        self._left = line.gradients.committed()
         self.step += 1
         self._index += 1
-        self._write(self.step, PROVISIONAL, record, random, None)
+        self._write(self.step, PROVISIONAL, record, random, None, self._left)
         self._record = record
-        self._versions = line.state.versions()
+        self._note_memory(record[4])
         core.progress(self.step, core.COMMITTED)
         if not self._told:
             self._told = True
@@ -299,19 +390,33 @@ class Job:
             self._close()
             self._tell(fault)
             return True
-        if isinstance(error, Exception):
+        if not isinstance(error, GeneratorExit):  # sys.exit() too: the others wait for this rank, whatever its exit code
             line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, _text(error)))
+        self.abandoned = True
         return False
 
-    def _before_update(self, *_: Any) -> None:
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Optimizer hook: parameters are about to change. Nobody may do that before the start of the step is safe on the node."""
         if self._line is None or not self._open:
             return
+        self._line.gradients.updating(optimizer)
+        if self._line.gradients.broken and self._resumed_at == self.step:
+            self._go_further_back()
         self._updates += 1
         if not self._gated:
             self._gate(raising=True)
             core.progress(self.step, core.UPDATING)
         self._happen("updating")
+
+    def _go_further_back(self) -> None:
+        """This step was repeated from records that lack gradients which the script now uses: it ends here, and the step before is
+        repeated, after which they are recorded."""
+        line = self._line
+        assert line is not None
+        self._suspect = True
+        text = "the script uses gradients of the step before, which it has always cleared so far; that step is repeated"
+        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
+        raise Interrupted
 
     def _gate(self, raising: bool) -> None:
         line = self._line
@@ -325,6 +430,9 @@ class Job:
     def _close(self) -> None:
         """The attempt's body is over, one way or the other."""
         self._open, self._cut = False, self._attempt
+        if self._forward is not None:
+            self._forward.stop()
+            self._forward = None
         self._attempt += 1
         core.attempt(self._attempt)
 
@@ -410,12 +518,17 @@ class Job:
         line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
         raise NotFinite
 
-    _carried: list[torch.Tensor | None] | None = None  # gradients that wait for a later attempt's optimizer step
-
-    def _pending_gradients(self) -> list[torch.Tensor | None] | None:
-        assert self._line is not None
-        gradients = [p.grad for p in self._line.state.parameters()]
-        return [None if g is None else g.detach().clone() for g in gradients] if any(g is not None for g in gradients) else None
+    def _protected_tensors(self) -> Iterator[torch.Tensor]:
+        """All that is recorded, or made again when a step is repeated."""
+        line = self._line
+        assert line is not None
+        state = line.state
+        yield from (*state.replicated, *state.private)
+        yield from (p.grad for p in state.parameters() if p.grad is not None)
+        if line.stripes is not None:
+            yield from line.stripes.rows()
+        held = [("", {**state.modules, **state.optimizers, **state.small})]
+        yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 
     def _note_orders(self) -> None:
         """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew when the next forward begins."""
@@ -425,22 +538,36 @@ class Job:
                 self._orders[i] = order
                 buckets.mark_next_layout(ddp)
 
-    def _write(self, step: int, kind: int, record: tuple[bytes, ...], random: bytes, fetch: bytes | None) -> None:
+    def _write(self, step: int, kind: int, record: tuple[Any, ...], random: bytes, fetch: bytes | None, left: Left) -> None:
         line = self._line
         assert line is not None
-        entry = {
-            "pass": self._pass,
-            "index": self._index,
-            "random": random,
-            "fetch": fetch,
-            "pass_random": self._pass_random,
-            "settings": record[1],
-            "private": record[2],
-            "structure": self._structure,
-            "orders": self._orders,
-            "gradients": self._carried,
-        }
-        line.entries.write(step, kind, pickle.dumps(entry, 5))
+        entry = Entry(
+            pass_number=self._pass,
+            index=self._index,
+            random=random,
+            fetch=fetch,
+            pass_random=self._pass_random,
+            loader=self._loader_place,
+            batch=self._batch.get(step) if kind == FINAL else None,
+            previous=self._batch.get(step - 1),
+            settings=record[1],
+            structure=self._structure,
+            orders=self._orders,
+            synced=record[3],
+            skipped=left.skipped,
+            mark=record[4],
+            private=record[2],
+            gradients=entries.rows(left.rows),
+        )
+        self._keep_entry(step, kind, entry)
+
+    def _keep_entry(self, step: int, kind: int, entry: Entry) -> None:
+        line = self._line
+        assert line is not None
+        damaged = core.damaged()
+        parts = entries.encode(entry, line.entries.seal, step)
+        # a page of a gradient that was lost under the copy is zeros in it: that is no record
+        line.entries.write(step, kind, parts, whole=lambda: core.damaged() == damaged)
         line.copies.wrote(step, kind)
 
     def _lay_out(self) -> None:
@@ -474,7 +601,10 @@ class Job:
             lost = line.device.clean(self._fault) == "state" or lost
         except DeviceLost as error:
             unfit = unfit or str(error)
-        clean = self.step if self._updates == 0 and not lost and line.state.versions() == self._versions else None
+        clean = self.step if self._updates == 0 and not lost and self._is_clean() else None
+        if line.gradients.paused():  # the step has used gradients that its record does not have: the step before is repeated
+            log.warning("rank %d: step %d went on with gradients of the step before", line.rank, self.step)
+            clean, final, provisional = None, final - {self.step}, provisional - {self.step}
         stripes = line.stripes.steps() if line.stripes is not None else frozenset()
         doubted = self._checked == self.step
         return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted), doubted), unfit
@@ -498,31 +628,41 @@ class Job:
         self._updates, self._gated, self._record = 0, False, ()
         self.step = resumed.step
         entry = resumed.entry
+        line.gradients.abandon()
+        self._left, self._resumed_at = NOTHING, resumed.step
+        plan = resumed.plan if line.verifies else None
+        if plan is not None and (self._plan is None or verify.pair(plan)):
+            self._plan = plan  # else the one before, whose forward was found different, is compared again
         if entry is not None:
-            self._orders, self._structure, self._carried = entry["orders"], entry["structure"], entry["gradients"]
+            self._orders, self._structure = entry.orders, entry.structure
             for order, ready in zip(self._orders, self._ready, strict=True):
                 if order is not None:
                     ready.stop()
-            if entry["pass"] == self._pass:
-                self._index = entry["index"]
+            if entry.pass_number == self._pass and resumed.step >= self._loads_from:
+                self._index = entry.index
+            elif entry.pass_number == self._pass and self._target == -2:
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, and this process took its loader up at step {self._loads_from}: it is replaced"
+                )
             elif resumed.kind != PASS_END and self._target == -2:
                 # a replacement can go there, this process cannot; the coordinator gives it one
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it"
                 )
         line.state.refresh()
+        line.gradients.watch(line.state.parameters())
         self._lay_out()
-        self._versions = line.state.versions()
+        self._note_memory()
         self._drifted = {s for s in self._drifted if s < resumed.step}
+        self._carried.repaired()
 
     def _leave_pass(self) -> bool:
         """Every step of the pass is committed here: wait until it is everywhere. False: the loop was taken back."""
         line = self._line
         assert line is not None
-        state = line.state
         random = line.random.take()
-        record = (random, state.settings(), gather(state.private))
-        self._write(self.step, PASS_END, record, random, None)
+        record = self._own(random, self.step)
+        self._write(self.step, PASS_END, record, random, None, line.gradients.now())
         core.progress(self.step, core.PAUSED)
         line.copies.wait(line.era)
         line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
@@ -548,10 +688,11 @@ class Job:
         assert line is not None
         core.progress(self.step, core.HELD)
         random = line.random.take()
-        record = (random, line.state.settings(), gather(line.state.private))
+        record = self._own(random, self.step)
+        left = line.gradients.now()
         if not core.spoiled():
-            self._note_drift(record)
-            self._write(self.step, STANDING, record, random, None)
+            self._note_drift(record == self._record and left.same(self._left))
+            self._write(self.step, STANDING, record, random, None, left)
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
 
         def position() -> tuple[events.Position, str]:
@@ -574,38 +715,65 @@ class Job:
         assert line is not None
         entry = resumed.entry
         assert entry is not None
-        self._index, self._pass_random = entry["index"], entry["pass_random"]
+        self._index, self._pass_random, self._loader_place = entry.index, entry.pass_random, entry.loader
         if resumed.kind == PASS_END:
             self._end = self.step
         if loader is None:
             return None
         present = line.random.take()
-        line.random.put(self._pass_random)
-        iterator = loading.begin(loader, self._index)
-        before = entry["fetch"] or entry["random"]
-        line.random.put(before)
-        if resumed.kind == FINAL:
-            self._keep(next(iterator), before, present)
-            line.random.put(present)
-        return iterator
+        # quickly, by its sampler; where that gives another batch than the last process had, by loading what comes before too
+        for whole in (False, True):
+            iterator, exact = self._take_up_loader(loader, entry, resumed.kind, present, whole)
+            if exact:
+                line.random.put(present)
+                return iterator
+            log.warning("rank %d: %s gave another batch than before; all of this pass is loaded again", line.rank, _name(loader))
+        raise RuntimeError(
+            f"{_name(loader)} gave another batch for step {self.step} than this rank's last process got: it keeps state that is not in "
+            "its samplers and generators, or depends on what other ranks send; the rank cannot be brought back exactly"
+        )
 
-    def begin_at(self, step: int, kind: int, entry: dict[str, Any]) -> None:
+    def _take_up_loader(
+        self, loader: Iterable[Any], entry: Entry, kind: int, present: bytes, whole: bool
+    ) -> tuple[Iterator[Any], bool]:
+        """An iterator that stands where the record says, and whether it gives the batches that the last process got. `whole`: by
+        loading everything that comes before."""
+        line = self._line
+        assert line is not None
+        line.random.put(self._pass_random)
+        loading.put_place(loader, entry.loader)
+        before = entry.fetch or entry.random
+        # what is loaded in another process depends on what that has loaded before; here, on the random numbers of the step alone
+        look_back = entry.previous is not None and self._index > 0 and loading.has_workers(loader)
+        # loaders that agree on random numbers when a pass begins (Accelerate's) speak to peers that have done so long ago
+        with line.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
+            iterator = loading.begin(loader, self._index - look_back, whole)
+            if look_back and loading.fingerprint(next(iterator)) != entry.previous:
+                return iterator, False
+            line.random.put(before)
+            if kind == FINAL:
+                self._keep(next(iterator), before, present)
+                if entry.batch not in (None, self._batch[self.step]):
+                    return iterator, False
+        return iterator, True
+
+    def begin_at(self, step: int, kind: int, entry: Entry) -> None:
         """The first process of a rank, in a job that begins from a dump whose training state is in memory: take the rank's own from its
         record there, and let the loops pass over what was finished."""
         line = self._line
         assert line is not None
-        scatter(entry["private"], line.state.private)
-        for parameter, gradient in zip(line.state.parameters(), entry["gradients"] or (), strict=False):
-            parameter.grad = gradient
-        for ddp, order in zip(line.state.ddps, entry["orders"], strict=True):
+        scatter(entry.private, line.state.private)
+        for ddp, order in zip(line.state.ddps, entry.orders, strict=True):
             buckets.rebuild(ddp, order)
-        line.state.put_settings(entry["settings"])
-        line.random.put(entry["random"])
+        line.gradients.watch(line.state.parameters())
+        buckets.put_synced(line.state.ddps, entry.synced)
+        line.gradients.restore(entry.gradients, entry.skipped)
+        line.state.put_settings(entry.settings)
+        line.random.put(entry.random)
         self._take_up(Resumed(step, entry, kind))
         self._told = True
-        line.entries.write(step, kind, pickle.dumps(entry, 5))
-        line.copies.wrote(step, kind)
-        self._target, self._begins = entry["pass"], Resumed(step, entry, kind)
+        self._keep_entry(step, kind, entry)
+        self._target, self._begins = entry.pass_number, Resumed(step, entry, kind)
         if self._target < 0:  # before its first step
             self._target, self._begins = -2, None
 
@@ -617,9 +785,9 @@ class Job:
         assert line is not None
         latest = line.entries.latest()
         found = line.entries.read(latest[0]) if latest else None
-        if found is None:
+        if latest is None or found is None:
             raise RuntimeError(f"rank {line.rank} left no record to come back from")
-        self._target = pickle.loads(found[1])["pass"]
+        self._target = entries.decode(found[1], line.entries.seal, latest[0]).pass_number
 
     def come_back(self) -> Resumed | None:
         """Announce this replacement and take part in the repair; None: in a later pass. Raises RuntimeError when it was given up."""
@@ -639,9 +807,8 @@ class Job:
         return outcome
 
 
-def gather(rows: list[torch.Tensor]) -> bytes:
-    """The private tensors' memory, end to end."""
-    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+def _name(loader: Any) -> str:
+    return type(loader).__name__
 
 
 def _text(error: BaseException) -> str:

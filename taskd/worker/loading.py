@@ -1,35 +1,53 @@
-"""Iterating a loader so that a replacement can take it up in the middle without loading what it skips."""
+"""Iterating a loader so that a replacement can take it up in the middle, and gets the same batches."""
 
 from __future__ import annotations
 
+import ctypes
+import random
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from taskd.cython_api import core
+from taskd.worker import plain
+
+DEPTH, OBJECTS = 5, 200  # how far around a loader its generators are looked for
+SAMPLE = 4096  # bytes at a time that a fingerprint looks at, in PLACES places of a tensor
+PLACES = 16
+ATOMS = (bool, int, float, str, type(None))
 
 
 class _Later:
     """A sampler that begins `skip` items later. The items before it are drawn, not loaded: its random numbers stay in step."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
-        self._sampler, self._skip = sampler, skip
+        self._sampler, self.skip = sampler, skip
 
     def __iter__(self) -> Iterator[Any]:
-        return islice(iter(self._sampler), self._skip, None)
+        return islice(iter(self._sampler), self.skip, None)
 
     def __len__(self) -> int:
-        return max(len(self._sampler) - self._skip, 0)
+        return max(len(self._sampler) - self.skip, 0)
 
 
-def begin(loader: Iterable[Any], skip: int) -> Iterator[Any]:
+def has_workers(loader: Any) -> bool:
+    """Whether batches are made in other processes, whose random numbers go on from batch to batch."""
+    return isinstance(loader, DataLoader) and loader.num_workers > 0
+
+
+def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any]:
     """An iterator over `loader` that hands out its item number `skip` first.
 
-    A map-style torch DataLoader is moved through its sampler. Anything else is iterated and what comes before is dropped.
+    A map-style torch DataLoader is moved through its sampler, unless `whole` is asked for. Anything else is iterated and what comes
+    before is dropped.
     """
     if skip == 0:
         return iter(loader)
-    if type(loader) is DataLoader and not isinstance(loader.dataset, IterableDataset):
+    if type(loader) is DataLoader and not whole and not isinstance(loader.dataset, IterableDataset):
         if loader.num_workers == 0:
             iterator: Any = iter(loader)
             for _ in islice(iterator._sampler_iter, skip):  # after iter(): the order in which seeds are drawn stays
@@ -38,12 +56,116 @@ def begin(loader: Iterable[Any], skip: int) -> Iterator[Any]:
         name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         original = getattr(loader, name)
         # DataLoader refuses the assignment of a sampler after __init__; it is put back before anybody can see
-        object.__setattr__(loader, name, _Later(original, skip))
+        later = _Later(original, skip)
+        object.__setattr__(loader, name, later)
         try:
             return iter(loader)
         finally:
             object.__setattr__(loader, name, original)
+            later.skip = 0  # persistent workers keep it for the passes that follow
     iterator = iter(loader)
     for _ in islice(iterator, skip):
         pass
     return iterator
+
+
+# -- what a loader keeps from pass to pass -----------------------------------------------------------------------------------
+
+
+def generators(loader: Any) -> list[Any]:
+    """The random number generators that a loader, its samplers and its data set hold, in an order that names alone decide."""
+    return [value for value in _around(loader) if is_generator(value)]
+
+
+def is_generator(value: Any) -> bool:
+    """Whether this is a generator that is not one of the process's own, which every record has."""
+    if isinstance(value, torch.Generator):
+        return value is not torch.default_generator
+    if isinstance(value, random.Random):
+        return value is not random._inst and not isinstance(value, random.SystemRandom)  # type: ignore[attr-defined]
+    numpy = sys.modules.get("numpy")
+    if numpy is None or "numpy.random" not in sys.modules:
+        return False
+    if isinstance(value, numpy.random.RandomState):
+        return value is not numpy.random.mtrand._rand
+    return isinstance(value, numpy.random.Generator)
+
+
+def place(loader: Any) -> bytes:
+    """The counters that a loader and its samplers keep (`epoch`, `iteration`): a replacement, whose loader was not iterated in
+    the passes before, does not have them."""
+    return plain.encode([_atoms(value) for value in _around(loader) if _counts(value)])
+
+
+def put_place(loader: Any, data: bytes) -> None:
+    """Raises RuntimeError where the replacement's loader is not made like its predecessor's."""
+    kept, here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
+    if not isinstance(kept, list) or len(kept) != len(here):
+        raise RuntimeError(f"the loader {type(loader).__name__} is not made like the one of the rank's last process")
+    for value, atoms in zip(here, kept, strict=True):
+        present = _atoms(value)
+        for name, atom in atoms.items():
+            if name not in present or present[name] != atom:
+                object.__setattr__(value, name, atom)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, (DataLoader, Sampler))
+
+
+def _atoms(value: Any) -> dict[str, Any]:
+    # some of DataLoader's own are set once, and refuse to be set again
+    return {k: v for k, v in vars(value).items() if type(v) in ATOMS and not k.startswith("_DataLoader__")}
+
+
+def _around(loader: Any) -> Iterator[Any]:
+    """The loader and what it holds, objects by way of their attributes; each once."""
+    seen: set[int] = set()
+    todo = [(loader, 0)]
+    while todo and len(seen) < OBJECTS:
+        value, depth = todo.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if depth < DEPTH and not isinstance(value, (torch.Tensor, torch.nn.Module, type)):
+            inside = getattr(value, "__dict__", None)
+            if isinstance(inside, dict):
+                todo += [(v, depth + 1) for v in inside.values() if is_generator(v) or _is_object(v)]
+
+
+def _is_object(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not callable(value) and type(value).__module__ != "builtins"
+
+
+# -- is it the same batch? ---------------------------------------------------------------------------------------------------
+
+
+def fingerprint(batch: Any) -> int:
+    """A number that tells batches apart: of shapes, and of samples of the memory of what lies in the host's. Some microseconds."""
+    value = 0
+    for tensor in _tensors(batch, 0):
+        shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()
+        value = core.checksum(_address(shape), len(shape), value)
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not plain.is_dense(tensor):
+            continue
+        size = tensor.numel() * tensor.element_size()
+        step = max(-(-(size - SAMPLE) // (PLACES - 1)), SAMPLE) if size > SAMPLE else 1
+        for at in range(0, max(size - SAMPLE, 0) + 1, step):
+            value = core.checksum(tensor.data_ptr() + at, min(SAMPLE, size - at), value)
+    return value
+
+
+def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    if type(value) is torch.Tensor:
+        yield value
+    elif depth < DEPTH and isinstance(value, dict):
+        for inner in value.values():
+            yield from _tensors(inner, depth + 1)
+    elif depth < DEPTH and isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _tensors(inner, depth + 1)
+
+
+def _address(data: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0

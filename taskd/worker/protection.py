@@ -7,7 +7,6 @@ import ctypes
 import gc
 import logging
 import os
-import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,16 @@ from taskd.core import events
 from taskd.cython_api import core
 from taskd.protocol import messages
 from taskd.vault import PASS_END, Entries
-from taskd.worker import attendant, buckets, replacement
+from taskd.worker import attendant, buckets, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.conversation import Conversation, LeftAlone, scratch
 from taskd.worker.copies import Copies
-from taskd.worker.job import Job, gather
+from taskd.worker.gradients import Gradients
+from taskd.worker.job import Job
 from taskd.worker.random_state import RandomState
-from taskd.worker.state import TrainingState, UnsupportedState
+from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
 from taskd.worker.stripes import Stripes
 
 log = logging.getLogger("taskd.worker")
@@ -40,18 +40,29 @@ _PR_SET_PDEATHSIG = 1
 def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
     agent = os.environ.get("TASKD_AGENT")
-    state = TrainingState(objects)  # what cannot be protected is said in every run, not only under a manager
+    state, obstacle, found = None, None, unseen.Found()
+    if agent is not None:
+        found = unseen.find(objects, everything=not replacement.active())
+    try:
+        state = TrainingState({**objects, **found.objects})  # what cannot be protected is said in every run, not only under a manager
+        state.settings(), state.structure()  # raise for what cannot be recorded
+    except NotProtectable as error:
+        obstacle = str(error)
     if agent is None:
         return Job(None)
     logs.setup(f"worker-{os.environ['RANK']}")
-    obstacle = _obstacle(state)
+    for name, value in [*found.objects.items(), *found.generators.items()]:
+        log.info("also protected: %s (%s)", name, type(value).__name__)
+    if state is not None:
+        obstacle = found.obstacle or _obstacle(state)
     incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
     _attach()
     channel = Channel(agent)
     rank = int(os.environ["RANK"])
     channel.send(messages.RankHello(rank, incarnation, os.getpid()))
-    if obstacle is not None:
+    if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
+        atexit.register(lambda: core.progress(0, core.DONE))
         channel.close()
         return Job(None)
     communicators = replacement.communicators() if incarnation else Communicators()
@@ -64,11 +75,14 @@ def protect(objects: dict[str, Any]) -> Job:
         communicators=communicators,
         state=state,
         stripes=Stripes(vault, local_rank, local_size) if settings.stripes(os.environ) else None,
-        entries=Entries(vault, local_rank),
+        entries=Entries(vault, local_rank, rank),
         copies=Copies(vault, local_rank),
         random=RandomState(_device(state)),
+        gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
+        verifies=settings.verify(os.environ),
     )
+    line.random.watch([*state.generators.values(), *found.generators.values()])
     core.sockets_limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(line)
     stacks.offer(vault, local_rank)
@@ -76,7 +90,8 @@ def protect(objects: dict[str, Any]) -> Job:
     if line.device.needs_abort:
         line.aborter = Aborter(line.device)
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and nothing else's is
-    atexit.register(lambda: core.progress(job.step, core.DONE))
+    # not where it has left in the middle of a step: whatever its exit code, the others wait for it
+    atexit.register(lambda: None if job.abandoned else core.progress(job.step, core.DONE))
     if incarnation:
         _return(job)
     else:
@@ -95,7 +110,7 @@ def _join(job: Job) -> None:
     if isinstance(outcome, LeftAlone):
         job._leave_alone(outcome.reason)
         return
-    job._versions = line.state.versions()
+    job._note_memory()
 
 
 def _formed(job: Job, found: dumps.Found | None) -> None:
@@ -106,16 +121,11 @@ def _formed(job: Job, found: dumps.Found | None) -> None:
     with scratch():
         for ddp in line.state.ddps:
             buckets.rebuild(ddp, None)
-    hosted = [t.cpu() for t in line.state.replicated]
-    sums = torch.tensor([core.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted])  # int64 holds no 64-bit checksum
-    if len(sums) and line.communicators.world_size > 1:
-        everybody = [torch.empty_like(sums) for _ in range(line.communicators.world_size)]
-        dist.all_gather(everybody, sums)
-        differing = (torch.stack(everybody) != sums).any(dim=0).nonzero().flatten().tolist()
-        if differing:
-            log.info("%d of %d tensors differ between ranks and are kept per rank", len(differing), len(sums))
-            line.state.set_apart(differing)
-            job._structure = pickle.dumps(line.state.structure(), 5)
+    differing = replicas.differing(line.state.replicated, line.communicators.world_size)
+    if differing:
+        log.info("%d of %d tensors differ between ranks and are kept per rank", len(differing), len(line.state.replicated))
+        line.state.set_apart(differing)
+        job._structure = line.state.structure()
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
 
@@ -125,7 +135,7 @@ def _formed(job: Job, found: dumps.Found | None) -> None:
     job._lay_out()
     random = line.random.take()
     job._pass = -1
-    job._write(0, PASS_END, (random, line.state.settings(), gather(line.state.private)), random, None)
+    job._write(0, PASS_END, job._own(random, 0), random, None, line.gradients.now())
     job._pass = 0
 
 
@@ -137,7 +147,7 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
     found = dumps.newest(Path(place))
     owner = found.path.stat()
     if owner.st_uid not in (os.getuid(), 0) or owner.st_mode & 0o002:
-        raise dumps.BadDump(f"{found.path} may have been written by others, and its records are pickles: let it belong to this user alone")
+        raise dumps.BadDump(f"{found.path} may have been written by others: let it belong to this user alone")
     if found.world_size != world_size:
         raise dumps.BadDump(f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}")
     dumps.check(found, dumps.STATE)

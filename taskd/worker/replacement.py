@@ -7,9 +7,13 @@ When the loop is reached, the real communicators take its place.
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
 import os
+import pkgutil
 import runpy
 import sys
+import types
 from datetime import timedelta
 from typing import Any
 
@@ -58,21 +62,39 @@ def stand_in() -> None:
 
 
 def run(command: list[str]) -> None:
-    """Run the script as `python script.py args…` or `python -m module args…` would. `command` is what follows the interpreter."""
+    """Run the script as `python script.py args…` or `python -m module args…` would: its `__main__`, sys.argv and sys.path are those that
+    the first process of the rank had, and stay so to the end of the process. `command` is what followed the interpreter there. What
+    started this process has put nothing before the standard library."""
     stand_in()
-    arguments = [a for a in command if a != "-u"]
-    if arguments and arguments[0] == "-m":
+    arguments = command[1:] if command[:1] == ["-u"] else command
+    sys.orig_argv = [sys.executable, *command]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    safe = getattr(sys.flags, "safe_path", False)  # PYTHONSAFEPATH, from Python 3.11 on
+    if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = arguments
-        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
-        runpy.run_path(arguments[0], run_name="__main__")
+        if not safe:
+            sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
+        return
+    script, sys.argv = arguments[0], arguments
+    if pkgutil.get_importer(script) is not None:  # a directory or a zip file with a __main__.py
+        sys.path.insert(0, script)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    if not safe:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    path = os.path.join(os.getcwd(), script)  # not made shorter: Python does not either
+    compiled = path.endswith(".pyc")
+    kind = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    loader = kind("__main__", path)
+    code = loader.get_code("__main__") if compiled else compile(loader.get_data(path), path, "exec", dont_inherit=True)
+    assert code is not None
+    main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
+    exec(code, main.__dict__)
 
 
-if __name__ == "__main__":  # without a zygote: python -m taskd.worker.replacement script.py args…
-    sys.path.pop(0)
+if __name__ == "__main__":  # without a zygote, by start.py
     # this file is loaded twice here, and what init_process_group was asked for is kept in the other one
     from taskd.worker import replacement
 

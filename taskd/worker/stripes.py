@@ -21,7 +21,9 @@ class Stripes:
 
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
-        self._file: SlotFile | None = None
+        # a replacement goes on with its predecessor's: a further fault may need the step before
+        path = stripe_path(directory, local_rank)
+        self._file: SlotFile | None = SlotFile(path, 2) if path.exists() else None
         self._pieces: list[torch.Tensor] = []
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0

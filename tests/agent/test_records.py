@@ -7,14 +7,18 @@ import queue
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zmq
 
+from taskd import record
+from taskd.agent import permits
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records, put_back
 from taskd.cython_api import core
-from taskd.protocol import keys
+from taskd.protocol import curve, keys, messages
 from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
@@ -27,22 +31,35 @@ class Node:
     def __init__(self, directory: Path, number: int) -> None:
         directory.mkdir()
         os.mkfifo(directory / NOTES, 0o600)
+        record.write_key(directory, KEYS.records, "job")
         self.page = core.Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
             self.epoch.ranks[local] = Rank(2 * number + local, local, None, None, -1)
-        self.records = Records("127.0.0.1", KEYS, "job")
+        self.identity = KEYS.identity()
+        self.may = lambda question: True  # the manager's word; None: it says nothing
+        self.questions: list[messages.May] = []
+        self.records = Records("127.0.0.1", KEYS, self.identity, "job", self.ask)
         self.records.begin(number, self.epoch)
         self.number = 0
 
+    def ask(self, question: messages.May) -> None:
+        """What the manager says."""
+        self.questions.append(question)
+        granted = self.may(question)
+        if granted is not None:
+            ranks = (2 * question.node, 2 * question.node + 1) if granted else ()
+            self.records.permit(messages.Permit(question.node, question.agent, question.fetch, granted, ranks))
+
     def write(self, local: int, step: int, kind: int, payload: bytes) -> None:
         """As a rank does."""
-        Entries(self.epoch.directory, local).write(step, kind, payload)
+        entries = Entries(self.epoch.directory, local, self.epoch.ranks[local].number)
+        entries.write(step, kind, entries.seal.close(step, payload))
         self.number += 1
         with open(self.epoch.directory / NOTES, "wb", buffering=0) as pipe:
             pipe.write(NOTE.pack(local, kind, self.number, step))
 
-    def fetch(self, node: int, address: tuple[str, int]) -> list:
+    def fetch(self, node: int, address: tuple[str, int]) -> list | None:
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self.records.fetch(node, address, answer.put)
         return answer.get(timeout=PATIENCE)
@@ -72,7 +89,8 @@ def until(condition) -> None:
 
 
 def kept(records: list) -> dict:
-    return {(k.rank, k.step): (k.kind, k.payload) for k in records}
+    seal = record.Seal(KEYS.records, "job", 0)
+    return {(k.rank, k.step): (k.kind, bytes(replace(seal, rank=k.rank).open(k.payload, k.step)[0])) for k in records}
 
 
 def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
@@ -86,7 +104,7 @@ def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
     assert kept(found) == {(2, 3): (FINAL, b"three"), (2, 4): (PROVISIONAL, b"four"), (3, 4): (PROVISIONAL, b"other" * 100_000)}
     assert there.records.keeps() == (1,)
     put_back(third.epoch.directory, {2: 0, 3: 1}, found)
-    position = left_behind(third.epoch.directory, 0)
+    position = left_behind(third.epoch.directory, 0, 2)
     assert (position.step, position.final, position.provisional, position.stripes) == (4, {3}, {4}, frozenset())
 
 
@@ -129,14 +147,14 @@ from taskd.vault import PROVISIONAL, Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
 core.attach(str(directory / "page"), 0)
-copies, entries = Copies(directory, 0), Entries(directory, 0)
+copies, entries = Copies(directory, 0), Entries(directory, 0, 2)
 assert copies.wait(0)  # nobody keeps copies
 print("ready", flush=True)
 sys.stdin.readline()
-entries.write(5, PROVISIONAL, b"five"); copies.wrote(5, PROVISIONAL)
+entries.write(5, PROVISIONAL, entries.seal.close(5, b"five")); copies.wrote(5, PROVISIONAL)
 print("copied", copies.wait(0), flush=True)
 sys.stdin.readline()
-entries.write(6, PROVISIONAL, b"six"); copies.wrote(6, PROVISIONAL)
+entries.write(6, PROVISIONAL, entries.seal.close(6, b"six")); copies.wrote(6, PROVISIONAL)
 print("paused", copies.wait(0), flush=True)
 """
     with subprocess.Popen(
@@ -166,3 +184,113 @@ def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeyp
     there.records._job = "job"
     here.write(0, 3, PROVISIONAL, b"three")  # acknowledged, and all before it with it
     until(lambda: here.records._copying)
+
+
+class Liar:
+    """A process that has the job's secret, and says what it likes to the place where records are taken."""
+
+    def __init__(self, address: tuple[str, int], with_keys: keys.Keys = KEYS) -> None:
+        self.identity, self.context = with_keys.identity(), zmq.Context()
+        self.line = curve.client(self.context, address[0], with_keys, self.identity, 1 << 20)
+        self.line.connect(curve.endpoint(*address))
+
+    def say(self, message: object) -> None:
+        self.line.send(messages.encode(message))
+
+    def hear(self, patience: int = 10_000) -> object:
+        return messages.decode(self.line.recv(), 1 << 20) if self.line.poll(patience) else None
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def liar():
+    made: list[Liar] = []
+    yield lambda *given: made.append(Liar(*given)) or made[-1]
+    for one in made:
+        one.close()
+
+
+def forged(step: int, rank: int = 2, node: int = 1) -> messages.Keep:
+    """A record that is well made: whoever has the secret can seal it."""
+    payload = b"".join(record.Seal(KEYS.records, "job", rank).close(max(step, 0), b"forged"))
+    return messages.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
+
+
+def test_records_of_a_node_are_taken_from_its_own_agent_alone(nodes, liar):
+    here, there = nodes(1), nodes(0)
+    there.may = lambda question: question.agent == here.identity.name or question.fetch
+    here.records.keep_at(there.records.address)
+    here.write(0, 3, FINAL, b"three")
+    until(lambda: kept(there.fetch(1, there.records.address)))
+    evil = liar(there.records.address)
+    for step in (3, 4, 5, 2**60):  # with `anew`, which voids all that is kept of a rank
+        evil.say(forged(step))
+    until(lambda: any(q.agent == evil.identity.name for q in there.questions))
+    here.write(0, 4, FINAL, b"four")
+    until(lambda: (2, 4) in kept(there.fetch(1, there.records.address)))
+    assert kept(there.fetch(1, there.records.address)) == {(2, 3): (FINAL, b"three"), (2, 4): (FINAL, b"four")}
+    assert evil.hear(100) is None, "a forged record is acknowledged"
+    assert sum(q.agent == here.identity.name and not q.fetch for q in there.questions) == 1, "asked for each record"
+
+
+def test_an_agent_keeps_records_of_its_own_ranks_alone(nodes, liar):
+    there = nodes(0)
+    agent = liar(there.records.address)
+    agent.say(forged(3, rank=0))
+    agent.say(forged(-1))
+    agent.say(forged(4))
+    assert agent.hear() == messages.Kept(2, 10**9)
+    assert list(kept(there.fetch(1, there.records.address))) == [(2, 4)]
+
+
+def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
+    here, there = nodes(1), nodes(0)
+    here.records.keep_at(there.records.address)
+    here.write(0, 3, FINAL, b"three")
+    until(lambda: kept(there.fetch(1, there.records.address)))
+    evil = liar(there.records.address)
+    there.may = here.may = lambda question: question.agent != evil.identity.name
+    evil.say(messages.Fetch("job", 1))  # kept for another node
+    evil.say(messages.Fetch("job", 0))  # its own
+    assert {evil.hear(), evil.hear()} == {messages.Fetched(1, messages.REFUSED), messages.Fetched(0, messages.REFUSED)}
+    there.may = lambda question: False
+    third = nodes(2)
+    assert third.fetch(1, there.records.address) is None
+    asked = len(there.questions)
+    assert third.fetch(1, there.records.address) is None
+    assert len(there.questions) == asked, "whoever was refused a moment ago keeps the manager busy"
+
+
+def test_a_fetch_waits_for_the_managers_word_which_is_asked_for_again(nodes, monkeypatch):
+    monkeypatch.setattr(permits, "AGAIN", 0.0)
+    there, third = nodes(0), nodes(2)
+    there.may = lambda question: None if len(there.questions) < 2 else True  # the first manager dies, the next one answers
+    assert third.fetch(1, there.records.address) == []
+    assert len(there.questions) == 2
+
+
+def test_what_waits_is_bounded_and_given_up(nodes, liar, monkeypatch):
+    monkeypatch.setattr(permits, "PATIENCE", 0.0)
+    monkeypatch.setattr(permits, "HELD", 3)
+    there = nodes(0)
+    there.may = lambda question: None
+    evil = liar(there.records.address)
+    for node in range(5):
+        evil.say(forged(1, 2 * node, node))
+    until(lambda: there.questions and not there.records._permits.waiting)
+    assert 1 <= len(there.questions) <= 5 and there.records.keeps() == ()
+
+
+def test_whoever_has_another_secret_is_asked_about_by_a_name_that_nobody_has(nodes, liar):
+    """It has learned the server's public key, so that it can connect."""
+    there = nodes(0)
+    other = keys.derive(b"another secret")
+    evil = liar(there.records.address, keys.Keys(KEYS.server_public, b"", other.members, b"", b"another secret"))
+    evil.say(messages.Fetch("job", 0))
+    until(lambda: there.questions)
+    assert there.questions[0].agent not in ("", evil.identity.name, there.identity.name)
+    stranger = liar(there.records.address, other)
+    stranger.say(messages.Fetch("job", 0))
+    assert stranger.hear(300) is None and len(there.questions) == 1

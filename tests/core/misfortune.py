@@ -27,6 +27,8 @@ KINDS = (
     "hangs",
     "stuck",
     "manager",
+    "sleep",
+    "quit",
     *["node"] * 3,
 )
 PAGES = (0x1000, 0x2000, 0)
@@ -101,6 +103,11 @@ class Misfortune:
         elif kind == "manager" and all(n.protected and not n.gone for n in world.nodes) and all(r.mode != "ended" for r in world.ranks):
             world.counts["new manager"] += 1
             world.new_manager()
+        elif kind == "sleep":
+            world.sleep()
+        elif kind == "quit":
+            for victim in some if self.chance.random() < 0.2 else others[:1]:
+                self._soon(victim, world.quit)
         elif kind == "node" and "recover" in world.settings.ladder and node.protected:
             for number in self.chance.sample(range(len(world.nodes)), self.chance.choice([1, 1, 1, 2, 3]) if len(world.nodes) > 2 else 1):
                 world.after(self.chance.choice([0.0, 0.3, 3.0]), lambda n=world.nodes[number]: world.lose_node(n))

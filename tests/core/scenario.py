@@ -21,11 +21,12 @@ A line at the left margin is an input; the lines indented below it are the expec
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
     WHO joined | ready | ended
+    WHO ended before 5 @ POSITION                            step 5 is the next that it would have begun
     WHO died: cause @ POSITION                               without @: it left nothing behind
     WHO raised in step 5: text
     WHO lost a collective in step 5: text
     WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
-    WHO stalled for 30 s in step 5
+    WHO stalled for 30 s in step 5 [stopped=1]               stopped: it was found stopped by a signal all that time
     WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last roll call: step 5, 3 collectives begun; each part but
                                                              the first may be left out; `waiting`: for the others, on purpose;
                                                              `stopped`: by a signal
@@ -424,6 +425,8 @@ def _present(
         float(options.get("cpu", 0.0)),
         where or "computing",
         "stopped" in given,
+        float(options.get("queued", 0.0)),
+        float(options.get("limit", 0.0)),
     )
 
 
@@ -462,7 +465,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
     (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
     (WHO + "ready", _rank_event(lambda p, o, r, i: e.RankReady(r, i))),
-    (WHO + "ended", _rank_event(lambda p, o, r, i: e.RankEnded(r, i))),
+    (
+        WHO + r"ended(?: before (?P<s>\d+)(?: @ (?P<at>.*))?)?",
+        _rank_event(lambda p, o, r, i, s, at: e.RankEnded(r, i, int(s or -1), position(at + " clean=none") if at else None)),
+    ),
     (
         WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
         _rank_event(lambda p, o, r, i, cause, at: e.RankDied(r, i, cause, position(at + " clean=none") if at else None)),
@@ -476,7 +482,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
     ),
     (WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+): (?P<text>.*)", _rank_event(_fault)),
-    (WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)", _rank_event(lambda p, o, r, i, s, n: e.RankStalled(r, i, int(n), float(s)))),
+    (
+        WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)",
+        _rank_event(lambda p, o, r, i, s, n: e.RankStalled(r, i, int(n), float(s), "stopped" in o)),
+    ),
     (
         WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in (?P<where>.*))?",
         _rank_event(_present),

@@ -65,6 +65,34 @@ def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_ar
     assert isinstance(judge(first, second, {}, 0.0), Waiting)
 
 
+@pytest.mark.parametrize(
+    ("ran", "queued", "seconds", "hung"),
+    [
+        (0.0, 0.0, 31.0, True),  # it waits for what will not come
+        (0.001, 0.01, 31.0, True),  # the same, and its second thread had to wait for a processor to answer
+        (0.2, 0.0, 31.0, True),  # it runs in a circle, and nobody disturbs it
+        (0.02, 0.18, 31.0, False),  # it gets a tenth of a processor, and may take ten times as long
+        (0.02, 0.18, 99.0, False),
+        (0.02, 0.18, 101.0, True),
+        (0.0, 0.2, 299.0, False),
+        (0.0, 0.2, 301.0, True),  # nobody waits for ever for one that gets none
+    ],
+)
+@pytest.mark.parametrize("answered", [True, False])
+def test_on_a_busy_machine_a_rank_that_works_has_longer(ran, queued, seconds, hung, answered):
+    late = {"collectives": 2, "answered": answered, "seconds": seconds, "limit": 10.0}
+    first = calls(at(0), at(1, cpu=10.0, queued=50.0, **late), at(2))
+    second = calls(at(0), at(1, cpu=10.0 + ran, queued=50.0 + queued, **late), at(2))
+    verdict = judge(first, second, {}, 0.0, 0.2)
+    assert isinstance(verdict, Hung if hung else Waiting), verdict
+
+
+def test_one_that_is_stopped_was_not_kept_from_running_by_others():
+    stopped = {"collectives": 2, "answered": False, "limit": 10.0, "stopped": True}
+    first, second = (calls(at(0), at(1, queued=q, **stopped)) for q in (0.0, 0.2))
+    assert isinstance(judge(first, second, {}, 0.0, 0.2), Hung)
+
+
 def test_words():
     first = calls(at(0), at(1, collectives=2, seconds=32.0, where="forward"), at(2))
     assert judge(first, first, {}, 0.0) == Hung({1: "no progress for 32.0 s in step 5 (forward) while 2 others wait for it"})

@@ -20,6 +20,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.levels import TABLE, Level
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
+from tests.core.wire import Wire
 
 SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = "setup", "training", "held", "standing", "finished", "ended"
 HUNG, LOOPING = "hung", "looping"  # makes no progress: and says nothing any more, and still answers roll calls
@@ -61,6 +62,8 @@ class Rank:
     unfit: str = ""
     record: e.Position | None = None  # what another node knows of it, when its own is lost
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
+    died: float = 0.0
+    quit: bool = False  # its script has ended by itself, too early
     evidence: Counter[str] = field(default_factory=Counter)  # what this process has said against itself
 
     def position(self) -> e.Position:
@@ -140,6 +143,11 @@ class World:
         self.asked = 0  # requests of operators
         self.trace: list[str] = []
         self.over = False
+        self.orders = 0  # number of the last
+        self.breaks = chance.choice([0, 0, 1, 3, 20]) if self.trouble else 0  # connections that will
+        self.asleep: list[Callable[[], None]] | None = None  # what waits for a manager that stands still
+        self.woke = 0.0
+        self.wires = [Wire(self, node) for node in self.nodes]
         self.laws = Laws(self)
         self.misfortune = Misfortune(self)
 
@@ -169,7 +177,9 @@ class World:
                 self.laws.at_the_end()
                 return self.outcome
             due = self.coordinator.deadline()
-            if due is not None and (not self.queue or due <= self.queue[0][0]):
+            if due is not None and self.woke:  # what was sent meanwhile is heard before deadlines are judged
+                due = max(due, self.woke + 1.0)
+            if due is not None and self.asleep is None and (not self.queue or due <= self.queue[0][0]):
                 self.now = max(self.now, due)
                 self.deliver(e.Tick())
                 later = self.coordinator.deadline()
@@ -192,24 +202,44 @@ class World:
         """From a node to the manager."""
         if node.gone or node.cut:
             return
-        arrival = max(node.sent, self.now + self.chance.choice([0.0001, 0.001, 0.001, 0.02])) + 1e-6
-        node.sent, manager = arrival, self.manager
-        agent = node.agent
-        self.after(arrival - self.now, lambda: self.hear(event, agent) if (manager, agent) == (self.manager, node.agent) else None)
+        agent, manager = node.agent, self.manager
+        self.wires[node.number].say(event)
         if isinstance(event, GUARDED) and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
-            again = self.chance.choice([0.0, 0.5, 3.0])
+            again = self.chance.choice([0.1, 0.5, 3.0])
             epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
             self.after(
-                arrival - self.now + again,
+                again,
                 lambda: self.hear(event, agent) if (manager, epoch, agent) == (self.manager, node.epoch, node.agent) else None,
             )
+
+    # -- the manager's process
+
+    def sleep(self) -> None:
+        """It stands still for a while. What arrives waits; connections are ended when nothing comes over them."""
+        if self.asleep is not None or self.over:
+            return
+        self.counts["manager stood still"] += 1
+        self.asleep, takes = [], self.chance.choice([0.1, 1.0, 3.0, 10.0, 30.0])
+        manager = self.manager
+        self.after(takes, lambda: self.wake() if manager == self.manager else None)
+        for wire in self.wires:
+            if takes > 2.5:
+                self.after(self.chance.uniform(2.0, 2.5), wire.lose)
+
+    def wake(self) -> None:
+        arrived, self.asleep, self.woke = self.asleep or [], None, self.now
+        for arrive in arrived:
+            arrive()
 
     def hear(self, event: e.Event, agent: str) -> None:
         if agent not in self.fenced:
             self.deliver(event)
 
     def deliver(self, event: e.Event) -> None:
+        if self.asleep is not None:
+            self.asleep.append(lambda m=self.manager: self.deliver(event) if m == self.manager else None)
+            return
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
         if isinstance(event, e.AgentJoined):
@@ -250,10 +280,7 @@ class World:
                     for rank in node.ranks:
                         rank.deaf = True
                     continue
-                arrival = max(node.received, self.now + self.chance.choice([0.0001, 0.001, 0.02])) + 1e-6
-                node.received = arrival
-                manager = self.manager
-                self.after(arrival - self.now, lambda n=node, m=manager: self.obey(n, command) if m == self.manager else None)
+                self.wires[node.number].order(command)
 
     # -- operators
 
@@ -283,6 +310,9 @@ class World:
         self.deliver(e.DeviceLevel("", rank.number, level.word, "it is hot", unusable))
 
     def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
+        if self.asleep is not None:
+            self.asleep.append(lambda m=self.manager: self.request(event) if m == self.manager else None)
+            return
         self.laws.asked(event.request)
         self.deliver(event)
 
@@ -300,7 +330,7 @@ class World:
 
     def announce(self, node: Node) -> None:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
-        dead = [r for r in node.ranks if not r.alive]
+        dead = [r for r in node.ranks if not r.alive and not r.quit]
         new = [r for r in node.ranks if r.alive and r.blank]
         event = e.AgentJoined(
             node.number,
@@ -322,6 +352,9 @@ class World:
             (f"node-{node.number}", 8000),
         )
         self.say(node, event)
+        for rank in node.ranks:
+            if rank.quit:
+                self.say(node, e.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
         ended = [r for r in node.ranks if r.mode == ENDED]
         for rank in ended:  # what it said of them may have been lost
             self.say(node, e.RankEnded(rank.number, rank.incarnation))
@@ -386,6 +419,7 @@ class World:
             self.counts["node comes back"] += 1
             node.cut, node.sent = False, self.now
             node.received = self.now
+            self.wires[node.number].begin()
             self.announce(node)
 
     def take_over(self, order: c.TakeOver) -> None:
@@ -393,8 +427,8 @@ class World:
             node = self.nodes[order.node]
             former = Former(order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks])
             self.formers[order.node] = former
-            if self.likely(0.25):
-                self.after(self.chance.uniform(0.0, 3.0), lambda: self.lose_former(order.node, former))
+            if self.likely(0.6):
+                self.after(self.chance.uniform(0.0, 1.5), lambda: self.lose_former(order.node, former))
         if order.agent not in self.standbys or self.likely(0.05):
             return  # it is gone, or says nothing
         manager, prepared = self.manager, self.prepared.pop(order.agent, None)
@@ -409,7 +443,7 @@ class World:
             return
         assert order.agent not in self.prepared
         self.prepared[order.agent], manager = order, self.manager
-        why = "rank 0 left with exit code 1" if self.likely(0.1) else ""
+        why = "rank 0 left with exit code 1" if self.likely(0.2) else ""
 
         def done() -> None:
             if self.prepared.get(order.agent) is not order or manager != self.manager or order.agent not in self.standbys:
@@ -437,6 +471,7 @@ class World:
     def put_back(self, number: int) -> None:
         former, node = self.formers.pop(number), self.nodes[number]
         node.__dict__.update({**former.node, "sent": self.now, "received": self.now, "joined": self.manager})
+        self.wires[number].begin()
         for rank, before in zip(node.ranks, former.ranks, strict=True):
             rank.__dict__.update(before)
             self.laws.newest[rank.number] = rank.incarnation
@@ -462,6 +497,7 @@ class World:
                 rank.record = e.Position(at.step, None, at.final, at.provisional) if rank.alive else None
         fresh = Node(old.number, old.ranks, order.epoch, order.generation, True, order.pause, agent=order.agent, joined=self.manager)
         left = tuple(r.record if order.records[1] else None for r in old.ranks)
+        self.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.now, "received": self.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
             kept = rank.record
@@ -494,10 +530,23 @@ class World:
         if not rank.blank:
             at = rank.position() if node.protected else None
             rank.left = e.Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
-        rank.alive = False
+        rank.alive, rank.died = False, self.now
         self.counts["deaths"] += 1
         told = None if rank.blank and self.chance.random() < 0.5 else rank.left
         self.say(node, e.RankDied(rank.number, rank.incarnation, cause, told))
+        for other in self.ranks:
+            if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
+                self.after(self.chance.choice([0.0, 0.001, 5.0]), self.alive(other, lambda o=other: self.lose_collective(o)))
+
+    def quit(self, rank: Rank) -> None:
+        """The script ends by itself, in the middle of its loop."""
+        node = self.nodes[rank.node]
+        if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
+            return
+        at = rank.position()
+        rank.left = e.Position(at.step, None, at.final, at.provisional, at.stripes)
+        rank.alive, rank.quit = False, True
+        self.say(node, e.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
         for other in self.ranks:
             if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
                 self.after(self.chance.choice([0.0, 0.001, 5.0]), self.alive(other, lambda o=other: self.lose_collective(o)))
@@ -640,6 +689,7 @@ class World:
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
                     self.after(self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r)))
+            self.leave_well(node)
         elif isinstance(command, c.RollCall):
             self.answer(node, command.call)
         elif isinstance(command, c.AskSteps):
@@ -695,8 +745,9 @@ class World:
                 waiting=rank.mode in (HELD, STANDING, FINISHED),
                 overdue=rank.overdue(self.now),
                 seconds=self.now - rank.beat,
-                cpu=(rank.cpu + (self.now if rank.mode == LOOPING else 0.0)) if answers else 0.0,
+                cpu=rank.cpu + (self.now if rank.mode == LOOPING or (rank.slow > self.now and rank.steps == 0) else 0.0),
                 where=rank.mode,
+                patient=rank.slow > self.now and rank.steps > 0,
             ),
         )
 
@@ -825,7 +876,10 @@ class World:
         rank.mode = ENDED
         node = self.nodes[rank.node]
         self.say(node, e.RankEnded(rank.number, rank.incarnation))
-        if all(r.mode == ENDED for r in node.ranks):
+        self.leave_well(node)
+
+    def leave_well(self, node: Node) -> None:
+        if all(r.mode == ENDED or r.quit for r in node.ranks):
             self.say(node, e.AgentLeft(node.number, True))
 
     def new_manager(self) -> None:
@@ -841,6 +895,9 @@ class World:
                 self.stand(node, None)
         self.coordinator = Coordinator(self.settings)
         self.laws.new_manager()
+        self.asleep = None
+        for wire in self.wires:
+            wire.begin()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
             self.after(self.chance.uniform(0.05, 1.0), lambda n=node: None if n.agent in self.fenced else self.announce(n))

@@ -16,6 +16,7 @@ import pytest
 
 from taskd.cython_api import core
 from taskd.doctor import clock, kernel, limits, secret, shared_memory
+from taskd.protocol import secret_file
 
 NONE = resource.RLIM_INFINITY
 
@@ -114,10 +115,38 @@ def test_a_secret_in_a_file(tmp_path, mode, state, words):
     assert found.state == state and words in found.found
 
 
+RANDOM = "0b6a4a4e-33a5-4f0e-9d0c-0d2f3c5a7e11"
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes", "state", "words"),
+    [
+        ({}, 1, "ok", "the job makes one for this user alone, in "),
+        ({}, 2, "error", "a job of 2 nodes needs a secret"),
+        ({"TASKD_STANDBY": "on"}, 1, "error", "needs a secret"),
+        ({"MINDX_TASK_ID": RANDOM}, 2, "ok", "a random UUID"),
+        ({"TASKD_INSECURE": "1"}, 2, "warning", "keys come from the job's id"),
+    ],
+)
+def test_no_secret(environ, nodes, state, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(secret_file, "SHARED", str(tmp_path))
+    found = secret.secret({"MINDX_TASK_ID": "j", **environ}, nodes)
+    assert found.state == state and words in found.found
+    assert not list(tmp_path.iterdir()), "the doctor has changed something"
+    if state == "error":
+        assert "openssl rand -hex 32" in found.remedy
+
+
+def test_a_directory_of_secrets_that_cannot_be_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(secret_file, "SHARED", str(tmp_path))
+    (tmp_path / f"taskd-secrets-{os.geteuid()}").mkdir(0o755)
+    found = secret.secret({"MINDX_TASK_ID": "j"})
+    assert found.state == "error" and "open to other users" in found.found
+
+
 @pytest.mark.parametrize(
     ("environ", "state", "words"),
     [
-        ({}, "warning", "keys come from the job's id"),
         ({"TASKD_SECRET": "word"}, "ok", "from TASKD_SECRET"),
         ({"TASKD_SECRET": " "}, "error", "set but empty"),
         ({"TASKD_SECRET_FILE": "/no/where"}, "error", "cannot be read: No such file or directory"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,10 @@ class FakeAgent:
         self, port: int, node: int, ranks: tuple[int, ...], job: str = "job", with_keys: keys.Keys | None = KEYS
     ) -> None:
         self.port, self.node, self.ranks, self.job, self.keys = port, node, ranks, job, with_keys
-        self.incarnation = uuid.uuid4().hex
+        self.identity = (with_keys or KEYS).identity()
+        self.incarnation = self.identity.name
         self.seq = 0
+        self.taken = self.heard = 0  # number of the last order; how far the manager has heard
         self.context: zmq.Context[Any] = zmq.Context()
         self.connect()
 
@@ -39,22 +40,23 @@ class FakeAgent:
         self.socket.linger = 0
         if self.keys is not None:
             self.socket.curve_serverkey = self.keys.server_public
-            self.socket.curve_publickey = self.keys.client_public
-            self.socket.curve_secretkey = self.keys.client_secret
+            self.socket.curve_publickey = self.identity.public
+            self.socket.curve_secretkey = self.identity.secret
         self.socket.connect(f"tcp://127.0.0.1:{self.port}")
 
     def reconnect(self) -> None:
         self.socket.close()
         self.connect()
 
-    def send(self, message: Any, seq: int | None = None) -> None:
+    def send(self, message: Any, seq: int | None = None, number: int = 0) -> None:
         self.seq += 1
-        number = self.seq if seq is None else seq
-        self.socket.send(m.seal(m.Envelope(m.VERSION, self.job, self.node, self.incarnation, number, m.encode(message))))
+        seq = self.seq if seq is None else seq
+        envelope = m.Envelope(m.VERSION, self.job, self.node, self.incarnation, seq, m.encode(message), 0, number)
+        self.socket.send(m.seal(envelope))
 
     def join(self, **more: Any) -> None:
         self.send(m.Standing(0, "", (0, 0), {}, True))
-        self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **more))
+        self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **{"agent": self.incarnation, **more}))
 
     def receive(self) -> Any:
         """The next message, but for those about who is in charge, which are answered as an agent does."""
@@ -62,7 +64,13 @@ class FakeAgent:
             assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
             envelope = m.unseal(self.socket.recv())
             message = m.decode(envelope.body)
-            if isinstance(message, m.Claim):
+            if 0 < envelope.number <= self.taken:
+                continue
+            self.taken = max(self.taken, envelope.number)
+            if isinstance(message, m.Heard):
+                self.heard = message.number
+                self.send(m.Heard(self.taken))
+            elif isinstance(message, m.Claim):
                 self.send(m.Vote(envelope.term, True))
             elif isinstance(message, m.RosterIs):
                 self.send(m.RosterKept(message.stamp))
@@ -149,9 +157,12 @@ def port() -> int:
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def begin(nodes: int = 1, limits: Limits | None = None, codes: DeviceCodes | None = None, **settings: Any) -> Running:
+    def begin(
+        nodes: int = 1, limits: Limits | None = None, codes: DeviceCodes | None = None, faults_on_purpose: bool = True, **settings: Any
+    ) -> Running:
         journal, more = Journal(str(tmp_path / "log"), "job"), {"codes": codes} if codes is not None else {}
-        server = Server(e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits(), **more)
+        given = (e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits())
+        server = Server(*given, faults_on_purpose=faults_on_purpose, **more)
         running.append(Running(server))
         return running[-1]
 

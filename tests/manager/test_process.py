@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment(tmp_path, **more):
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
     job = {"TASKD_SECRET": "the secret of the tests", "MINDX_TASK_ID": "job"}
-    return {**kept, "PYTHONPATH": str(ROOT), "TASKD_LOG_PATH": str(tmp_path / "log"), **job, **more}
+    found = {**kept, "PYTHONPATH": str(ROOT), "TASKD_LOG_PATH": str(tmp_path / "log"), **job, **more}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @pytest.fixture
 def manager(tmp_path, port):
     started = []
 
-    def begin(*arguments, program=("-m", "taskd.manager"), **more):
+    def begin(*arguments, program=("-m", "taskd.manager"), fds=(), **more):
         command = [sys.executable, *program, *arguments]
         env = environment(tmp_path, **{"TASKD_PORT": str(port), **more})
-        process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, pass_fds=fds)
         started.append(process)
         return process
 
@@ -72,6 +75,7 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_PORT": "x"}, "TASKD_PORT"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": " "}, "TASKD_SECRET"),
+        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
         (("--nodes", "0", "--ranks-per-node", "2"), {"TASKD_LOG_STDOUT": "False"}, "node_nums"),
     ],
 )
@@ -100,3 +104,69 @@ def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, t
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
     assert "every node ended well" in (tmp_path / "log" / "incidents.jsonl").read_text()
+
+
+@pytest.fixture
+def starter():
+    """A process that stands for the launcher, and its pidfd."""
+    process = subprocess.Popen(["sleep", "600"])
+    fd = os.pidfd_open(process.pid)
+    yield process, fd
+    os.close(fd)
+    process.kill()
+    process.wait()
+
+
+def registered(tmp_path, node):
+    """Wait until the manager has taken the node's agent in."""
+    end = time.monotonic() + 60
+    while not any(f"node {node} joined" in path.read_text() for path in (tmp_path / "log").glob("manager*.log")):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_it_ends_with_its_starter_where_no_agent_has_come(manager, starter):
+    launcher, fd = starter
+    heard, told = os.pipe()
+    process = manager("--nodes", "2", "--ranks-per-node", "2", "--starter", str(fd), "--ready", str(told), fds=(fd, told))
+    os.close(told)
+    assert os.read(heard, 9) == b"1"  # it listens, and does not keep the pipe
+    assert os.read(heard, 9) == b""
+    os.close(heard)
+    launcher.kill()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (4, "")
+    assert "Traceback" not in err
+
+
+def test_one_that_cannot_start_closes_the_pipe_without_a_word(manager):
+    heard, told = os.pipe()
+    process = manager("--nodes", "2", "--ranks-per-node", "2", "--ready", str(told), fds=(told,), POD_IP="203.0.113.7")
+    os.close(told)
+    assert os.read(heard, 9) == b""
+    os.close(heard)
+    assert process.wait(60) == 2
+
+
+def test_a_job_of_one_node_ends_with_its_launcher(manager, starter, fake_agent, port, tmp_path):
+    launcher, fd = starter
+    process = manager("--nodes", "1", "--ranks-per-node", "2", "--starter", str(fd), fds=(fd,))
+    led(fake_agent, port, (0, 1))
+    registered(tmp_path, 0)
+    launcher.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "node 0 is lost: its launcher has ended" in err
+
+
+def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(manager, starter, fake_agent, port, tmp_path):
+    launcher, fd = starter
+    process = manager("--nodes", "2", "--ranks-per-node", "2", "--starter", str(fd), fds=(fd,))
+    agents = [fake_agent(port, 0, (0, 1)), fake_agent(port, 1, (2, 3))]
+    for agent in agents:
+        agent.join()
+        registered(tmp_path, agent.node)
+    launcher.kill()
+    launcher.wait()
+    for agent in agents:  # it is there, and told how the job ends
+        agent.send(e.AgentLeft(agent.node, True))
+    assert process.wait(60) == 0

@@ -10,6 +10,7 @@ import pytest
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.manager import peers
 from taskd.manager.server import Limits
 from taskd.protocol import messages as m
 
@@ -57,7 +58,8 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
     entry = json.loads(journal.read_text())
     assert (entry["kind"], entry["strategy"], entry["ranks"], entry["step"]) == ("incident", "recover-in-place", [1], 7)
     assert entry["began"] <= entry["time"]
-    assert b.socket.poll(0) == 0, "the other node was sent the order to replace"
+    while b.socket.poll(0):
+        assert not isinstance(m.decode(m.unseal(b.socket.recv()).body), c.Replace), "the other node was sent the order to replace"
 
 
 def test_the_reason_of_giving_up_reaches_every_agent_before_the_manager_leaves(start):
@@ -160,14 +162,42 @@ def test_an_agent_of_another_job_is_not_heard(start):
     assert not manager.server.agents
 
 
-def test_a_reconnected_agent_is_asked_and_what_it_then_tells_is_not_lost(start):
+def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
     manager = start()
     (agent,) = manager.protected(1)
-    agent.reconnect()  # rank 1 died while the connection was down, and the message went with it
-    agent.send(m.Heartbeat(1))
-    agent.expect(m.Who)
-    agent.join(joined=(0, 1), dead=(1,), generation=1)
+    raised, died = e.RankRaised(1, 0, 3, "ValueError: a"), e.RankDied(1, 0, "left with exit code 1")
+    agent.send(e.RankBusy(0, 0, 0, 1.0), number=1)
+    agent.reconnect()  # both were lost with the connection, and a third has waited for the next one
+    agent.send(died, number=3)
+    manager.dropped("said again")
+    agent.send(m.Heartbeat(1, unheard=2))
+    for number, message in ((1, e.RankBusy(0, 0, 0, 1.0)), (2, raised), (3, died), (3, died)):
+        agent.send(message, number=number)
     assert agent.expect(c.Replace).rank == 1
+    assert agent.heard == 1
+    assert "after ValueError: a" in manager.server.coordinator.recovery.incident.faults[0]
+
+
+def test_an_order_that_was_lost_with_a_connection_is_given_again(start):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.send(e.RankDied(1, 0, "SIGKILL"))
+    agent.expect(c.Replace)
+    taken = agent.taken
+    agent.reconnect()
+    agent.taken -= 1  # what came last was never received
+    agent.send(m.Standing(0, "", (0, 0), {}, True))
+    assert agent.expect(c.Replace).rank == 1
+    assert agent.taken == taken
+
+
+def test_an_agent_that_never_says_what_it_has_taken_is_given_up(start, monkeypatch, caplog):
+    monkeypatch.setattr(peers, "UNHEARD", 1)
+    manager = start(limits=Limits(look=0.05))
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
+        manager.protected(1)
+        assert not manager.outcome().ok
+    assert "orders unacknowledged" in caplog.text
 
 
 def test_ranks_that_had_joined_before_their_agent_are_counted(start):

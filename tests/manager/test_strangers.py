@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 
@@ -26,21 +27,21 @@ def works(manager, agent):
 def stranger_keys(name, ours):
     return {
         "another secret": OTHER,
-        # knows the manager's public key, which is no secret, but not the job's client key
-        "own client key": keys.Keys(ours.server_public, b"", OTHER.client_public, OTHER.client_secret),
+        # has learned the server's public key somehow, and not the secret: it can connect, and has no name that counts
+        "the server's public key": dataclasses.replace(OTHER, server_public=ours.server_public),
         "no CURVE": None,
     }[name]
 
 
-@pytest.mark.parametrize("name", ["another secret", "own client key", "no CURVE"])
+@pytest.mark.parametrize("name", ["another secret", "the server's public key", "no CURVE"])
 def test_nothing_is_delivered_from_or_to_a_stranger(start, name):
     manager = start()
     (agent,) = manager.protected(1)
     stranger = manager.agent(with_keys=stranger_keys(name, agent.keys))
     stranger.join()
     stranger.send(e.AgentLeft(0, False))
-    if name == "own client key":
-        manager.dropped("another key")
+    if name == "the server's public key":
+        manager.dropped("another's name", 3)
     assert stranger.socket.poll(300) == 0
     works(manager, agent)
 
@@ -82,5 +83,7 @@ def test_an_agent_that_sends_rubbish_is_counted_and_the_next_message_is_taken(st
     agent.socket.send_multipart([b"", b"two frames"])
     manager.dropped("frames")
     agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, "", 99, m.encode(m.Heartbeat(1)))))
+    manager.dropped("another's name")
+    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, -1, m.encode(m.Heartbeat(1)))))
     manager.dropped("envelope")
     works(manager, agent)

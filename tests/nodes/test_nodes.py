@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import training
 from cluster import STEPS, Cluster
@@ -11,10 +14,23 @@ from cluster import STEPS, Cluster
 STRATEGY = "retry,recover-in-place,recover"
 
 
+def forge(machines, job, host, secret):
+    """What the records port of that host's agent has answered to forged records."""
+    command = [sys.executable, str(Path(__file__).parent / "forger.py"), job.env["MINDX_TASK_ID"], secret, "2"]
+    done = subprocess.run(machines.command(host, command), cwd=job.directory, env=job.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines, _, answers = done.stdout.partition(" ")
+    assert int(lines) > 0
+    return [answers.strip()] if answers.strip() else []
+
+
 def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path, reference):
     with Cluster((machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
         job.standby(2, 3, 4)
         job.ready(3)
+        # forged records, by whoever guesses at the secret and by a process that has it: they change nothing of what follows
+        assert forge(machines, job, 1, f"job id: {job.env['MINDX_TASK_ID']}") == []
+        assert forge(machines, job, 0, job.env["TASKD_SECRET"]) == ["Fetched refused"]
         # killed: the standby has its place, and what is left of the old one is not heard
         machines.signal(1, signal.SIGKILL)
         first = job.repaired()
@@ -45,6 +61,8 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         job.trains()
         result = job.end(0, 1, stopped)
     training.assert_equal(result, reference, 4)
+    assert not (job.directory / "forged").exists(), "what was in a forged record was executed"
+    assert "which is not its own: refused" in result.log("agent*.log")
 
 
 def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):

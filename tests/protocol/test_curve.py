@@ -6,7 +6,7 @@ import pytest
 import zmq
 
 from taskd.protocol import curve
-from taskd.protocol.gate import Gate
+from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import derive
 
 
@@ -28,18 +28,21 @@ def test_addresses(host, port, expected):
 def test_a_client_of_the_same_secret_is_heard(host):
     keys, context = derive(b"secret"), zmq.Context()
     try:
-        gate = Gate(context, keys.client_public, lambda address: pytest.fail(f"{address} was refused"))
+        gate = Gate(context, keys, lambda address: pytest.fail(f"{address} was refused"))
         server = curve.server(context, host, keys, 1000)
         try:
             port = server.bind_to_random_port(curve.endpoint(host))
         except zmq.ZMQError as error:
             pytest.skip(f"no {host} here: {error}")
-        client = curve.client(context, host, keys, 1000)
+        identity = keys.identity()
+        client = curve.client(context, host, keys, identity, 1000)
         client.connect(curve.endpoint(host, port))
         client.send(b"x")
         assert gate.socket.poll(10_000)
         gate.answer()
         assert server.poll(10_000)
-        assert server.recv_multipart()[1] == b"x"
+        frames = server.recv_multipart(copy=False)
+        assert frames[1].bytes == b"x"
+        assert {speaker(frame) for frame in frames} == {identity.name}
     finally:
         context.destroy(linger=0)

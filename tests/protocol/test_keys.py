@@ -1,77 +1,93 @@
-"""One secret, the same keys everywhere; what cannot be used is refused, not replaced."""
+"""One secret, the same keys everywhere; every process a name of its own, which only it can have."""
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+from zmq.utils import z85
 
-from taskd.protocol import keys
+from taskd.protocol import gate, keys
+
+SERVER = b"N*5-$3[q&As0YsLSxbO+fU!@*m+dD{iQ<0%(59!G"
 
 
 def test_the_keys_of_a_secret_never_change():
-    # agents and managers of different releases must agree: changing these values breaks jobs during an upgrade
-    assert keys.derive(b"secret").server_public == SERVER
-    assert keys.derive(b"secret").client_public == CLIENT
+    # agents and managers of different releases must agree: changing these values breaks jobs during
+    # an upgrade
+    found = keys.derive(b"secret")
+    assert found.server_public == SERVER
+    assert found.name(bytes(32)) == NAME
+    assert found.records.hex() == RECORDS
 
 
-SERVER = b"N*5-$3[q&As0YsLSxbO+fU!@*m+dD{iQ<0%(59!G"
-CLIENT = b"q7EmA+b.ihUCZ>.LZJN$jerFBV9cqBwh<I7@l{mc"
+NAME = "bf0365503d174d544b86ca7225295dbb"
+RECORDS = "aace163df583549f249f57edb0772c8aa0759c3390896b122ed1885bf9ed2daf"
 
 
-def test_pairs_fit_and_differ():
+def test_parts_fit_and_differ():
     k = keys.derive(b"secret")
     assert zmq.curve_public(k.server_secret) == k.server_public
-    assert zmq.curve_public(k.client_secret) == k.client_public
-    assert len({k.server_secret, k.client_secret, k.server_public, k.client_public}) == 4
+    assert (
+        len({z85.decode(k.server_secret), z85.decode(k.server_public), k.members, k.records}) == 4
+    )
+    assert len(k.records) == len(k.members) == 32
     assert keys.derive(b"secret2") != k
+    with pytest.raises(keys.BadSecret, match="openssl rand"):
+        keys.derive(b"")
 
 
 def test_secrets_are_not_printed():
-    k = keys.derive(b"secret")
-    assert k.server_secret.decode() not in repr(k) and k.client_secret.decode() not in repr(k)
+    k = keys.derive(b"hush hush")
+    one = k.identity()
+    shown = repr(k) + repr(one)
+    for hidden in (k.server_secret, one.secret, k.secret):
+        assert hidden.decode() not in shown
+    for hidden in (k.members, k.records):
+        assert repr(hidden) not in shown and hidden.hex() not in shown
 
 
-def test_where_the_secret_comes_from(tmp_path):
-    file = tmp_path / "secret"
-    file.write_text("from the file\n")
-    assert keys.for_job("j", {"TASKD_SECRET": "x", "TASKD_SECRET_FILE": str(file)}) == keys.derive(b"x")
-    assert keys.for_job("j", {"TASKD_SECRET_FILE": str(file)}) == keys.derive(b"from the file")
-    assert keys.for_job("j", {"TASKD_SECRET": "from the file"}) == keys.derive(b"from the file")
+def test_a_name_follows_from_the_key_and_the_secret():
+    k, other = keys.derive(b"one"), keys.derive(b"two")
+    a, b = k.identity(), k.identity()
+    assert a.name != b.name and a.public != b.public
+    assert zmq.curve_public(a.secret) == a.public and k.name(z85.decode(a.public)) == a.name
+    assert other.name(z85.decode(a.public)) != a.name
 
 
-def test_without_a_secret_the_job_id_is_used_with_one_warning(caplog):
-    keys._warned.discard("a job without a secret")
-    first = keys.for_job("a job without a secret", {})
-    assert first == keys.for_job("a job without a secret", {}) != keys.for_job("another", {"TASKD_SECRET": "x"})
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "a job without a secret" in record.getMessage() and "set TASKD_SECRET" in record.getMessage()
-    # a job id is no secret: whoever sets it as one must get other keys than those everybody can guess
-    assert first != keys.derive(b"a job without a secret")
+def test_a_child_derives_the_same_keys():
+    for secret in (b"text", "pässword".encode(), b"\xff\xfe raw"):
+        k = keys.derive(secret)
+        assert keys.derive(k.environment["TASKD_SECRET"].encode(errors="surrogateescape")) == k
+    assert keys.derive(b"a\0b").environment == {}, (
+        "no environment takes it; it came from a file, which the child reads too"
+    )
 
 
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"x" * 70_000])
-def test_a_file_that_cannot_be_used_is_refused(tmp_path, content):
-    file = tmp_path / "secret"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(keys.BadSecret, match="TASKD_SECRET_FILE") as caught:
-        keys.for_job("j", {"TASKD_SECRET_FILE": str(file)})
-    assert str(file) in str(caught.value)
+@pytest.fixture(scope="module")
+def ours():
+    context = zmq.Context()
+    refused: list[str] = []
+    yield gate.Gate(context, keys.derive(b"secret"), refused.append), refused
+    context.destroy(linger=0)
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"TASKD_SECRET": ""},
-        {"TASKD_SECRET": "  "},
-        {"TASKD_SECRET_FILE": ""},
-        {"TASKD_SECRET_FILE": "/"},
-        {"TASKD_SECRET_FILE": "a\0b"},
-    ],
+FRAMES = st.lists(
+    st.binary(max_size=40)
+    | st.sampled_from([b"1.0", b"CURVE", b"NULL", b"PLAIN", b"taskd", bytes(32)]),
+    max_size=9,
 )
-def test_set_but_empty_is_refused(environ):
-    with pytest.raises(keys.BadSecret, match="set TASKD_SECRET|give it a value"):
-        keys.for_job("j", environ)
+
+
+@given(FRAMES)
+def test_whatever_is_asked_of_the_gate_is_answered_and_only_a_key_is_let_in(ours, frames):
+    door, refused = ours
+    refused.clear()
+    answer = door._verdict(frames)
+    assert len(answer) == 6 and answer[1] == (frames[1] if len(frames) > 1 else b"")
+    let_in = (
+        len(frames) == 7 and frames[0] == b"1.0" and frames[5] == b"CURVE" and len(frames[6]) == 32
+    )
+    assert answer[2] == (b"200" if let_in else b"400") and len(refused) == (not let_in)
+    assert answer[4] == (keys.derive(b"secret").name(frames[6]).encode() if let_in else b"")

@@ -15,6 +15,12 @@ import training
 from taskd import dumps
 
 
+@pytest.fixture(autouse=True)
+def secret(monkeypatch):
+    """That of the jobs, under which their dumps are sealed."""
+    monkeypatch.setenv("TASKD_SECRET", "tests")
+
+
 def dying(directory, world, script, *arguments, faults, **env):
     """A job that ends with a dump."""
     env = {"TASKD_RECOVER_STRATEGY": "dump", "TASKD_DUMP_PATH": str(directory / "dumps"), **env}
@@ -70,7 +76,7 @@ def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
         (old / dumps.RECORDS).mkdir(parents=True)
         (old / dumps.RECORDS / "rank-0").write_bytes(b"x" * 1000)
         file = dumps.describe(old, old / dumps.RECORDS / "rank-0")
-        (old / dumps.MANIFEST).write_text(json.dumps({"version": 1, "step": 1, "world_size": 4, "files": [file]}))
+        dumps.seal(old.rename(place / ".partial"), 1, 4, [file])
         result = dying(tmp_path / "a", 2, "mlp.py", "8", faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place))
         assert result.status == 1
         assert "No space left on device" in training.paragraph(result)
@@ -92,7 +98,10 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
     sealed = dumps.seal(work, 3, 2, files)
     assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(good, 3, 2, frozenset({0, 1}))
     (tmp_path / "step-9").mkdir()
-    (tmp_path / "step-9" / dumps.MANIFEST).write_text('{"version": 1, "step": 9, "world_size": 2, "files": [["gone", 1, "ab"]]}')
+    manifest = json.loads((good / dumps.MANIFEST).read_text()) | {"step": 9, "files": [["gone", 1, "ab"]]}
+    (tmp_path / "step-9" / dumps.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(dumps.BadDump, match="was changed"):
+        dumps.read(tmp_path / "step-9")
     assert dumps.newest(tmp_path).step == 3, "an incomplete one counts"
     (good / dumps.RECORDS / "rank-1").write_bytes(bytes([1]) + b"eno")
     with pytest.raises(dumps.BadDump, match="another checksum"):
@@ -100,3 +109,27 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
     shutil.rmtree(good / dumps.RECORDS)
     with pytest.raises(dumps.BadDump, match="missing"):
         dumps.read(good)
+
+
+def test_a_dump_under_a_secret_is_taken_up_with_that_secret_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("TASKD_SECRET", "one")
+    work = tmp_path / ".partial"
+    path = dumps.seal(work, 3, 1, dumps.write_records(work, [(0, 1, b"zero")]))
+    assert dumps.newest(path).step == 3
+    monkeypatch.setenv("TASKD_SECRET", "another")
+    with pytest.raises(dumps.BadDump, match="another TASKD_SECRET"):
+        dumps.newest(path)
+    monkeypatch.delenv("TASKD_SECRET")
+    with pytest.raises(dumps.BadDump, match="set TASKD_SECRET"):
+        dumps.newest(path)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc/hostname", "state/../../x"])
+def test_files_outside_of_a_dump_are_not_looked_at(tmp_path, name):
+    (tmp_path / "elsewhere").write_text("x")
+    path = tmp_path / "step-1"
+    path.mkdir()
+    manifest = {"version": dumps.VERSION, "step": 1, "world_size": 1, "keyed": False, "files": [[name, 1, "ab"]]}
+    (path / dumps.MANIFEST).write_text(json.dumps(manifest | {"digest": dumps._digest(manifest, dumps.PUBLIC)}))
+    with pytest.raises(dumps.BadDump, match="lies outside"):
+        dumps.read(path)

@@ -28,10 +28,9 @@ def test_a_strategy_that_is_not_configured_is_not_used(tmp_path):
 
 
 def test_without_a_manager_the_script_trains_unprotected(tmp_path):
-    """A launcher whose manager never answers says so, once, and the training runs to its end."""
-    result = training.taskd(
-        tmp_path / "job", 2, "mlp.py", "5", TASKD_MANAGER_ADDR=f"127.0.0.1:{training.free_port()}", TASKD_MANAGER_WAIT="2"
-    )
+    """Where that was asked for: a launcher whose manager never answers says so, once, and the training runs to its end."""
+    nowhere = {"TASKD_MANAGER_ADDR": f"127.0.0.1:{training.free_port()}", "TASKD_MANAGER_WAIT": "2"}
+    result = training.taskd(tmp_path / "job", 2, "mlp.py", "5", **nowhere, TASKD_UNPROTECTED="on")
     assert result.status == 0, result.output[-2000:]
     assert "no manager answers at 127.0.0.1" in result.output
     assert "this job is not protected" in result.output

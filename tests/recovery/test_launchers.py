@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import torch.distributed.run
@@ -36,7 +37,8 @@ def test_the_documented_way(tmp_path, reference):
     subprocess.run(["sed", "-i", "/import os/i import taskd.python.adaptor.patch", str(patched)], check=True)
     (directory / "manager.py").write_text(MANAGER)
     library = Path(taskd.__file__).parent / "python/cython_api/libs/libtaskd.so"
-    env = training.environment(directory, "2:3:tail:kill,0:5:forward:kill", TASKD_PROCESS_ENABLE="on", LD_PRELOAD=f"{library}:")
+    more = {"TASKD_PROCESS_ENABLE": "on", "LD_PRELOAD": f"{library}:", "TASKD_SECRET": None}  # whoever is first makes a secret
+    env = training.environment(directory, "2:3:tail:kill,0:5:forward:kill", **more)
     manager = subprocess.Popen([sys.executable, "manager.py"], cwd=directory, env=env)
     try:
         script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
@@ -102,6 +104,27 @@ def test_max_restarts_is_kept(tmp_path):
     assert result.status == 1
     assert (directory / "starts").read_text() == "xx"
     assert "exitcode  : 5" in result.output
+
+
+def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
+    """In the same way three times in a row, though 32767 restarts are allowed: with its first traceback, and one sentence."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    script = """
+        import os
+        import taskd
+        open("starts", "a").write("x")
+        raise ValueError("in start " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+    """
+    (directory / "fails.py").write_text(textwrap.dedent(script))
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "1", "fails.py"]
+    result = training.run(command, directory, training.environment(directory))
+    assert result.status == 1
+    assert (directory / "starts").read_text() == "xxx"
+    assert "3 starts in a row ended so (exit status 1, ValueError in " in training.paragraph(result)
+    shown = result.output.partition("taskd: The job ends")[2]
+    assert "Rank 0, the first time:\nTraceback" in shown and shown.count("ValueError: in start 0") == 1
+    assert "Traceback" not in result.log("manager.log")
 
 
 def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):

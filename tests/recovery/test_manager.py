@@ -1,4 +1,7 @@
-"""The manager of a job of one node is killed: the agent starts the next one, and what has broken meanwhile is repaired."""
+"""The manager of a job of one node is killed: the agent starts the next one, and what has broken meanwhile is repaired.
+
+The job has no TASKD_SECRET: manager, agent, the managers that follow and operators find the one that the first of them has made.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import os
 import signal
 
 import psutil
+import pytest
 import training
+
+from taskd.control import Control, NoManager
 
 STEPS = "160"
 
@@ -18,8 +24,13 @@ def manager(job: training.Running) -> int:
 
 
 def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:
+    with training.start(tmp_path / "job", 2, "steered.py", STEPS, TASKD_SECRET=None, TASKD_FAULT_INJECTION=None) as job:
         job.trains()
+        refused = job.taskd("inject", "memory", "--rank", "0")
+        assert refused.returncode == 1 and "TASKD_FAULT_INJECTION=on" in refused.stderr, refused.stderr
+        stranger = Control({**job.env, "TASKD_SECRET": f"job id: {job.env['MINDX_TASK_ID']}"})  # what was enough before
+        with stranger, pytest.raises(NoManager):
+            stranger.pause(0.5)
         for number, rank in ((2, None), (3, 1)):
             os.kill(manager(job), signal.SIGKILL)
             if rank is not None:
@@ -28,7 +39,8 @@ def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
             job.trains()
         (incident,) = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
-        # operators reach it where the first one was
+        # operators reach it where the first one was, and with the same secret
+        assert job.taskd("pause").returncode == 0
         job.control.pause()
         job.control.resume()
         result = job.end()

@@ -6,7 +6,7 @@ import pytest
 import training
 
 
-@pytest.mark.parametrize("kind", ["distributed", "random"])
+@pytest.mark.parametrize("kind", ["distributed", "random", "synced", "workers"])
 def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch, inside, and between the passes."""
     per_epoch = 12 if kind == "distributed" else 24
@@ -21,6 +21,12 @@ def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     faults = ",".join(f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(moments)) + ",1:0:epoch:kill,0:1:epoch:segv"
     result = training.taskd(tmp_path / "job", 2, "loader.py", kind, "3", faults=faults)
     training.assert_equal(result, reference(2, "loader.py", kind, "3"), 2)
+
+
+def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):
+    result = training.taskd(tmp_path / "job", 2, "loader.py", "hidden", "1", faults="1:5:tail:kill")
+    assert result.status == 1
+    assert "DataLoader gave another batch for step" in result.output
 
 
 def test_accumulation_scaler_average_and_two_optimizers(tmp_path, reference):

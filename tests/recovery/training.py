@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from taskd.control import Control
@@ -69,19 +70,22 @@ def paragraph(result: Result) -> str:
     return line
 
 
-def environment(directory: Path, faults: str = "", **more: str) -> dict[str, str]:
+def environment(directory: Path, faults: str = "", **more: str | None) -> dict[str, str]:
+    """`None`: a variable that is not set."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX_", "POD_IP", "LD_PRELOAD"))}
-    return {
+    found = {
         **clean,
         "OMP_NUM_THREADS": "1",
         "TASKD_PORT": str(free_port()),
         "TASKD_SECRET": "tests",
+        "TASKD_FAULT_INJECTION": "on",
         "TASKD_LOG_PATH": str(directory / "log"),
         "MINDX_TASK_ID": directory.name,
         "TASKD_TEST_FAULTS": faults,
         "PYTHONWARNINGS": "ignore",
         **more,
     }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class Running:
@@ -93,16 +97,21 @@ class Running:
         self._process = subprocess.Popen(
             command, env=env, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, cwd=directory
         )
-        self.control = Control(env)
 
     def __enter__(self) -> Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.control.close()
+        if "control" in vars(self):
+            self.control.close()
         if self._process.poll() is None:
             self._stop()
         self._output.close()
+
+    @cached_property
+    def control(self) -> Control:
+        """Of the job as it runs: without a TASKD_SECRET its secret is there when it has started."""
+        return Control(self.env)
 
     def _stop(self) -> None:
         os.killpg(self._process.pid, signal.SIGTERM)
@@ -210,14 +219,16 @@ def incidents(directory: Path) -> list[dict]:
 
 
 def start(
-    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str
+    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str | None
 ) -> Running:
     directory.mkdir(parents=True, exist_ok=True)
     command = [str(BIN / "taskd"), "run", *options, "--nproc_per_node", str(world), str(SCRIPTS / script), str(directory), *arguments]
     return Running(command, directory, environment(directory, faults, **env), world)
 
 
-def taskd(directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str) -> Result:
+def taskd(
+    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str | None
+) -> Result:
     with start(directory, world, script, *arguments, faults=faults, options=options, **env) as job:
         return job.end()
 

@@ -86,6 +86,7 @@ def test_every_rule_refuses_something():
         ({"TASKD_RECOVER_STRATEGY": "retry", "PROCESS_RECOVER": "off"}, "PROCESS_RECOVER='off': it is not looked at"),
         ({"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"}, "MS_ENABLE_TFT='{UCE:1}': it is not looked at"),
         ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
+        ({"TASKD_INSECURE": "1"}, "whoever knows the job's id"),
     ],
 )
 def test_notices(given, words):
@@ -95,6 +96,7 @@ def test_notices(given, words):
 
 def test_nothing_to_say_about_an_ordinary_environment():
     assert settings.check({"PATH": "/bin", "RANK": "0", "TASKD_PORT": "9601", "max_restarts": "many"}) == ()
+    assert settings.check({"TASKD_INSECURE": "1", "TASKD_SECRET": "s"}) == ()
 
 
 def test_the_manager_tells_and_refuses():

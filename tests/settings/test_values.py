@@ -20,7 +20,7 @@ def fits(kind: str, value: object) -> bool:
     """Whether a value is one of those that the parameter's own words allow."""
     if kind.startswith(("any text", "a file", "a directory", "an address", "a socket")):
         return type(value) is str and value != ""
-    if kind.startswith(("one of on, off", "one of TRUE")) or kind.endswith("any other value is off"):
+    if kind.startswith(("one of on, off", "one of TRUE", "one of 1, 0")) or kind.endswith("any other value is off"):
         return type(value) is bool
     if kind == "one of on, pause, off":
         return type(value) is ProcessRecovery

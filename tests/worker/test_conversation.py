@@ -51,7 +51,7 @@ def page(monkeypatch) -> SimpleNamespace:
 
 
 def rank(line: Line) -> Rank:
-    return Rank(0, 0, line, *[None] * 6, device=None)  # type: ignore[arg-type]
+    return Rank(0, 0, line, *[None] * 7, device=None)  # type: ignore[arg-type]
 
 
 def position() -> tuple[e.Position, str]:
@@ -101,7 +101,7 @@ def test_what_fails_is_told_and_the_rank_stays(page):
     line = Line()
     *begin, resume = repair(page, 1)
     line.orders = [*begin, begin[-1], resume]
-    failing = Failing(0, 0, line, *[None] * 6, device=None)  # type: ignore[arg-type]
+    failing = Failing(0, 0, line, *[None] * 7, device=None)  # type: ignore[arg-type]
     assert isinstance(failing.hold(position), Resumed)
     assert [type(m) for m in line.said] == [e.RankPaused, e.RankRebuilt, e.RankFailed, e.RankRestored]
     assert line.said[2].reason == "OSError: no memory"

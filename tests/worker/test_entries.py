@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
-from taskd.vault import FINAL, PROVISIONAL, STANDING, Entries, forget, left_behind
+import pytest
+
+from taskd import record
+from taskd.vault import FINAL, PROVISIONAL, STANDING, forget
+from taskd.vault import Entries as Store
+from taskd.vault import left_behind as left_behind_by
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path):
+    record.write_key(tmp_path, b"k" * 32, "job")
+
+
+class Entries(Store):
+    """Of rank 5, with fields alone."""
+
+    def __init__(self, directory, local_rank: int) -> None:
+        super().__init__(directory, local_rank, 5)
+
+    def write(self, step: int, kind: int, fields: bytes) -> None:
+        super().write(step, kind, self.seal.close(step, fields))
+
+    def read(self, step: int):
+        found = super().read(step)
+        return found and (found[0], bytes(self.seal.open(found[1], step)[0]))
+
+
+def left_behind(directory, local_rank: int):
+    return left_behind_by(directory, local_rank, 5)
 
 
 def kinds(entries: Entries) -> dict[int, list[int]]:
@@ -60,3 +88,34 @@ def test_records_that_were_put_in_place_are_seen_when_looked_at_anew(tmp_path):
     forget(tmp_path, 0)
     reader.open()
     assert reader.latest() is None and reader.steps() == (frozenset(), frozenset())
+
+
+def test_a_record_that_is_written_again_takes_its_own_place(tmp_path):
+    """A step that is repeated: the step before may still be needed."""
+    entries = Entries(tmp_path, 0)
+    for step, kind in ((6, FINAL), (7, PROVISIONAL), (7, FINAL), (7, FINAL), (7, FINAL)):
+        entries.write(step, kind, b"as it was")
+    assert kinds(entries) == {6: [FINAL], 7: [PROVISIONAL, FINAL]}
+
+
+def test_a_copy_that_was_not_whole_is_no_record(tmp_path):
+    entries = Entries(tmp_path, 0)
+    entries.write(6, FINAL, b"six")
+    Store.write(entries, 7, PROVISIONAL, entries.seal.close(7, b"seven"), whole=lambda: False)
+    assert entries.read(7) is None and not entries.has(7, PROVISIONAL)
+    assert left_behind(tmp_path, 0).final == {6}
+
+
+def test_what_another_hand_has_changed_does_not_exist(tmp_path):
+    """One bad record costs that record: the one before is there."""
+    entries = Entries(tmp_path, 0)
+    entries.write(6, FINAL, b"six")
+    forger = Entries(tmp_path, 0)
+    forger.seal = record.Seal(b"x" * 32, "job", 5)
+    forger.write(7, FINAL, b"seven")
+    forger.seal = record.Seal(b"k" * 32, "job", 4)
+    forger.write(8, FINAL, b"of another rank")
+    found = Entries(tmp_path, 0)
+    assert found.latest() == (6, FINAL) and found.steps() == ({6}, frozenset())
+    assert found.read(7) is None and found.read(8) is None
+    assert left_behind(tmp_path, 0).step == 6

@@ -1,6 +1,11 @@
 """Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what would have been without.
 
-loader.py OUT distributed|random EPOCHS [NAP]     seconds that each step of a protected run takes longer, until OUT/hurry is there
+loader.py OUT distributed|random|synced|hidden|workers EPOCHS [NAP]
+
+NAP: seconds that each step of a protected run takes longer, until OUT/hurry is there.
+
+synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's loaders do. hidden: what the data set
+gives depends on the process. workers: what is loaded in a worker depends on what that has loaded before.
 """
 
 import os
@@ -37,6 +42,8 @@ class Noisy(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         fault.at("load", job.step)
+        if kind == "hidden":
+            index += os.getpid() % 1000
         base = torch.full((16,), index / 96.0)
         return base + 0.1 * torch.randn(16) + random.random() * 0.1 + float(numpy.random.rand()) * 0.1, torch.tensor(index % 4)
 
@@ -49,9 +56,41 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
 torch.manual_seed(50 + rank)
 random.seed(60 + rank)
 numpy.random.seed(70 + rank)
-data = Noisy()
+
+
+class Synced(DataLoader):
+    """Speaks to the other ranks in __iter__, keeps count of its passes, and fetches a batch ahead."""
+
+    iteration = 0
+
+    def __iter__(self):
+        state = self.sampler.generator.get_state()
+        dist.broadcast(state, 0)
+        self.sampler.generator.set_state(state)
+        torch.empty((), dtype=torch.int64).random_(generator=self.sampler.generator)
+        batches = super().__iter__()
+        ahead = next(batches)
+        for batch in batches:
+            yield ahead[0] + self.iteration, ahead[1]
+            ahead = batch
+        yield ahead[0] + self.iteration, ahead[1]
+        self.iteration += 1
+
+
+class Plain(Dataset):
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((16,), index / 96.0), torch.tensor(index % 4)
+
+
+data = Plain() if kind == "synced" else Noisy()
 sampler = DistributedSampler(data, seed=5) if kind == "distributed" else None
-loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=sampler is None)
+loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=sampler is None, num_workers=int(kind == "workers"))
+if kind == "synced":
+    order = torch.utils.data.RandomSampler(data, generator=torch.Generator().manual_seed(11))
+    loader = Synced(data, batch_size=4, sampler=order)
 job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
 fault.at("protected", int(os.environ.get("TASKD_INCARNATION", "0")))
 with record.Record(out, rank) as log:

@@ -1,0 +1,62 @@
+"""Which process is at the other end of a local connection, and whose it is: a rank speaks for
+itself alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from taskd.protocol import messages
+
+GENERATIONS = 64  # between a rank's process and one that it has started; more are no rank's
+
+Hello = messages.RankHello | messages.AttendantHello
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A connection whose first message is `hello`. `pid` is the kernel's word, 0 for a process that
+    cannot be seen from here."""
+
+    line: socket.socket
+    pid: int
+    hello: Hello
+
+
+def hear(line: socket.socket, limit: float) -> Caller:
+    """Who calls, after at most `limit` seconds. Raises BadMessage for another user's process and
+    for what is no hello, and OSError."""
+    pid, uid, _ = struct.unpack(
+        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    if uid != os.getuid():
+        raise messages.BadMessage(f"a process of user {uid}")
+    line.settimeout(limit)
+    hello = messages.decode(line.recv(messages.MAX_BYTES))
+    if not isinstance(hello, Hello):
+        raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
+    line.setblocking(False)
+    return Caller(line, pid, hello)
+
+
+def belongs(pid: int, ancestor: int) -> bool:
+    """Whether process `pid` is `ancestor` or was started by it: under a wrapper, such as a shell,
+    the rank is a child of that."""
+    for _ in range(GENERATIONS):
+        if pid == ancestor:
+            return pid > 0
+        if pid <= 1:
+            return False
+        pid = _parent(pid)
+    return False
+
+
+def _parent(pid: int) -> int:
+    """0: it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

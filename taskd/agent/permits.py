@@ -1,0 +1,148 @@
+"""Who may leave records here, and who may have them: an agent keeps, and fetches, for its own node
+alone.
+
+Every process of the job knows the secret, so that alone allows nothing. The manager knows which
+agent has a node, and which standby it has told to take a node over or to be ready for it. It is
+asked when an agent keeps here for the first time, and for every fetch. It has decided before that
+agent can know of it, so a question is never too early; what waits for the answer is bounded, and
+has a deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from taskd.protocol import messages
+
+log = logging.getLogger("taskd.agent")
+
+# seconds that a message waits for the manager's word; who fetches waits for 20, and a new manager
+# takes charge in ~2
+PATIENCE = 10.0
+AGAIN = 1.0  # seconds after which the question is put again, to a manager that may be a new one
+HELD = 64  # questions that are open at a time
+HELD_BYTES = (
+    256 << 20
+)  # of all messages that wait: records are some 10 kB, and some 100 MiB with large module buffers
+
+Request = messages.Keep | messages.Fetch
+
+
+@dataclass
+class _Held:
+    """What waits for one answer."""
+
+    due: float
+    asked: float
+    requests: list[tuple[bytes, Request]] = field(default_factory=list)
+    size: int = 0
+
+
+class Permits:
+    """`keep` and `hand_over` carry out what may be done, `refuse` answers a fetch that may not:
+    each takes the way back and the message."""
+
+    def __init__(
+        self,
+        ask: Callable[[messages.May], None],
+        keep: Callable[[bytes, messages.Keep], None],
+        hand_over: Callable[[bytes, messages.Fetch], None],
+        refuse: Callable[[bytes, messages.Fetch], None],
+    ) -> None:
+        self._ask, self._keep, self._hand_over, self._refuse = ask, keep, hand_over, refuse
+        self._owners: dict[
+            int, tuple[str, frozenset[int]]
+        ] = {}  # node -> the agent that keeps its records here, and its ranks
+        self._held: dict[messages.May, _Held] = {}
+        self._refused: dict[
+            messages.May, float
+        ] = {}  # and when: somebody who goes on must not keep the manager busy
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._held)
+
+    def asked(self, agent: str, route: bytes, request: Request, size: int, now: float) -> None:
+        """`agent` has sent a Keep or a Fetch of `size` bytes."""
+        fetch = isinstance(request, messages.Fetch)
+        owner, ranks = self._owners.get(request.node, ("", frozenset()))
+        if not fetch and owner == agent != "":
+            self._do(route, request, ranks)
+            return
+        question = messages.May(request.node, agent, fetch)
+        if now - self._refused.get(question, float("-inf")) < AGAIN:
+            if isinstance(request, messages.Fetch):
+                self._refuse(route, request)
+            return
+        held = self._held.get(question)
+        full = sum(h.size for h in self._held.values()) + size > HELD_BYTES
+        if full or (held is None and len(self._held) >= HELD):
+            log.warning(
+                "a message of agent %s about node %d is dropped: too many wait for the manager",
+                agent[:8],
+                request.node,
+            )
+            return
+        if held is None:
+            held = self._held[question] = _Held(now + PATIENCE, now)
+            self._ask(question)
+        if fetch:
+            held.requests.clear()  # asked for again over a newer connection
+        held.requests.append((route, request))
+        held.size += size
+
+    def answered(self, answer: messages.Permit, now: float) -> None:
+        """The manager has said whether."""
+        held = self._held.pop(
+            question := messages.May(answer.node, answer.agent, answer.fetch), None
+        )
+        if held is None:
+            return
+        if answer.granted and not answer.fetch:
+            self._owners[answer.node] = answer.agent, frozenset(answer.ranks)
+        for route, request in held.requests:
+            if answer.granted:
+                self._do(route, request, frozenset(answer.ranks))
+            elif isinstance(request, messages.Fetch):
+                self._refuse(route, request)
+        if not answer.granted:
+            if len(self._refused) >= HELD:
+                self._refused.clear()
+            self._refused[question] = now
+            what = "asked for the records" if answer.fetch else "wanted records kept as those"
+            log.warning(
+                "agent %s has %s of node %d, which is not its own: refused",
+                answer.agent[:8],
+                what,
+                answer.node,
+            )
+
+    def look(self, now: float) -> None:
+        """Put open questions again, and give up those that nobody answers."""
+        for question, held in list(self._held.items()):
+            if now >= held.due:
+                del self._held[question]
+                log.error(
+                    "no manager has said within %.0f s whether agent %s may have %s",
+                    PATIENCE,
+                    question.agent[:8],
+                    question,
+                )
+            elif now - held.asked >= AGAIN:
+                held.asked = now
+                self._ask(question)
+
+    def _do(self, route: bytes, request: Request, ranks: frozenset[int]) -> None:
+        if isinstance(request, messages.Fetch):
+            self._hand_over(route, request)
+        elif request.rank not in ranks or request.step < 0:
+            log.warning(
+                "a record of rank %d, step %d, is none of node %d: dropped",
+                request.rank,
+                request.step,
+                request.node,
+            )
+        else:
+            self._keep(route, request)

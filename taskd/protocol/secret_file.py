@@ -1,0 +1,157 @@
+"""The secret of a job of one node that was given none: made by whoever starts first, manager or
+launcher, and found by the others.
+
+It lies in /dev/shm, where taskd keeps what belongs to a running job anyhow. XDG_RUNTIME_DIR would
+be another directory for a shell that was opened otherwise (sudo, cron, docker exec), and is removed
+when its user logs out while the job goes on; files in /tmp are removed when they are old. It is not
+removed at the job's end: others of the job may still start, and whoever starts the same job again
+on the same port takes the same secret, which nobody else has learned. /dev/shm is empty after a
+reboot.
+
+Everybody may write to /dev/shm. So the directory is taken only when it belongs to this user and is
+closed to others, and each file too; links are not followed. Whoever makes the directory before us
+keeps our jobs from starting without a TASKD_SECRET, and learns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from taskd.protocol.keys import REMEDY, BadSecret
+
+SHARED = "/dev/shm"
+SIZE = 64  # hexadecimal digits, of 32 random bytes
+TRIES = (
+    3  # a file that is removed between two looks is made again; nobody does that twice by chance
+)
+
+
+def user() -> int:
+    return os.geteuid()
+
+
+def directory() -> str:
+    """Of this user's secrets."""
+    base = SHARED if os.access(SHARED, os.W_OK) else tempfile.gettempdir()
+    return os.path.join(base, f"taskd-secrets-{user()}")
+
+
+def obtain(job: str, port: int) -> bytes:
+    """The secret of that job, made now where there is none. Raises BadSecret."""
+    path = directory()
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        with _opened(path) as folder:
+            for _ in range(TRIES):
+                if (found := _read(folder, _name(job, port), path)) is not None:
+                    return found
+                _create(folder, _name(job, port))
+    except OSError as error:
+        raise BadSecret(
+            f"a secret for this job cannot be kept in {path}: {error.strerror}; {REMEDY}"
+        ) from None
+    raise BadSecret(f"somebody removes the secrets in {path} as they are made: {REMEDY}")
+
+
+def find(job: str, port: int) -> bytes | None:
+    """The secret of that job; None where nobody has made one. Raises BadSecret."""
+    path = directory()
+    try:
+        with _opened(path) as folder:
+            return _read(folder, _name(job, port), path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadSecret(
+            f"the secret of this job cannot be read from {path}: {error.strerror}; {REMEDY}"
+        ) from None
+
+
+def forget(job: str, port: int) -> None:
+    """That job has no such secret."""
+    with contextlib.suppress(OSError, BadSecret), _opened(directory()) as folder:
+        os.unlink(_name(job, port), dir_fd=folder)
+
+
+def _name(job: str, port: int) -> str:
+    # a job's id may have any characters
+    return f"{port}-{blake2b(job.encode(errors='surrogateescape'), digest_size=16).hexdigest()}"
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """A descriptor of the directory: what is looked at and what is used are the same, whatever
+    happens to the name. Raises OSError, and BadSecret for a directory that others have made or may
+    use."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (NotADirectoryError, PermissionError) as error:  # a link or a file; another user's
+        raise BadSecret(
+            f"{path} is not this user's directory ({error.strerror}): remove it, or {REMEDY}"
+        ) from None
+    try:
+        if why := _unsafe(os.fstat(folder)):
+            raise BadSecret(f"{path} {why}: remove it, or {REMEDY}")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _read(folder: int, name: str, path: str) -> bytes | None:
+    where = os.path.join(path, name)
+    try:
+        # without O_NONBLOCK a pipe that lies there would be waited for
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadSecret(
+            f"{where} cannot be read ({error.strerror}): remove it, or {REMEDY}"
+        ) from None
+    try:
+        found = os.fstat(file)
+        why = _unsafe(found) or ("" if stat.S_ISREG(found.st_mode) else "is not a file")
+        content = b"" if why else os.read(file, SIZE + 1)
+    finally:
+        os.close(file)
+    if why or len(content) != SIZE or set(content) - set(b"0123456789abcdef"):
+        raise BadSecret(
+            f"{where} {why or 'is not what taskd has written there'}: remove it, or {REMEDY}"
+        )
+    return content
+
+
+def _unsafe(found: os.stat_result) -> str:
+    if found.st_uid != user():
+        return f"belongs to user {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    return f"is open to other users (mode {mode:04o})" if mode & 0o077 else ""
+
+
+def _create(folder: int, name: str) -> None:
+    """Whole or not at all, and by one of those who try at the same time."""
+    draft = f".{name}-{secrets.token_hex(8)}"
+    file = os.open(
+        draft,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=folder,
+    )
+    try:
+        try:
+            os.write(file, secrets.token_hex(SIZE // 2).encode())
+        finally:
+            os.close(file)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.unlink(draft, dir_fd=folder)

@@ -1,0 +1,60 @@
+"""The exception that ended a rank: the rank leaves its traceback in the directory that it shares with its agent.
+
+`import taskd` puts `offer` before the hook that prints tracebacks. The standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+LIMIT = 32 << 10  # bytes of one traceback; of a longer one the beginning and the end
+
+
+def offer() -> None:
+    """From now on an exception that ends this process is left for its agent, if it is a rank."""
+    before = sys.excepthook
+
+    def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        with contextlib.suppress(Exception):  # the disk is full: what is printed must not suffer
+            _leave("".join(traceback.format_exception(kind, value, trace)))
+        before(kind, value, trace)
+
+    sys.excepthook = note
+
+
+def _leave(text: str) -> None:
+    from taskd.cython_api import core
+
+    if core.slot_number() is None and "TASKD_SLOT" not in os.environ:
+        return  # a process that a rank has started
+    path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
+    data = text.encode(errors="replace")
+    if len(data) > LIMIT:
+        data = data[: LIMIT // 4] + b"\n  [...]\n" + data[-3 * LIMIT // 4 :]
+    fresh = path.with_suffix(".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+    os.replace(fresh, path)
+
+
+def read(directory: Path, local: int, pid: int) -> str:
+    """What process `pid` of local rank `local` has left; "" if nothing."""
+    try:
+        fd = os.open(_path(directory, str(local), pid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return file.read(2 * LIMIT).decode(errors="replace")
+
+
+def _path(directory: Path, local: str, pid: int) -> Path:
+    return directory / f"raised-{int(local)}-{pid}"

@@ -1,0 +1,85 @@
+"""What protect() takes besides objects with state_dict() and load_state_dict(): a script's own tensors, arrays and containers.
+
+They are changed in place when a step is repeated, so that every reference which the script holds goes on being right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+class _InPlace:
+    """`take` gives what is inside of `value` as plain values, `put` makes `value` contain that."""
+
+    def __init__(self, value: Any, take: Callable[[Any], Any], put: Callable[[Any, Any], None]) -> None:
+        self._value, self._take, self._put = value, take, put
+
+    def state_dict(self) -> Any:
+        return self._take(self._value)
+
+    def load_state_dict(self, state: Any) -> None:
+        self._put(self._value, state)
+
+
+def adapt(value: Any) -> Stateful | None:
+    """An object that records `value` and puts it back, or None for a kind that is not known.
+
+    A dict, list, deque, set or bytearray is recorded with what is in it, which must be plain (`plain.py` says what that is).
+    """
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, torch.Tensor):
+        return _InPlace(value, lambda t: t.detach(), _put_tensor)
+    if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
+        return _InPlace(value, lambda a: a, _put_array)
+    for kind, put in _CONTAINERS.items():
+        if isinstance(value, kind):
+            return _InPlace(value, kind, put)
+    return None
+
+
+def _put_tensor(tensor: torch.Tensor, state: torch.Tensor) -> None:
+    if tensor.shape != state.shape:
+        raise RuntimeError(f"the record has a tensor of shape {tuple(state.shape)}, here it is {tuple(tensor.shape)}")
+    with torch.no_grad():
+        tensor.copy_(state)
+
+
+def _put_array(array: Any, state: Any) -> None:
+    if array.shape != state.shape:
+        raise RuntimeError(f"the record has an array of shape {state.shape}, here it is {array.shape}")
+    array[...] = state
+
+
+def _put_mapping(mapping: dict[Any, Any], state: dict[Any, Any]) -> None:
+    mapping.clear()
+    mapping.update(state)
+
+
+def _put_sequence(sequence: Any, state: Any) -> None:
+    sequence.clear()
+    sequence.extend(state)
+
+
+def _put_set(members: set[Any], state: set[Any]) -> None:
+    members.clear()
+    members.update(state)
+
+
+_CONTAINERS: dict[type, Callable[[Any, Any], None]] = {
+    dict: _put_mapping,
+    list: _put_sequence,
+    deque: _put_sequence,
+    set: _put_set,
+    bytearray: _put_sequence,
+}

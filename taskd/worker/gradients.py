@@ -1,0 +1,227 @@
+"""Gradients that wait between two attempts: part of a rank's record, like everything else that the next attempt starts from.
+
+Under accumulation over attempts, with two optimizers of different periods, or with `retain`, what is in `.grad` when an
+attempt ends goes into the next update. It is recorded with the step and put back on every rank.
+
+The usual script leaves gradients behind too, but clears them before it computes new ones: recording those would cost a copy
+of the model at each step. So what an optimizer's update has *used* is recorded only until the script has been seen to put
+other tensors in its place (`zero_grad()` sets None by default). From then on the assumption is checked at each update and
+at each pause: should the script go on with one of these gradients after all, the step that used it is not offered for
+repetition (`broken`), and from the next step on they are recorded again. A replacement gets zeros in their place, so that it
+notices too.
+
+Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but always: their tensors are
+the same for ever, so that nothing tells whether they were cleared.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+GRAD, MAIN = "grad", "main_grad"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A gradient that waits: of parameter number `index`, in its attribute `name`."""
+
+    index: int
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Left:
+    """What an attempt has left: `rows` are recorded. `skipped`: parameters whose gradients are known to be cleared before use."""
+
+    rows: tuple[Row, ...] = ()
+    skipped: tuple[int, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    def same(self, other: Left) -> bool:
+        """Whether nothing has been exchanged or written to between the two. Both hold their tensors, so identity is exact."""
+        return (
+            len(self.rows) == len(other.rows)
+            and self.skipped == other.skipped
+            and self.versions == other.versions
+            and all(
+                a.tensor is b.tensor and (a.index, a.name) == (b.index, b.name)
+                for a, b in zip(self.rows, other.rows, strict=True)
+            )
+        )
+
+
+NOTHING = Left()
+
+
+@dataclass
+class _Used:
+    """A gradient that an update has used: it may be cleared next, or go into another update."""
+
+    parameter: torch.nn.Parameter
+    gradient: weakref.ref[torch.Tensor]
+    version: int
+
+    def is_now(self, gradient: torch.Tensor) -> None:
+        self.gradient, self.version = weakref.ref(gradient), gradient._version
+
+    def still_there(self) -> bool:
+        return self.parameter.grad is not None and self.parameter.grad is self.gradient()
+
+    def touched(self) -> bool:
+        return self.parameter.grad is not None and self.parameter.grad._version != self.version
+
+
+class Gradients:
+    """Used by the training thread."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._parameters: list[torch.nn.Parameter] = []
+        self._main = False
+        self._clears: dict[int, bool] = {}  # optimizer -> whether its gradients were replaced before the next update, so far
+        self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
+        self._unrecorded: set[int] = set()  # of these, whose are not in the record of the present step
+        self._stepped: set[int] = set()  # in this attempt
+        self._fresh = True  # this process has committed no attempt
+        self.broken = False  # the present step uses gradients that its record does not have
+
+    def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """All protected parameters from now on, in the order that ranks share."""
+        self._parameters = list(parameters)
+        self._main = any(hasattr(p, MAIN) for p in self._parameters)
+
+    # -- in an attempt -----------------------------------------------------------------------------------------------------
+
+    def updating(self, optimizer: torch.optim.Optimizer) -> None:
+        """`optimizer` is about to use what is in `.grad`."""
+        self._look(id(optimizer))
+        self._stepped.add(id(optimizer))
+
+    def _look(self, owner: int) -> None:
+        """Were the gradients that the last update of `owner` used replaced since? Once per attempt and optimizer."""
+        used = self._used.pop(owner, None)
+        if not used:
+            return
+        if any(u.still_there() for u in used):
+            self.broken = self.broken or owner in self._unrecorded
+            self._clears[owner] = False
+        else:
+            self._clears.setdefault(owner, True)
+        self._unrecorded.discard(owner)
+
+    def paused(self) -> bool:
+        """Whether the attempt that a pause has ended cannot be repeated from its record: it has written to a gradient that was
+        left there and was not recorded."""
+        for owner in self._unrecorded & set(self._used):
+            if any(u.still_there() and u.touched() for u in self._used[owner]):
+                self.broken, self._clears[owner] = True, False
+        return self.broken
+
+    # -- between attempts --------------------------------------------------------------------------------------------------
+
+    def committed(self) -> Left:
+        """The attempt has ended well: what it leaves."""
+        for owner in [o for o in self._used if o not in self._stepped]:
+            # not used in this attempt: it waits for a later one, or has been cleared
+            if not any(u.still_there() for u in self._used[owner]):
+                del self._used[owner]
+                self._unrecorded.discard(owner)
+        for optimizer in self._optimizers:
+            if id(optimizer) in self._stepped:
+                self._used[id(optimizer)] = [
+                    _Used(p, weakref.ref(p.grad), p.grad._version) for p in _of(optimizer) if p.grad is not None
+                ]
+        self._stepped.clear()
+        self.broken = self._fresh = False
+        return self.now()
+
+    def now(self) -> Left:
+        """What is there, as a record has it."""
+        left_out: set[int] = set()  # parameters, by identity
+        owners: set[int] = set()
+        for owner, used in self._used.items():
+            if self._clears.get(owner):
+                here = {id(u.parameter) for u in used if u.still_there()}
+                left_out |= here
+                if here:
+                    owners.add(owner)
+        rows, skipped = [], []
+        for index, parameter in enumerate(self._parameters):
+            if id(parameter) in left_out:
+                skipped.append(index)
+            elif (gradient := parameter.grad) is not None:
+                rows.append(Row(index, GRAD, gradient))
+        for index, parameter in enumerate(self._parameters if self._main else ()):
+            if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
+                rows.append(Row(index, MAIN, main))
+        self._unrecorded = owners
+        if not rows and not skipped:
+            return NOTHING
+        return Left(tuple(rows), tuple(skipped), tuple(row.tensor._version for row in rows))
+
+    # -- in a repair -------------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """The attempt is over without a commit, and a step begins again."""
+        self._stepped.clear()
+        self.broken = False
+
+    def restore(self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]) -> None:
+        """Make `.grad` what a record says. What it has left out, because the script clears it, stays where it is untouched: if
+        the script goes on with it after all, that is seen as ever. Raises RuntimeError for a record of another model."""
+        if self._fresh:
+            self._stand_in(skipped)
+        untouched = {
+            id(u.parameter)
+            for owner in self._unrecorded
+            for u in self._used.get(owner, ())
+            if u.still_there() and not u.touched()
+        }
+        parameters = self._parameters
+        for parameter in parameters:
+            if id(parameter) not in untouched:
+                parameter.grad = None
+        for index, name, gradient in rows:
+            if not 0 <= index < len(parameters) or name not in (GRAD, MAIN):
+                raise RuntimeError(
+                    f"the record has a {name} of parameter {index}; this process has {len(parameters)} parameters"
+                )
+            parameter = parameters[index]
+            present = getattr(parameter, name, None)
+            if gradient.shape != parameter.shape and name == GRAD:
+                raise RuntimeError(
+                    f"the record has a gradient of shape {tuple(gradient.shape)} for parameter {index}, "
+                    f"which has shape {tuple(parameter.shape)}"
+                )
+            if name == GRAD:
+                parameter.grad = gradient.to(parameter.device)
+            elif isinstance(present, torch.Tensor) and present.numel() == gradient.numel():
+                present.copy_(gradient)  # a view of the wrapper's buffer
+            else:
+                setattr(parameter, name, gradient.to(parameter.device))
+        for used in (u for each in self._used.values() for u in each):
+            if used.parameter.grad is not None and id(used.parameter) not in untouched:
+                used.is_now(used.parameter.grad)  # the same gradient, in another tensor
+
+
+    def _stand_in(self, skipped: Iterable[int]) -> None:
+        """Zeros for gradients that a replacement cannot have, and that the script is expected to clear."""
+        wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
+        for optimizer in self._optimizers:
+            used = []
+            for parameter in _of(optimizer):
+                if id(parameter) in wanted:
+                    parameter.grad = torch.zeros_like(parameter)
+                    used.append(_Used(parameter, weakref.ref(parameter.grad), parameter.grad._version))
+            if used:
+                self._used[id(optimizer)], self._clears[id(optimizer)] = used, True
+                self._unrecorded.add(id(optimizer))
+
+
+def _of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,199 @@
+"""TASKD_VERIFY=on: is what a repair has put in place what it should be?
+
+Two looks, at each repair. Each rank compares its memory with the record that it was restored from. Then, in the repeated step,
+one rank that was given its state hands the input of its first forward, its random numbers and its buffers to one rank that
+had its state all the time; that one computes the same forward, and the results must be equal, bit for bit. A difference is a
+fault of the incident: nobody goes on with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from taskd.record import Buffer
+from taskd.worker import buckets, plain
+
+if TYPE_CHECKING:
+    from taskd.core.repair import Plan
+    from taskd.worker.conversation import Conversation
+    from taskd.worker.entry import Entry
+
+log = logging.getLogger("taskd.worker")
+
+LENGTH = 8  # bytes of a message's length
+
+
+class Different(RuntimeError):
+    """What was restored is not what was recorded, or not what a replica has."""
+
+
+def memory(line: Conversation, entry: Entry) -> None:
+    """Compare this process with the record that it has just been restored from. Raises Different."""
+    state = line.state
+    wrong = []
+    if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
+        wrong.append("settings of optimizers and small objects")
+    if gather(state.private) != bytes(entry.private):
+        wrong.append("private tensors")
+    if buckets.synced(state.ddps) != entry.synced:
+        wrong.append("what DDP broadcasts next")
+    if line.random.take() != entry.random:
+        wrong.append("random numbers")
+    present = {(row.index, row.name): row.tensor for row in line.gradients.now().rows}
+    recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
+    if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
+        wrong.append("gradients")
+    if wrong:
+        raise Different(f"rank {line.rank}: {', '.join(wrong)} in memory differ from the record that they were restored from")
+
+
+def pair(plan: Plan) -> tuple[int, int] | None:
+    """(a rank that was given its state, one that had it); None where there are not both."""
+    given = sorted({*plan.stripes, *(to for to, _ in plan.copies)})
+    return (given[0], min(plan.keep)) if given and plan.keep else None
+
+
+class Forward:
+    """Compares the first forward of the repeated step. `failed` is called with the reason where the results differ."""
+
+    def __init__(self, line: Conversation, plan: Plan, failed: Callable[[str], None]) -> None:
+        self._line, self._failed = line, failed
+        self._handles: list[Any] = []
+        found = pair(plan)
+        if found is None or line.rank not in found or not line.state.modules:
+            return
+        self._given, self._had = found
+        self._name, module = next(iter(line.state.modules.items()))
+        if line.rank == self._given:
+            self._handles.append(module.register_forward_pre_hook(self._hand_over, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._compare))
+        else:
+            self._handles.append(module.register_forward_pre_hook(self._repeat))
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _hand_over(self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        line = self._line
+        if line.state.is_individual():
+            log.info("rank %d: the forward of %s depends on state of this rank's own and is not verified", line.rank, self._name)
+            self.stop()
+            _send(b"", self._had)
+            return
+        try:
+            data = plain.encode((inputs, keywords, line.random.take(), gather(line.state.private)))
+        except plain.Unrecordable as error:
+            text = "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not verified"
+            log.warning(text, line.rank, self._name, error)
+            data = b""
+            self.stop()
+        _send(data, self._had)
+
+    def _compare(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        self.stop()
+        theirs = _receive(self._had)
+        if not theirs:
+            log.info("rank %d: the forward of %s depends on its own state there and is not verified", self._had, self._name)
+        elif theirs != digest(output):
+            self._failed(
+                f"the first forward of {self._name} differs between rank {self._given}, which was given its state, "
+                f"and rank {self._had}, which had it"
+            )
+        else:
+            log.info("verified: %s computes the same on rank %d and rank %d", self._name, self._given, self._had)
+
+    def _repeat(self, module: torch.nn.Module, inputs: Any) -> None:
+        self.stop()
+        data = _receive(self._given)
+        if not data:
+            return
+        line = self._line
+        if line.state.is_individual():
+            _send(b"", self._given)
+            return
+        theirs, keywords, random, private = plain.decode(data)
+        own = line.random.take(), gather(line.state.private)
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        try:
+            line.random.put(random)
+            scatter(private, line.state.private)
+            # with gradients, as there: without them some kernels are others
+            result = digest(module(*_to(theirs, device), **_to(keywords, device)))
+        finally:
+            line.random.put(own[0])
+            scatter(own[1], line.state.private)
+        _send(result, self._given)
+
+
+def digest(value: Any) -> bytes:
+    """Of the tensors in a forward's result, in order."""
+    made = hashlib.sha256()
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, torch.Tensor):
+            described, data = plain.tensor_bytes(item.detach().contiguous())
+            made.update(repr(described[:2]).encode())
+            made.update(data)
+        elif isinstance(item, dict):
+            todo += item.values()
+        elif isinstance(item, (list, tuple)):
+            todo += item
+    return made.digest()
+
+
+def gather(rows: list[torch.Tensor]) -> bytes:
+    """The private tensors' memory, end to end."""
+    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+
+
+def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
+    """Put `gather`'s bytes back. Raises RuntimeError where they are of other tensors."""
+    if sum(r.numel() for r in rows) != len(data):
+        raise RuntimeError(f"the record has {len(data)} bytes of private tensors, this process has {sum(r.numel() for r in rows)}")
+    if rows:
+        torch._foreach_copy_(rows, list(torch.frombuffer(bytearray(data), dtype=torch.uint8).split([r.numel() for r in rows])))
+
+
+def _send(data: bytes, rank: int) -> None:
+    dist.send(torch.tensor([len(data)]), rank)
+    if data:
+        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank)
+
+
+def _receive(rank: int) -> bytes:
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, rank)
+    data = torch.empty(int(length), dtype=torch.uint8)
+    if len(data):
+        dist.recv(data, rank)
+    return data.numpy().tobytes()
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: _to(v, device) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_to(v, device) for v in value)
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Bit for bit, whatever the order of keys."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and digest(a) == digest(b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)) and type(a) is type(b):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return plain.encode(a) == plain.encode(b)

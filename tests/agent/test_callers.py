@@ -1,0 +1,165 @@
+"""The agent's local socket: a rank, or what it has started, speaks for that rank; nobody else does."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from taskd.agent import callers
+from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.supervisor import Supervisor
+from taskd.agent.watchdog import Limits
+from taskd.cython_api import core
+from taskd.protocol import keys, messages
+
+CALL = """
+import os, socket, sys
+if len(sys.argv) > 3:
+    os.setuid(int(sys.argv[3]))  # here: the interpreter may lie where only root comes
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sys.stdin.readline()
+line.connect("\\0" + sys.argv[1])
+line.send(bytes.fromhex(sys.argv[2]))
+sys.stdin.readline()
+"""
+
+
+class Process:
+    """One that connects when it is told to, and says that it is rank `rank`."""
+
+    def __init__(
+        self,
+        agent: Supervisor,
+        hello: callers.Hello,
+        wrapped: bool = False,
+        user: int | None = None,
+    ) -> None:
+        command = [
+            sys.executable,
+            "-S",
+            "-c",
+            CALL,
+            agent._name,
+            messages.encode(hello).hex(),
+            *([str(user)] if user else []),
+        ]
+        if wrapped:
+            command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+
+    def call(self) -> None:
+        print(file=self.popen.stdin, flush=True)
+
+    def close(self) -> None:
+        self.popen.stdin.close()
+        self.popen.wait(20.0)
+
+
+@pytest.fixture
+def agent(tmp_path):
+    made = Supervisor(
+        lambda: ("127.0.0.1", 1), keys.derive(b"tests"), "job", 0.0, False, Limits(least=None)
+    )
+    page = core.Page.create(str(tmp_path / "page"), 2)
+    made.epoch = Epoch(0, tmp_path, page)
+    for number in (0, 1):
+        made.epoch.ranks[number] = Rank(
+            number, number, None, None, os.open(os.devnull, os.O_RDONLY)
+        )
+    yield made
+    made._listener.close()
+    for rank in made.epoch.ranks.values():
+        rank.forget_process()
+    page.close()
+
+
+@pytest.fixture
+def process(agent):
+    made = []
+
+    def start(rank, attendant=False, **more):
+        hello = messages.AttendantHello(rank, 0) if attendant else messages.RankHello(rank, 0, 1)
+        made.append(Process(agent, hello, **more))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def accept(agent, caller):
+    caller.call()
+    assert select.select([agent._listener], [], [], 20.0)[0]
+    agent._accept()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_rank_speaks_for_itself_and_nobody_else_does(agent, process, wrapped, caplog):
+    zero, one = agent.epoch.ranks.values()
+    mine, other, stranger = process(0, wrapped=wrapped), process(0), process(0)
+    zero.process, one.process = mine.popen, other.popen
+    accept(agent, other)  # rank 1
+    accept(agent, stranger)
+    assert zero.channel is None and caplog.text.count("is not rank 0") == 2
+    accept(agent, mine)
+    assert zero.channel is not None and one.channel is None
+    liar, second = process(0, attendant=True), process(1, attendant=True)
+    accept(agent, liar)
+    assert zero.attendant is None
+    one.process = second.popen
+    accept(agent, second)
+    assert one.attendant is not None
+
+
+def test_a_replacement_may_call_before_it_is_known_which_process_it_is(agent, process):
+    zero, _ = agent.epoch.ranks.values()
+    mine, liar = process(0), process(0)
+    agent.replacements.zygote = SimpleNamespace(pid=os.getpid())  # both are its children
+    accept(agent, liar)
+    accept(agent, mine)
+    assert zero.channel is None and len(agent._early) == 2
+    zero.process = mine.popen  # the zygote has said so
+    agent.process_known()
+    assert zero.channel is not None and not agent._early
+    assert peer(zero.channel) == mine.popen.pid
+
+
+def test_nobody_waits_in_a_replacements_place_but_what_the_zygote_has_forked(agent, process):
+    stranger = process(0)
+    agent.replacements.zygote = SimpleNamespace(pid=1 << 22)
+    accept(agent, stranger)
+    agent.replacements.zygote = None
+    second = process(0)
+    accept(agent, second)
+    assert agent.epoch.ranks[0].channel is None and not agent._early
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_process_of_another_user_is_refused(agent, process, caplog):
+    other = process(0, user=65534)
+    agent.epoch.ranks[0].process = other.popen
+    accept(agent, other)
+    assert agent.epoch.ranks[0].channel is None and "a process of user 65534" in caplog.text
+
+
+def test_who_belongs_to_whom():
+    assert callers.belongs(os.getpid(), os.getpid()) and callers.belongs(os.getpid(), os.getppid())
+    assert not callers.belongs(os.getppid(), os.getpid())
+    assert not callers.belongs(0, 0) and not callers.belongs(os.getpid(), 0)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert not callers.belongs(ended.pid, os.getpid())
+
+
+def peer(line):
+    """The process at the other end."""
+    return struct.unpack(
+        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )[0]

@@ -1,0 +1,110 @@
+"""How a rank's process ended is told as it was, or as unknown."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from taskd.agent.processes import describe, exit_code, noted_code
+from taskd.cython_api import core, library_path
+
+SIGKILL = "killed by SIGKILL (by somebody, or by the kernel for want of memory)"
+WAYS = {
+    "os.kill(os.getpid(), 9)": (-9, SIGKILL),
+    "os.kill(os.getpid(), 15)": (-15, "killed by SIGTERM"),
+    "os.kill(os.getpid(), 10)": (-10, "killed by SIGUSR1"),
+    "os._exit(1)": (1, "exited with status 1"),
+    "os._exit(0)": (0, "exited with status 0"),
+    "sys.exit(3)": (3, "exited with status 3"),
+    "sys.exit(0)": (0, "exited with status 0"),
+    "1 / 0": (1, "exited with status 1"),
+    "threading.Thread(target=os._exit, args=(4,)).start(); threading.Event().wait()": (4, "exited with status 4"),
+}
+SCRIPT = "import os, sys, threading; print(); sys.stdout.flush(); sys.stdin.readline(); sys.stderr = None; "
+
+
+@pytest.fixture
+def page(tmp_path):
+    return core.Page.create(str(tmp_path / "page"), 1)
+
+
+def begin(page, way):
+    env = {**os.environ, "TASKD_PAGE": page.path, "TASKD_SLOT": "0", "RANK": "0", "LD_PRELOAD": library_path()}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT + way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+    process.stdout.readline()
+    return process
+
+
+def death(page, process):
+    """What the agent hears, when it hears it: from the page as the process dies, and by its pidfd."""
+    fd = os.pidfd_open(process.pid)
+    try:
+        page.wait_death(0)
+        early = exit_code(fd, process)
+        seen = threading.Event()
+        threading.Thread(target=lambda: (os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOWAIT), seen.set()), daemon=True).start()
+        seen.wait(20)
+        return early, exit_code(fd, process)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_cause_is_the_true_one_however_early_it_is_asked_for(page, way):
+    code, text = WAYS[way]
+    process = begin(page, way)
+    process.stdin.close()
+    early, late = death(page, process)
+    assert late == code and describe(late, page.records(0)) == text
+    assert early in (code, None)
+    assert describe(early, page.records(0)) in (text, "ended, cause unknown")
+    process.wait()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_launcher_that_reaps_first_takes_nothing_away(page, way):
+    """torch's launcher polls its processes in another thread, and the agent is the later of the two."""
+    code, text = WAYS[way]
+    process = begin(page, way)
+    fd = os.pidfd_open(process.pid)
+    process.stdin.close()
+    assert process.wait(20) == code
+    assert exit_code(fd, process) == code
+    assert describe(exit_code(fd, process), page.records(0)) == text
+    os.close(fd)
+
+
+def test_between_reaping_and_noting_the_code_is_waited_for():
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    fd = os.pidfd_open(process.pid)
+    with process._waitpid_lock:  # as a thread in the middle of Popen.poll() holds it
+        _, status = os.waitpid(process.pid, 0)
+        noting = threading.Timer(0.2, lambda: process._handle_exitstatus(status))
+        noting.start()
+        answer = []
+        asking = threading.Thread(target=lambda: answer.append(exit_code(fd, process)))
+        asking.start()
+        noting.join()
+    asking.join()
+    assert answer == [7]
+    os.close(fd)
+
+
+def test_what_nobody_knows_is_not_guessed():
+    assert describe(None, []) == "ended, cause unknown"
+    gone = SimpleNamespace(pid=2**22 + 1, returncode=None)  # a pid that no process has
+    assert exit_code(None, gone) is None and noted_code(gone.pid) is None
+    assert noted_code(os.getpid()) is None  # it lives
+
+
+def test_a_record_of_what_was_survived_is_no_cause():
+    survived = [{"kind": "signal", "sig": signal.SIGSEGV, "code": 1, "addr": 0x10}, {"kind": "abort", "sig": 6, "code": 0}]
+    assert describe(3, survived) == "exited with status 3"
+    assert describe(-9, survived) == SIGKILL
+    assert describe(-11, survived) == "killed by SIGSEGV at address 0x10"

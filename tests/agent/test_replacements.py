@@ -1,0 +1,113 @@
+"""What starts a replacement, when the zygote is well, slow, stopped or gone. The zygote here is a script that is played."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from taskd.agent import replacements
+from taskd.agent.replacements import ANSWER, Order, Replacements
+
+
+class Zygote:
+    code: int | None = -9
+
+    def __init__(self, environment):
+        self.pid, self.ready, self.said, self.asked, self.killed = 0, True, deque(), [], False
+
+    def request(self, message):
+        self.asked.append(message["ticket"])
+        return True
+
+    def receive(self):
+        if self.said:
+            return self.said.popleft()
+        if self.killed:
+            raise EOFError
+        return None
+
+    def kill(self):
+        self.killed = True
+
+    def end(self):
+        return self.code
+
+
+@pytest.fixture
+def world(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(replacements, "Zygote", Zygote)
+    monkeypatch.setattr(replacements.orphans, "adopt", lambda: None)
+    monkeypatch.setattr(replacements.time, "monotonic", lambda: clock[0])
+    started: list[tuple[int, str]] = []
+    made = Replacements(lambda order, process: started.append((order.rank, f"forked {process.pid}")), lambda process, status: None)
+    monkeypatch.setattr(made, "_start_slowly", lambda order: started.append((order.rank, "slowly")))
+    made.warm_up({})
+    return made, started, clock
+
+
+def order(rank, *arguments):
+    return Order(rank, 1, "python", ("-u", "train.py", *arguments), {}, None, None)
+
+
+def test_the_zygote_forks(world):
+    made, started, _ = world
+    made.start(order(3))
+    made.zygote.said.append({"started": 77, "ticket": 1})
+    made.hear()
+    assert started == [(3, "forked 77")]
+    assert made.look(1e9) is None
+
+
+def test_a_zygote_that_does_not_answer_is_ended_before_another_process_is_started(world):
+    made, started, clock = world
+    made.start(order(3))
+    made.start(order(4))
+    zygote = made.zygote
+    assert made.look(clock[0]) == clock[0] + ANSWER
+    zygote.kill = lambda: zygote.said.append({"started": 77, "ticket": 1}) or setattr(zygote, "killed", True)  # it had just forked one
+    clock[0] += ANSWER
+    made.look(clock[0])
+    assert zygote.killed
+    assert started == [(3, "forked 77"), (4, "slowly")]  # one process for each rank
+
+
+@pytest.mark.parametrize(("code", "again"), [(-9, True), (0, False), (1, False)])
+def test_another_one_is_started_unless_it_has_left_by_itself(world, code, again):
+    made, started, clock = world
+    made.zygote.code, made.zygote.killed = code, True
+    made.hear()
+    assert made.zygote is None
+    made.start(order(3))
+    assert started == [(3, "slowly")]
+    clock[0] += 60
+    made.look(clock[0])
+    assert (made.zygote is not None) is again
+    if again:
+        made.zygote.ready = False  # it is warming up
+        made.start(order(4))
+        assert started[1:] == [(4, "slowly")] and not made.zygote.asked
+
+
+def test_the_first_one_is_waited_for_while_it_warms_up(world):
+    made, started, clock = world
+    made.zygote.ready = False
+    made.start(order(3))
+    assert made.look(clock[0]) == clock[0] + replacements.WARM and not started
+
+
+def test_one_that_is_found_stopped_twice_is_ended(world, monkeypatch):
+    made, _, _ = world
+    zygote = made.zygote
+    states = iter(["stopped by a signal", "", "stopped by a signal", "stopped by a signal"])
+    monkeypatch.setattr(replacements.stacks, "state", lambda pid: next(states))
+    for ended in (False, False, False, True):
+        made.beat()
+        assert zygote.killed is ended
+
+
+def test_a_program_that_is_no_script_is_not_asked_of_it(world):
+    made, started, _ = world
+    made.start(Order(3, 1, "/bin/train", ("x",), {}, None, None))
+    assert started == [(3, "slowly")]

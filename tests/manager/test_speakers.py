@@ -1,0 +1,131 @@
+"""Who has the secret is part of the job, and still speaks for itself alone; operators make faults
+only where the job takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.protocol import messages as m
+
+
+def speak_as(liar, other, message, seq=1_000_000):
+    """`liar` claims to be `other`, with a number that would be taken."""
+    liar.socket.send(
+        m.seal(m.Envelope(m.VERSION, "job", other.node, other.incarnation, seq, m.encode(message)))
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        e.AgentLeft(0, False, "forged"),
+        e.RankDied(0, 0, "forged"),
+        m.Standing(0, "", (0, 0), {}, True),
+        m.Vote(1, True),
+        m.RosterKept((1, 1)),
+        e.NodeTaken(0, "", ("", 1), ("", 1), (None, None)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_nobody_speaks_in_the_name_of_another_agent(start, message):
+    manager = start(2)
+    agent, _ = manager.protected(2)
+    liar = manager.agent(0, (0, 1))
+    speak_as(liar, agent, message)
+    manager.dropped("another's name")
+    liar.node = m.STANDBY
+    speak_as(liar, agent, m.Heartbeat(1))
+    manager.dropped("another's name", 2)
+    assert (
+        manager.server.agents[0].incarnation == agent.incarnation
+        and manager.server.agents[0].seq == agent.seq
+    )
+    assert (
+        all(r.alive for r in manager.server.coordinator.job.ranks.values())
+        and manager.server.outcome is None
+    )
+    assert liar.socket.poll(100) == 0, "who speaks in another's name gets no answer"
+    agent.send(e.RankDied(0, 0, "SIGKILL"))  # it was not shut out by the forged number
+    agent.expect(c.Pause)
+
+
+def test_an_agent_has_no_other_name_than_its_key(start):
+    manager = start()
+    agent = manager.agent()
+    agent.join(agent="another")
+    manager.dropped("another's name")
+    agent.expect(m.Refused)
+    assert not manager.server.agents
+
+
+def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
+    manager = start(2)
+    agents = manager.protected(2)
+    liar = manager.agent(1, (2, 3))
+    liar.join(joined=(2, 3), generation=1)
+    assert liar.expect(c.Fence).agent == liar.incarnation
+    liar.send(e.RankDied(2, 0, "forged"))
+    manager.dropped("fenced")
+    assert manager.server.coordinator.job.ranks[2].alive
+    assert manager.server.agents[1].incarnation == agents[1].incarnation
+
+
+def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
+    manager = start(3, ladder=("retry", "recover", "exit"))
+    agents = manager.protected(3)
+    job = manager.server.coordinator.job
+    topology = job.topology
+    topology.nodes[1].keeper = 2
+    a, b, keeper = agents
+    stranger = "0" * 32
+
+    def answer(agent, node, who, fetch):
+        agent.send(m.May(node, who, fetch))
+        found = agent.expect(m.Permit)
+        assert (found.node, found.agent, found.fetch) == (node, who, fetch)
+        return found.granted and found.ranks
+
+    assert answer(keeper, 1, b.incarnation, False) == (2, 3)
+    assert not answer(keeper, 1, a.incarnation, False), "another node's agent"
+    assert not answer(keeper, 0, b.incarnation, False), "for another node than its own"
+    assert not answer(a, 1, b.incarnation, False), "at another node than its keeper"
+    assert not answer(keeper, 7, b.incarnation, False), "a node that there is not"
+    assert (
+        not answer(keeper, 1, a.incarnation, True)
+        and not answer(keeper, 1, b.incarnation, True)
+        and not answer(b, 1, stranger, True)
+    )
+    topology.reserved["S" * 32] = 1  # told to be ready: the records come from the node itself
+    assert answer(b, 1, "S" * 32, True) and answer(keeper, 1, "S" * 32, True)
+    assert not answer(a, 1, "S" * 32, True) and not answer(keeper, 0, "S" * 32, True)
+    topology.reserved.clear()
+    topology.nodes[1].heir = stranger  # told to take it over
+    assert answer(keeper, 1, stranger, True) == (2, 3)
+    assert not answer(keeper, 1, stranger, False)
+    topology.nodes[1].heir = ""
+    assert not answer(keeper, 1, "", True)
+
+
+REQUESTS = {
+    "inject": m.Inject("r", 0, "memory", {}),
+    "code": m.CodeTold("r", 0, "80E01801", "once", ""),
+    "subhealth": e.NodeSubHealthy("r", 0, "forged"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, name):
+    manager = start(faults_on_purpose=False)
+    (agent,) = manager.protected(1)
+    operator = manager.agent(m.OPERATOR)
+    operator.send(REQUESTS[name])
+    answer = operator.expect(c.Answer)
+    assert (answer.request, answer.ok) == ("r", False) and "TASKD_FAULT_INJECTION=on" in answer.text
+    # what holds a job up, and does not break it, is an operator's all the same
+    operator.send(e.RecoverySwitched("s", False))
+    assert operator.expect(c.Answer).ok
+    operator.send(e.HoldRequested("h"))
+    agent.expect(c.AskSteps)
+    assert manager.server.coordinator.recovery.incident is None

@@ -1,0 +1,48 @@
+"""Plain things that protect() takes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import numpy
+import pytest
+import torch
+
+from taskd.worker import plain
+from taskd.worker.adapters import adapt
+
+PLAIN = {
+    "dict": ({"best": 1.5, "seen": [1, 2]}, lambda v: v.update(best=2.5, more=torch.ones(2))),
+    "ordered": (OrderedDict(a=1), lambda v: v.update(b=2)),
+    "list": ([1, "a", (2, 3)], lambda v: v.append(4)),
+    "deque": (deque([1, 2], maxlen=3), lambda v: v.extend([3, 4])),
+    "set": ({1, 2}, lambda v: v.add(3)),
+    "bytes": (bytearray(b"ab"), lambda v: v.extend(b"c")),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_containers_are_put_back_in_place(kind):
+    value, change = PLAIN[kind]
+    adapted = adapt(value)
+    saved, copy = plain.encode(adapted.state_dict()), type(value)(value)
+    change(value)
+    assert value != copy
+    adapted.load_state_dict(plain.decode(saved))
+    assert value == copy and type(value) is type(copy)
+
+
+def test_tensors_and_arrays_are_put_back_in_place():
+    for value in (torch.arange(4.0), torch.nn.Parameter(torch.ones(2, 2)), numpy.arange(4.0)):
+        adapted, copy = adapt(value), value * 1
+        saved = plain.encode(adapted.state_dict())
+        with torch.no_grad():
+            value += 1
+        adapted.load_state_dict(plain.decode(saved))
+        assert bool((value == copy).all())
+    with pytest.raises(RuntimeError, match=r"shape \(3,\), here it is \(4,\)"):
+        adapt(torch.zeros(4)).load_state_dict(torch.zeros(3))
+
+
+def test_what_is_not_known_is_left_to_others():
+    assert adapt(object()) is None and adapt(3) is None and adapt(numpy.array([object()])) is None

@@ -1,0 +1,39 @@
+"""What a rank's second line takes: a fault on purpose only where the rank's own environment says
+so."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.protocol import messages
+from taskd.worker import attendant, injection
+from taskd.worker.channel import AgentGone
+
+
+class Line:
+    """An agent that says one thing and is gone."""
+
+    def __init__(self, order) -> None:
+        self.orders, self.heard = [order], []
+
+    def receive(self):
+        if not self.orders:
+            raise AgentGone
+        return self.orders.pop()
+
+    def send(self, message) -> None:
+        self.heard.append(message)
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(None, False), ("off", False), ("on", True)])
+def test_a_fault_on_purpose(monkeypatch, value, allowed):
+    monkeypatch.delenv("TASKD_FAULT_INJECTION", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TASKD_FAULT_INJECTION", value)
+    done = []
+    monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
+    line = Line(messages.Inject("r", 3, "memory", {"where": "heap"}))
+    attendant._attend(line, 3, 0, None)
+    (answer,) = line.heard
+    assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
+    assert allowed or "TASKD_FAULT_INJECTION" in answer.text

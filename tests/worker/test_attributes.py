@@ -1,0 +1,128 @@
+"""What modules keep in plain attributes while they train."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy
+import torch
+from torch import nn
+
+from taskd.worker import attributes, plain
+from taskd.worker.attributes import Attributes
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.seen = 0
+        self.mean = torch.zeros(2)
+        self.last = deque([1.0], maxlen=3)
+        self.table = numpy.zeros(2)
+        self.names = {"a": 1}
+        self.made_late: torch.Tensor
+        self.config = object()
+
+    def train_a_little(self) -> None:
+        self.seen += 1
+        self.mean += 1
+        self.last.append(float(self.seen))
+        self.table[0] += 1
+        self.names["b"] = self.seen
+        self.made_late = torch.full((2,), float(self.seen))
+
+    def all(self):
+        late = self.made_late.tolist() if "made_late" in self.__dict__ else None
+        return self.seen, self.mean.tolist(), list(self.last), self.table.tolist(), dict(self.names), late
+
+
+def both():
+    """A module and its counterpart in another process, with what records their attributes."""
+    return [(m := nn.ModuleDict({"a": Counting(), "b": Counting()}), Attributes({"model": m})) for _ in range(2)]
+
+
+def through_bytes(rows):
+    return plain.decode(plain.encode(rows))
+
+
+def test_nothing_is_recorded_while_nothing_changes():
+    (module, held), _ = both()
+    assert held.take() == {}
+    module["a"].train_a_little()
+    assert list(held.take()) == ["model.a"]
+
+
+def test_a_step_back_and_another_process():
+    (module, held), (theirs, there) = both()
+    start = module["a"].all()
+    module["a"].train_a_little()
+    rows = through_bytes(held.take())
+    expected = module["a"].all()
+    kept = module["a"].mean, module["a"].last, module["a"].names
+    module["a"].train_a_little()
+    module["b"].train_a_little()  # had not changed at that step
+    held.put(rows)
+    there.put(rows)
+    assert module["a"].all() == theirs["a"].all() == expected and module["b"].all() == start
+    assert kept == (module["a"].mean, module["a"].last, module["a"].names)  # others may refer to them
+    assert all(x is y for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True))
+    assert plain.encode(held.take()) == plain.encode(rows) == plain.encode(there.take())
+    held.put({})
+    assert module["a"].all() == start
+
+
+def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
+    """Of a flag and its cache, the flag alone would be a lie."""
+
+    class Rotary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.length, self.cache = 0, None
+
+        def fill(self, length):
+            self.length, self.cache = length, torch.zeros(length, attributes.LARGEST)
+
+    module, theirs = Rotary(), Rotary()
+    held, there = Attributes({"m": module}), Attributes({"m": theirs})
+    module.fill(2)
+    assert held.take() == {} and not caplog.text
+    there.put(held.take())
+    assert theirs.length == 0 and theirs.cache is None
+    held.put({})
+    assert module.length == 2
+    module.fill(3)
+    assert held.take() == {} and "its attribute cache is too large" in caplog.text
+    module.fill(4)
+    held.take()
+    assert caplog.text.count("too large") == 1
+
+
+def test_what_comes_and_goes_within_a_step_is_not_looked_at():
+    module = Counting()
+    held = Attributes({"m": module})
+    module.loss = torch.ones(2, requires_grad=True) * 2  # has a graph
+    module.engine = object()
+    assert held.take() == {}
+    held.put({})
+    assert module.engine is not None
+
+
+def test_extra_state_is_what_the_module_says():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.history = [object()]
+            self.scale = 1.0
+
+        def get_extra_state(self):
+            return {"scale": self.scale}
+
+        def set_extra_state(self, state):
+            self.scale = state["scale"]
+
+    module, theirs = nn.Sequential(Scaled()), nn.Sequential(Scaled())
+    held, there = Attributes({"m": module}), Attributes({"m": theirs})
+    module[0].scale = 3.0
+    there.put(through_bytes(held.take()))
+    assert theirs[0].scale == 3.0

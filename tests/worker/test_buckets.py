@@ -1,0 +1,98 @@
+"""Which DDPs can be made again, and what is made again of one. A group of one rank does."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from taskd.worker import buckets
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def hook(state, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def remembering():
+    errors = {}
+
+    def with_feedback(state, bucket):
+        errors[bucket.index()] = bucket.buffer()
+        return hook(state, bucket)
+
+    return with_feedback
+
+
+def scaled(factor, inner):
+    def scaling(state, bucket):
+        return inner(state, bucket)
+
+    scaling.factor = factor
+    return lambda state, bucket: scaling(factor, bucket)
+
+
+class Compressor:
+    def __init__(self) -> None:
+        self.errors = {}
+
+    def hook(self, state, bucket):
+        return hook(state, bucket)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (hook, None),
+        (default_hooks.allreduce_hook, None),
+        (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), None),
+        (scaled(0.5, hook), None),
+        (remembering(), "keeps its state in the variable errors"),
+        (scaled(0.5, remembering()), "keeps its state in the variable errors"),
+        (Compressor().hook, "keeps its state in a Compressor"),
+        (functools.partial(hook), None),
+    ],
+)
+def test_a_hook_with_a_state_of_its_own_is_refused(given, why):
+    model = DDP(nn.Linear(2, 2))
+    model._comm_hooks.append((given, None))
+    said = buckets.unsupported(model)
+    assert said is None if why is None else (why in said and "must have no state" in said)
+
+
+def test_what_else_is_refused():
+    model = DDP(nn.Linear(2, 2))
+    assert buckets.unsupported(model) is None
+    model._delay_all_reduce_params = [model.module.weight]
+    assert "delay_all_reduce" in buckets.unsupported(model)
+
+
+def test_buffers_that_came_later_are_not_broadcast_after_a_rebuild():
+    model = DDP(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    before = list(model.modules_buffers)
+    model.module[0].register_buffer("late", torch.zeros(1))
+    buckets.rebuild(model, None)
+    assert [id(b) for b in model.modules_buffers] == [id(b) for b in before] and len(before) == 3
+
+
+def test_the_order_is_replayed_with_sparse_gradients():
+    net = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
+    model = DDP(net, bucket_cap_mb=1e-5)
+    buckets.rebuild(model, [2, 1, 0])
+    assert all(p.grad is None for p in net.parameters())
+    net(torch.tensor([1])).sum().backward()
+    model(torch.tensor([1, 2])).sum().backward()
+    assert net[0].weight.grad.is_sparse

@@ -1,0 +1,84 @@
+"""What goes from one attempt to the next without being protected."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from taskd.worker import carried
+
+
+class Script:
+    """A loop whose body is called twice; `found` is what is said after the second time."""
+
+    def __init__(self) -> None:
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 1))
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+    def protected(self):
+        yield from self.net.parameters()
+        yield from (p.grad for p in self.net.parameters() if p.grad is not None)
+        for state in self.optimizer.state.values():
+            yield from state.values()
+
+    def step(self, extra=0.0):
+        loss = self.net(torch.randn(8, 4)).sum() + extra
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def found(self, body, own=(), **variables):
+        self.kept = body()
+        before = carried.glance(self.protected())
+        self.kept = body()
+        return carried.describe(carried.compare(before, self.protected(), own), [("main", {"self": self, **variables})])
+
+
+def test_the_usual_loop_carries_nothing():
+    script = Script()
+    table = torch.randn(100, 4)
+    assert script.found(script.step, table=table) == []
+
+
+def test_tensors_that_are_written_to_in_place():
+    script = Script()
+    average = {k: p.detach().clone() for k, p in script.net.named_parameters()}
+    total = torch.zeros(())
+
+    def body():
+        loss = script.step()
+        total.add_(loss.detach())
+        for name, parameter in script.net.named_parameters():
+            average[name].lerp_(parameter.detach(), 0.1)
+        return loss
+
+    texts = script.found(body, average=average, total=total)
+    assert [t.partition(" ")[0] for t in texts] == [f"main.average.{k}" for k in sorted(average)] + ["main.total"]
+    assert all("Give it to protect()" in t for t in texts)
+
+
+def test_a_result_whose_graph_reaches_back():
+    script = Script()
+
+    def body():
+        loss = script.step()
+        script.sum = loss + getattr(script, "sum", 0.0)
+        return loss
+
+    (text,) = script.found(body)
+    assert text.startswith("main.self.sum (") and "detach()" in text
+
+
+def test_a_loader_that_the_script_steps():
+    script = Script()
+    batches = iter(DataLoader(torch.randn(64, 4), 8))
+
+    def body():
+        next(batches)
+        return script.step()
+
+    (text,) = script.found(body, batches=batches)
+    assert text.startswith("main.batches (a DataLoader's iterator)") and "job.batches(loader)" in text
+    assert script.found(body, own=[batches], batches=batches) == []

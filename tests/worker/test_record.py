@@ -1,0 +1,156 @@
+"""A record of another hand, job, rank, step or time, or one that was cut short or damaged anywhere, is refused with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskd import record
+from taskd.record import BadRecord, Seal
+from taskd.worker import entry, plain
+from taskd.worker.entry import Entry
+
+SEAL = Seal(b"k" * 32, "job", 3)
+ENTRY = Entry(
+    pass_number=1,
+    index=4,
+    random=b"random",
+    fetch=None,
+    pass_random=b"pass",
+    loader=b"",
+    batch=7,
+    previous=None,
+    settings=plain.encode(({}, {}, {})),
+    structure=plain.encode({}),
+    orders=[[1, 0], None],
+    synced=(True, False),
+    skipped=(2,),
+    mark=11,
+    private=b"buffers",
+    gradients=[(0, "grad", torch.arange(6.0).reshape(2, 3)), (5, "main_grad", torch.ones(2, dtype=torch.bfloat16))],
+)
+WHOLE = b"".join(entry.encode(ENTRY, SEAL, 9))
+
+
+def test_it_comes_back_as_it_was():
+    found = entry.decode(WHOLE, SEAL, 9)
+    assert replace(found, private=bytes(found.private), gradients=()) == replace(ENTRY, gradients=())
+    for (i, name, tensor), (j, other, expected) in zip(found.gradients, ENTRY.gradients, strict=True):
+        assert (i, name) == (j, other) and torch.equal(tensor, expected) and tensor.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    ("seal", "step", "reason"),
+    [
+        (replace(SEAL, key=b"x" * 32), 9, "another secret"),
+        (replace(SEAL, job="other"), 9, "another job"),
+        (replace(SEAL, rank=2), 9, "of rank 3 and step 9, not of rank 2"),
+        (SEAL, 10, "step 9, not of rank 3 and step 10"),
+    ],
+)
+def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
+    with pytest.raises(BadRecord, match=reason):
+        entry.decode(WHOLE, seal, step)
+
+
+def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
+    monkeypatch.setattr(record, "VERSION", 2)
+    later = b"".join(SEAL.close(9, b"what is to come"))
+    monkeypatch.undo()
+    with pytest.raises(BadRecord, match="format 2, this taskd reads 1"):
+        SEAL.open(later, 9)
+
+
+def test_each_byte_counts():
+    for at in range(len(WHOLE)):
+        forged = bytearray(WHOLE)
+        forged[at] ^= 0x40
+        with pytest.raises(BadRecord):
+            entry.decode(forged, SEAL, 9)
+
+
+def test_each_length_counts():
+    for length in range(len(WHOLE)):
+        with pytest.raises(BadRecord):
+            entry.decode(WHOLE[:length], SEAL, 9)
+    with pytest.raises(BadRecord):
+        entry.decode(WHOLE + b"\0", SEAL, 9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes(data):
+    with pytest.raises(BadRecord):
+        SEAL.open(data, 9)
+    with pytest.raises(BadRecord):
+        SEAL.open(WHOLE[:32] + data, 9)
+
+
+FORGED = [
+    {"pass_number": "1"},
+    {"index": None},
+    {"random": "text"},
+    {"fetch": 3},
+    {"pass_random": None},
+    {"loader": []},
+    {"batch": 1.5},
+    {"previous": "7"},
+    {"settings": None},
+    {"structure": 0},
+    {"orders": [["a"]]},
+    {"orders": [[-1]]},
+    {"orders": None},
+    {"synced": (1,)},
+    {"synced": ()},
+    {"skipped": (-1,)},
+    {"skipped": [1]},
+    {"mark": "11"},
+    {"gradients": [(0, "grad", "float32", [2, 3], [3, 1])]},
+    {"gradients": [(0, "grad", "float32", [2, 2], [2, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
+    {"gradients": [(0, "grad", "float32", [1 << 40, 1 << 40], [1, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
+    {"gradients": [(0, "grad", "os", [2, 3], [3, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
+    {"gradients": ["ab", "cd"]},
+    {"gradients": None},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("change", FORGED, ids=str)
+def test_a_key_holder_who_writes_nonsense_is_refused_too(change):
+    fields, sections = SEAL.open(WHOLE, 9)
+    values = plain.decode(fields) | change
+    forged = b"".join(SEAL.close(9, plain.encode(values), sections))
+    with pytest.raises(BadRecord):
+        entry.decode(forged, SEAL, 9)
+
+
+def test_every_field_is_forged_above():
+    fields, _ = SEAL.open(WHOLE, 9)
+    assert {name for change in FORGED for name in change} - {"more"} == set(plain.decode(fields))
+
+
+def test_another_seal_is_the_same_record():
+    dump = Seal(b"d" * 32, "dump", 3)
+    renewed = SEAL.renew(WHOLE, 9, dump)
+    assert entry.decode(renewed, dump, 9).index == 4
+    with pytest.raises(BadRecord):
+        dump.renew(WHOLE, 9, SEAL)
+
+
+def test_nothing_in_the_package_unpickles_or_evaluates():
+    package = Path(record.__file__).parent
+    words = re.compile(r"\b(pickle|cPickle|dill|cloudpickle|marshal|shelve)\b\s*[.,\n]|import pickle|\btorch\.load\(|\beval\(|\bexec\(")
+    # the loader of the documented config file and ast are not in this list: they execute nothing
+    for path in [*package.rglob("*.py"), *package.rglob("*.pyx")]:
+        if path.name in ("start.py", "replacement.py"):  # run what the user has named, as python does
+            continue
+        code = "\n".join(line.partition("#")[0] for line in path.read_text().splitlines())
+        code = re.sub(r'"""[\s\S]*?"""', "", code)
+        found = words.search(code)
+        assert found is None, f"{path.relative_to(package)}: {found.group()!r}"
