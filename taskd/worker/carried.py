@@ -21,6 +21,8 @@ from taskd.worker import reach
 
 log = logging.getLogger("taskd.worker")
 
+HELD = 200  # objects around an iterator of batches() in which the one that it draws from is looked for
+
 REMEDY = {
     "written": "it is written to in every step and is not protected: after a repair it may have other values. "
     "Give it to protect() by a name, or make it a buffer of a protected module",
@@ -85,7 +87,9 @@ def compare(before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any
     """(object, key of REMEDY) for what has been carried through the attempt since `before`. `own`: iterators of batches()."""
     now = glance(protected)
     found: list[tuple[Any, str]] = []
-    ours = {id(iterator) for iterator in own}
+    # a loader whose __iter__ is a generator draws from an iterator of its own
+    held = reach.find([("", {"own": list(own)})], lambda kind: issubclass(kind, _BaseDataLoaderIter), limit=HELD)
+    ours = {id(iterator) for _, iterator in held}
     for kind, early, late in (("written", before.written, now.written), ("drawn", before.drawn, now.drawn)):
         for identity, (reference, count) in late.items():
             value = reference()

@@ -31,6 +31,7 @@ from taskd.worker.verify import Forward, gather, scatter
 log = logging.getLogger("taskd.worker")
 
 LOADING = 3600.0  # seconds that a replacement may take to load again what its predecessor had loaded in a pass
+END = object()  # what comes after a loader's last batch
 DAMAGED = 2  # a bit of core.spoiled(): a memory page was lost
 
 
@@ -755,6 +756,9 @@ class Job:
                 self._keep(next(iterator), before, present)
                 if entry.batch not in (None, self._batch[self.step]):
                     return iterator, False
+            # the last process came to the end of its loader, which may have counted the pass there
+            if kind == PASS_END and next(iterator, END) is not END:
+                return iterator, False
         return iterator, True
 
     def begin_at(self, step: int, kind: int, entry: Entry) -> None:

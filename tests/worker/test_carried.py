@@ -82,3 +82,21 @@ def test_a_loader_that_the_script_steps():
     (text,) = script.found(body, batches=batches)
     assert text.startswith("main.batches (a DataLoader's iterator)") and "job.batches(loader)" in text
     assert script.found(body, own=[batches], batches=batches) == []
+
+
+def test_a_loader_that_is_a_generator_draws_from_its_own_iterator():
+    def ahead():
+        batches = iter(DataLoader(torch.randn(64, 4), 8))
+        kept = next(batches)
+        for batch in batches:
+            yield kept
+            kept = batch
+
+    script, iterator = Script(), ahead()
+
+    def body():
+        next(iterator)
+        return script.step()
+
+    assert len(script.found(body, iterator=iterator)) == 1
+    assert script.found(body, own=[iterator], iterator=iterator) == []
