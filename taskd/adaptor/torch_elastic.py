@@ -27,6 +27,7 @@ from taskd import logs, settings
 from taskd.adaptor import restarts, stopping
 from taskd.agent import asking
 from taskd.agent.processes import Handler, Ordered
+from taskd.agent.replacements import runs_python
 from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.verdict import Verdict
@@ -207,7 +208,7 @@ class TaskdElasticAgent(LocalElasticAgent):
                 self._taking = False
                 return self._take_over(worker_group, self._order)
             self._began = time.monotonic()
-            ids = super()._start_workers(worker_group)
+            ids = self._start(worker_group, _Forked if settings.fork(os.environ) else SubprocessContext)
             if self._prepared and isinstance(self._pcontext, SubprocessContext):
                 ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
                 self._supervisor.begin(self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1)
@@ -217,12 +218,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _take_over(self, worker_group: WorkerGroup, order: Order) -> dict[int, Any]:
         """torch makes everything but the processes, which the agent starts as replacements."""
-        original = multiprocessing.SubprocessContext
-        multiprocessing.SubprocessContext = _Adopted  # type: ignore[misc]
-        try:
-            ids = super()._start_workers(worker_group)
-        finally:
-            multiprocessing.SubprocessContext = original  # type: ignore[misc]
+        ids = self._start(worker_group, _Adopted)
         if not self._prepared:
             raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
         standby = self._supervisor.standby
@@ -231,6 +227,14 @@ class TaskdElasticAgent(LocalElasticAgent):
         else:
             standby.take_over(order, self._pcontext)
         return ids
+
+    def _start(self, worker_group: WorkerGroup, kind: type[SubprocessContext]) -> dict[int, Any]:
+        """As torch does, with a context of that kind."""
+        multiprocessing.SubprocessContext = kind  # type: ignore[misc]
+        try:
+            return super()._start_workers(worker_group)
+        finally:
+            multiprocessing.SubprocessContext = SubprocessContext  # type: ignore[misc]
 
     def _exit_barrier(self) -> None:
         """torch waits at a store on node 0, which may be gone, for nodes that may have been replaced; the manager knows them all."""
@@ -334,6 +338,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         ok, why = False, ""
         stopping.begin()
         try:
+            if settings.fork(os.environ) or settings.standby(os.environ):
+                spec = self._worker_group.spec
+                self._supervisor.warm_up(spec.entrypoint, spec.args)
             late = self._comes_late()
             result = self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
             ok = not result.is_failed()
@@ -369,6 +376,17 @@ class _Adopted(SubprocessContext):
 
     def _start(self) -> None:
         self.subprocess_handlers = {local: Handler(Ordered(), local) for local in range(self.nprocs)}  # type: ignore[misc]
+
+
+class _Forked(SubprocessContext):
+    """The same where the agent forks them: Python scripts that are not bound to a NUMA node by the command that starts them."""
+
+    def _start(self) -> None:
+        prepared = "TASKD_AGENT" in self.envs[0]  # else there is no agent to tell
+        if prepared and runs_python(self.entrypoint, tuple(self.args[0])) and getattr(self, "_numa_options", None) is None:
+            _Adopted._start(self)  # type: ignore[arg-type]
+        else:
+            super()._start()
 
 
 def install() -> None:

@@ -182,14 +182,18 @@ class Orders:
         except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
+        self.start(rank)
+
+    def start(self, rank: Rank) -> None:
+        """Have the rank's present process started."""
         context = self._agent.context
         self._agent.replacements.start(
             Start(
                 rank=rank.number,
-                incarnation=incarnation,
+                incarnation=rank.incarnation,
                 entrypoint=context.entrypoint,
                 arguments=tuple(str(a) for a in context.args[rank.local]),
-                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(incarnation)},
+                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(rank.incarnation)},
                 stdout=context.stdouts[rank.local],
                 stderr=context.stderrs[rank.local],
             )
@@ -208,9 +212,14 @@ class Orders:
         if rank is None or not ours or rank.incarnation != order.incarnation or rank.over is not None:
             process.send_signal(signal.SIGKILL)
             return
+        handlers = self._agent.context.subprocess_handlers
+        if not isinstance(handlers[rank.local], Handler):
+            handlers[rank.local] = Handler(process, rank.local)
+        elif not handlers[rank.local].take(process):
+            return
         rank.process, rank.pidfd = process, pidfd(process.pid)
-        self._agent.context.subprocess_handlers[rank.local] = Handler(process, rank.local)
-        log.info("rank %d: replacement %d is pid %d", rank.number, rank.incarnation, process.pid)
+        what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
+        log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
         self._agent.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 
 from taskd import start
+from taskd.agent import process_title
 
 log = logging.getLogger("taskd.agent")
 
@@ -67,17 +68,28 @@ class Ordered(Forked):
 
 
 class Handler:
-    """Stands where torch keeps a SubprocessHandler."""
+    """Stands where torch keeps a SubprocessHandler. Its process may be there later."""
 
     def __init__(self, proc: Forked | subprocess.Popen[bytes], local_rank: int) -> None:
         self.proc, self.local_rank_id = proc, local_rank
+        self._lock = threading.Lock()
+
+    def take(self, proc: Forked | subprocess.Popen[bytes]) -> bool:
+        """The process has been started. False: the one that was ordered has been told to end, so this one is ended."""
+        with self._lock:
+            if isinstance(self.proc, Ordered) and self.proc.returncode is not None:
+                proc.send_signal(signal.SIGKILL)
+                return False
+            self.proc = proc
+            return True
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
-        if self.proc.pid == 0:  # not a process: the number would name our own group
-            self.proc.send_signal(death_sig or signal.SIGTERM)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+        with self._lock:
+            if self.proc.pid == 0:  # not a process: the number would name our own group
+                self.proc.send_signal(death_sig or signal.SIGTERM)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
 
 
 class Zygote:
@@ -90,10 +102,9 @@ class Zygote:
         self.ready = False
         with theirs:
             self._process = subprocess.Popen(
-                start.command("taskd.agent.zygote", str(theirs.fileno()), unbuffered=True),
+                start.command("taskd.agent.zygote", str(theirs.fileno()), process_title.ROOM, unbuffered=True),
                 pass_fds=[theirs.fileno()],
                 env=environment,
-                stdin=subprocess.DEVNULL,
             )
 
     @property
@@ -133,14 +144,6 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self.kill()
             return None
-
-    def close(self) -> None:
-        self.socket.close()  # it ends at the end of its socket
-        try:
-            self._process.wait(1.0)  # an import under way is not interrupted by that; a second is enough for everything else
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 def leaving(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Starting the process that takes a rank over: by the zygote in ~10 ms, else by a fresh interpreter in ~2 s.
+"""Starting a rank's process, the first one or one that takes the rank over: by the zygote in ~10 ms, else by a fresh interpreter in ~2 s.
 
 Owned by the supervisor's thread, which is told through two calls: a process has started, a forked process has ended. A zygote that has
 been killed, is stopped, or does not answer is ended for good, and a new one is started; until that is ready fresh interpreters serve.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
+import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +26,7 @@ log = logging.getLogger("taskd.agent")
 
 ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and what replaces it ~2 s
 WARM = 10.0  # seconds from the start of the first zygote until it is ready: ~3 s, twice that beside ranks that start
+FIRST = 60.0  # the same, for the first processes: what is waited for is what they would have to do themselves
 AGAIN = 5.0  # seconds until another zygote is started: what takes its place now needs the processors first, for ~2 s
 
 
@@ -44,12 +48,18 @@ class Order:
         return self.arguments[:1] == ("-u",)
 
 
+def runs_python(entrypoint: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether it is one for this interpreter, which can be forked."""
+    return entrypoint == sys.executable and arguments[:1] == ("-u",)
+
+
 class Replacements:
     """`started(order, process)` and `ended(process, status)` are called from `start` and `hear`."""
 
     def __init__(self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]) -> None:
         self._started, self._ended = started, ended
         self._asked: dict[int, tuple[Order, float]] = {}  # by ticket; until when it has to be answered
+        self._unsent: deque[dict[str, Any]] = deque()  # requests for which its socket has no room yet
         self._tickets = 0
         self._forked: dict[int, Forked] = {}  # by the present zygote
         self.zygote: Zygote | None = None
@@ -81,19 +91,30 @@ class Replacements:
             "cwd": os.getcwd(),
             "stdout": order.stdout,
             "stderr": order.stderr,
+            "first": order.incarnation == 0,
         }
         now, zygote = time.monotonic(), self.zygote
         # the first zygote is waited for: fresh interpreters would only take its time. Later there is more to lose
         able = zygote is not None and (zygote.ready or self._zygotes == 1)
-        if order.python and able and zygote is not None and zygote.request(request):
-            self._asked[self._tickets] = order, max(now + ANSWER, 0.0 if zygote.ready else self._began + WARM)
+        if runs_python(order.entrypoint, order.arguments) and able and zygote is not None:
+            warm = self._began + (WARM if order.incarnation else FIRST)
+            self._asked[self._tickets] = order, max(now + ANSWER * (1 + len(self._asked)), 0.0 if zygote.ready else warm)
+            self._unsent.append(request)
+            self._send(zygote)
         else:
             self._start_slowly(order)
 
+    def _send(self, zygote: Zygote) -> None:
+        """One that is not there to take it is found out by its end of the socket, or by the time."""
+        while self._unsent and zygote.request(self._unsent[0]):
+            self._unsent.popleft()
+
     def _start_slowly(self, order: Order) -> None:
         """Without a zygote: a fresh interpreter, or the user's own program, in which `import taskd` sees that it is a replacement."""
+        if self._closed:
+            return
         command = [order.entrypoint, *order.arguments]
-        if order.python:
+        if order.python and order.incarnation:
             command = start.command("taskd.worker.replacement", *order.arguments, python=order.entrypoint, unbuffered=True)
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(open(p, "ab")) if p else None for p in (order.stdout, order.stderr)]
@@ -115,6 +136,7 @@ class Replacements:
                 elif "ready" in message:
                     zygote.ready = True
                     log.info("zygote is ready")
+                self._send(zygote)
         except EOFError:
             self._lost(zygote)
 
@@ -125,6 +147,7 @@ class Replacements:
         for pid in [p for p in self._forked if leaving(p)]:
             self._over(pid, orphans.code(pid))
         self._forked.clear()
+        self._unsent.clear()
         # one that has left by itself would do so again: it cannot be had in this job
         by_itself = code is None or code >= 0
         log.warning(
@@ -174,6 +197,17 @@ class Replacements:
             self._ended(process, status)
 
     def close(self) -> None:
-        self._again = None
-        if self.zygote is not None:
-            self.zygote.close()
+        """End the zygote, and what it was about to start."""
+        self._again, self._closed = None, True
+        zygote, self.zygote = self.zygote, None
+        if zygote is None:
+            return
+        zygote.kill()
+        with contextlib.suppress(EOFError):
+            while (message := zygote.receive()) is not None:
+                if "started" in message:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(message["started"], signal.SIGKILL)
+        zygote.socket.close()
+
+    _closed = False

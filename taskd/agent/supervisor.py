@@ -31,7 +31,7 @@ from taskd.agent.orders import Orders
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.records import Records
-from taskd.agent.replacements import Replacements
+from taskd.agent.replacements import Replacements, runs_python
 from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import TRAINING, Limits, Watchdog
@@ -134,19 +134,25 @@ class Supervisor:
         return {"LD_PRELOAD": present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)}
 
     def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], nodes: int) -> None:
-        """The processes are running: watch them and tell the manager. `store` makes a rendezvous store of ours, once. `nodes` of the job:
-        others can keep records."""
+        """The processes are running, or are to be forked: watch them and tell the manager. `store` makes a rendezvous store of ours, once.
+        `nodes` of the job: others can keep records."""
         epoch = self.next
         assert epoch is not None
         self.context = context
         for local, handler in context.subprocess_handlers.items():
-            epoch.ranks[local] = Rank(ranks[local], local, handler.proc, pidfd(handler.proc.pid), self.pipes[local])
+            process = handler.proc if handler.proc.pid else None
+            epoch.ranks[local] = Rank(ranks[local], local, process, pidfd(process.pid) if process else None, self.pipes[local])
         self._listen(store, nodes)
-        self.replacements.warm_up({**os.environ, **context.envs[0]})
+        self.warm_up(context.entrypoint, context.args[0])
         self._connect(self.node)
         with self._lock:
             self.epoch, self._verdict = epoch, None
         self.call(lambda: self._begun(epoch))
+
+    def warm_up(self, entrypoint: Any, arguments: tuple[Any, ...]) -> None:
+        """Start the process that ranks are forked from, once, if they can be. What is started, as torch has it."""
+        if runs_python(entrypoint, tuple(arguments)):
+            self.replacements.warm_up({**os.environ, **self._preloading()})
 
     def _listen(self, store: Callable[[], tuple[Any, tuple[str, int]]], nodes: int) -> None:
         """What other nodes reach here: the store, and the place for their records."""
@@ -171,6 +177,9 @@ class Supervisor:
         self.attention.begin(epoch)
         if self.records is not None:
             self.records.begin(self.node, epoch)
+        for rank in epoch.ranks.values():
+            if rank.process is None:
+                self.orders.start(rank)
         self.announce()
 
     # -- what a standby needs ----------------------------------------------------------------------------------------------------
@@ -197,7 +206,6 @@ class Supervisor:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
         this agent can run."""
         self._listen(store, max(nodes, 2))
-        self.replacements.warm_up({**os.environ, **self._preloading()})
         self._connect(messages.STANDBY)
         return self.standby.wait(ranks)
 
@@ -232,6 +240,8 @@ class Supervisor:
             epoch = self.epoch
             if self.standby.preparing:
                 return Verdict("hold")
+            if epoch is not None and any(r.process is None and r.over is None for r in epoch.ranks.values()):
+                return Verdict("hold")  # torch would take a process that is started between two of its looks for a stranger
             if epoch is None or not epoch.protected:
                 return Verdict("native")
             return Verdict("native" if self._over(epoch) else "hold")

@@ -1,9 +1,9 @@
 """A process that has imported what ranks import and forks one in ~10 ms instead of starting an interpreter in ~2 s.
 
-Run by `taskd/start.py` with the argument FD, with the ranks' environment but no slot of its own. It has one thread,
-holds no process group and never computes: a fork after an OpenMP parallel region hangs for ever (docs/design.md). One
-request is answered at a time over the socket FD; the exit of a child is told over the same socket. It ends when the
-socket does.
+Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of its own. It has one
+thread, holds no process group and never computes: a fork after an OpenMP parallel region hangs for ever
+(docs/design.md). One request is answered at a time over the socket FD; the exit of a child is told over the same
+socket. It ends when the socket does. ROOM is blank: its place takes the command line that a forked rank shows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import sys
 from typing import Any
 
 import msgpack
+
+from taskd.agent import process_title
 
 WARM = (
     "torch",
@@ -42,6 +44,7 @@ def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     die_with_parent()
+    launcher = os.pidfd_open(os.getppid())
     for name in WARM:
         importlib.import_module(name)
     import torch
@@ -53,7 +56,7 @@ def main() -> None:
     line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
     request = serve(line)
     if request is not None:
-        become_rank(request)
+        become_rank(request, launcher)
 
 
 def die_with_parent() -> None:
@@ -84,9 +87,6 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
         if not data:
             return None
         request = msgpack.unpackb(data)
-        if "warm" in request:
-            warm(request["warm"])
-            continue
         told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -104,29 +104,18 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
         os.close(tell)
 
 
-def warm(names: list[str]) -> None:
-    """Import what the ranks have imported. A module that starts a thread would spoil every later fork: the zygote then ends, and
-    replacements are started the slow way."""
-    for name in names:
-        if name not in sys.modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-    if len(os.listdir("/proc/self/task")) > 1:
-        print("taskd zygote: a module of the script starts a thread on import; replacements will be started without it", file=sys.stderr)
-        os._exit(0)
-    gc.collect()
-    gc.freeze()
-
-
-def become_rank(request: dict[str, Any]) -> None:
-    """In the child: take the rank's environment, streams and session, then run the script as its predecessor ran it."""
+def become_rank(request: dict[str, Any], launcher: int) -> None:
+    """In the child: take the rank's environment, streams and session, then run the script as its first process ran it, or
+    would have. `launcher`: its pidfd."""
     os.setsid()
+    process_title.take([sys.executable, *request["command"]])
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     for number, path in ((1, request["stdout"]), (2, request["stderr"])):
         if path:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            fresh = os.O_TRUNC if request["first"] else 0
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | fresh, 0o644)
             os.dup2(fd, number)
             os.close(fd)
     random.seed()
@@ -135,6 +124,7 @@ def become_rank(request: dict[str, Any]) -> None:
     from taskd.cython_api import core
     from taskd.worker import replacement
 
+    replacement.launcher = launcher
     core.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
     replacement.run(request["command"])
 

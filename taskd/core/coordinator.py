@@ -148,17 +148,20 @@ class Coordinator:
     def _agent_joined(self, event: e.AgentJoined, now: float) -> None:
         job = self.job
         known = job.topology.nodes.get(event.node)
-        if known is not None and (known.heir or (job.protected and known.agent != event.agent)):
+        # nobody that we know of has a lost node without an agent: the manager before us may have given it to this one
+        unknown = known is not None and known.lost and not known.agent
+        if known is not None and (known.heir or (job.protected and known.agent != event.agent and not unknown)):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
             return
         refusal = job.topology.join(event.node, event.ranks, event.store, event.epoch, event.agent, event.records)
         if refusal:
             job.note(refusal)
             return
-        if known is None or event.epoch != known.epoch:
-            self._start_anew(event, now)
-        elif known.lost:
+        if known is not None and known.lost and (unknown or event.epoch == known.epoch):
+            job.topology.moved = job.topology.moved or event.epoch != known.epoch
             self._came_back(event, now)
+        elif known is None or event.epoch != known.epoch:
+            self._start_anew(event, now)
         node = job.topology.nodes[event.node]
         if event.keeper >= 0:
             node.keeper, node.told = event.keeper, True
@@ -212,15 +215,19 @@ class Coordinator:
         incident.ready |= self._ready
 
     def _came_back(self, event: e.AgentJoined, now: float) -> None:
-        """A node that was taken for lost, before anybody had its place: its ranks are paused like all others."""
+        """A node that was taken for lost, before anybody had its place: its ranks are paused like all others. Those that the manager
+        before us has ordered are replacements still."""
         incarnations = event.incarnations or (0,) * len(event.ranks)
-        left = dict(zip(event.dead, event.left, strict=False))
+        left = dict(zip((*event.dead, *event.new), event.left, strict=False))
         for number, incarnation in zip(event.ranks, incarnations, strict=True):
             rank = self.job.ranks[number]
             rank.incarnation, rank.alive, rank.left = incarnation, number not in event.dead, left.get(number)
         self.hold.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        self.recovery.fault(f"node {event.node} is heard again{dead}", now, dead=frozenset(event.dead))
+        incident = self.recovery.join(f"node {event.node} is heard again{dead}", now)
+        incident.new |= set(event.new)
+        incident.ready |= set(event.ready)
+        self.recovery.next_round(now, frozenset(event.dead))
 
     def _agent_left(self, event: e.AgentLeft, now: float) -> None:
         job = self.job

@@ -124,6 +124,18 @@ class Topology:
         asked = node is not None and (node.heir == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, node.keeper)
 
+    @property
+    def unaccounted(self) -> bool:
+        """Whether there is a lost node of which it is not known who has had it."""
+        return any(n.lost and not n.agent and not n.heir for n in self.nodes.values())
+
+    def had_been_given(self, number: int, agent: str) -> bool:
+        """Whether a manager before this one may have told `agent`, one of the job's, to take the node over: nobody is known to
+        have it, and the agent has no other."""
+        node = self.nodes.get(number)
+        free = node is None or (node.lost and not node.heir)
+        return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
+
     def renew_keepers(self) -> list[int]:
         """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told: also
         where another agent has the keeper's node by now, which has none of the records and listens elsewhere."""

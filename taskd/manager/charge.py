@@ -94,9 +94,9 @@ class Charge:
         """The agent of the roster that has `node`, as far as is known; ""."""
         return next((agent for agent, at in self._nodes.items() if at == node), "")
 
-    def tend(self, agents: Callable[[], list[tuple[str, str, int]]]) -> None:
+    def tend(self, agents: Callable[[], list[tuple[str, str, int]]], waiting: bool) -> None:
         """Of a job that is protected: change the roster where that is due, and tell. `agents`: names, machines and nodes, in the order in
-        which a manager may be started there."""
+        which a manager may be started there. `waiting`: some node may have been given away by the manager before us."""
         chair = self.chair
         if chair.fresh and chair.in_charge:
             known = agents()
@@ -107,7 +107,9 @@ class Charge:
             known = agents()
             here = {agent for agent, _, _ in known}
             for agent, node in self._nodes.items():
-                if node == m.STANDBY and agent not in here:  # it has nothing that anybody could lose; when it comes back it is added again
+                # it has nothing that anybody could lose; when it comes back it is added again. Not while it may be on its way to
+                # a node that the manager before us has given it
+                if node == m.STANDBY and agent not in here and not waiting:
                     chair.want(agent, False)
             self._publish(roster, known)
 

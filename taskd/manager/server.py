@@ -593,7 +593,7 @@ class Server:
                 self._ask_again(peer)
             self._overheard.clear()
         if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
-            self.charge.tend(self._everybody)
+            self.charge.tend(self._everybody, self.coordinator.job.topology.unaccounted)
 
     def _doubt(self) -> None:
         """While few agents are connected: ask in all places where another manager may be whether one is in charge of the others. Who was
@@ -645,10 +645,8 @@ class Server:
         asked = topology.may_fetch if question.fetch else topology.may_keep
         node, each = topology.nodes.get(question.node), self.settings.ranks_per_node
         granted = asked(peer.node, question.node, question.agent)
-        # whom the manager before us has told to take a lost node over, we do not know: one of the roster that has no node, then
-        if question.fetch and self.charge.chair.term > 1 and (node is None or (node.lost and not node.heir)):
-            taken = any(a.incarnation == question.agent for a in self.agents.values())
-            granted = granted or (question.agent in self.charge.chair.roster.members and not taken)
+        if question.fetch and self.charge.chair.term > 1 and question.agent in self.charge.chair.roster.members:
+            granted = granted or topology.had_been_given(question.node, question.agent)
         ranks = tuple(range(question.node * each, question.node * each + each)) if granted else ()
         self._send(peer, m.Permit(question.node, question.agent, question.fetch, granted, node.ranks if granted and node else ranks))
 

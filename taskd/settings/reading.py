@@ -91,6 +91,11 @@ def verify(environ: Mapping[str, str]) -> bool:
     return v.TASKD_VERIFY.read(environ)
 
 
+def fork(environ: Mapping[str, str]) -> bool:
+    """Whether the first processes of ranks are forked from one that has imported torch."""
+    return v.TASKD_FORK.read(environ)
+
+
 def preload(environ: Mapping[str, str]) -> bool:
     return v.TASKD_PRELOAD.read(environ)
 

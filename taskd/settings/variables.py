@@ -178,6 +178,13 @@ TASKD_VERIFY = Parameter(
     "on: at each repair every rank compares its memory with the record that it was restored from, and the repeated step's first forward is "
     "computed a second time, by one rank that had its state for one that was given it; a difference is a fault (`worker/verify.py`).",
 )
+TASKD_FORK = Parameter(
+    "TASKD_FORK",
+    kinds.switch(),
+    True,
+    "on",
+    "off: each rank starts in a fresh interpreter. on: an agent imports torch once, and its ranks are forked from that process.",
+)
 TASKD_PRELOAD = Parameter(
     "TASKD_PRELOAD",
     kinds.switch(),
@@ -264,6 +271,7 @@ SECTIONS = (
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,
             TASKD_VERIFY,
+            TASKD_FORK,
             TASKD_PRELOAD,
         ),
     ),

@@ -1,6 +1,7 @@
 """A thread that answers the agent while the rank trains: where are you, and make this fault.
 
-It has a line of its own to the agent, and waits on it without cost. When the interpreter cannot run it (a loop in C that
+It has a line of its own to the agent, and waits on it without cost. In a forked rank, which the kernel does not end together
+with the launcher, it also waits for the launcher's end. When the interpreter cannot run it (a loop in C that
 keeps the interpreter's lock, a stopped process) it does not answer, which is an answer too.
 """
 
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import select
+import signal
 import threading
 import time
 
 from taskd import settings
 from taskd.core import commands
 from taskd.protocol import messages
-from taskd.worker import injection
+from taskd.worker import injection, replacement
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
 
@@ -30,9 +33,20 @@ def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
     threading.Thread(target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True).start()
 
 
+def _outlive_nobody(channel: Channel, launcher: int) -> None:
+    """Wait for an order. When the launcher, of that pidfd, has ended, this process ends too, wherever it is."""
+    lines = select.poll()
+    lines.register(channel, select.POLLIN)
+    lines.register(launcher, select.POLLIN)
+    if any(fd == launcher for fd, _ in lines.poll()):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
     while True:
         try:
+            if replacement.launcher is not None:
+                _outlive_nobody(channel, replacement.launcher)
             order = channel.receive()
             if isinstance(order, commands.RollCall):
                 channel.send(messages.Here(rank, incarnation, order.call, job.step, job.collectives(), time.process_time()))

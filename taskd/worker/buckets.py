@@ -69,13 +69,18 @@ class ReadyOrder:
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._ddp = ddp
-        parameters, _ = ddp._build_params_for_reducer()
-        self._size = len(parameters)
+        self._size = 0
         self._seen: list[int] = []
-        # with unused parameters to look for, DDP keeps its first layout
-        self._handles = (
-            [] if ddp.find_unused_parameters else [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(parameters)]
-        )
+        self._handles: list[Any] = []
+        self.listen()
+
+    def listen(self) -> None:
+        """From now on; also once more, where the backward that was heard has been taken back. Idempotent."""
+        if self._handles or self._ddp.find_unused_parameters:  # with unused parameters to look for, DDP keeps its first layout
+            return
+        parameters, _ = self._ddp._build_params_for_reducer()
+        self._size = len(parameters)
+        self._handles = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(parameters)]
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(_: torch.Tensor) -> None:
@@ -99,6 +104,24 @@ class ReadyOrder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[int] | None]:
+    """Two collectives on the default group: the orders of rank 0, which is whose DDP takes on all ranks. Raises RuntimeError where
+    this rank has one and rank 0 has none, or the other way round: they would lay their buckets differently."""
+    if not orders:
+        return orders
+    lengths = torch.tensor([len(order or ()) for order in orders], dtype=torch.int64, device=device)
+    dist.broadcast(lengths, 0)
+    theirs = lengths.tolist()
+    if [bool(length) for length in theirs] != [bool(order) for order in orders]:
+        raise RuntimeError(f"rank 0 remembers orders of {theirs} parameters for DDP's buckets, this rank {[len(o or ()) for o in orders]}")
+    own = [i for order in orders for i in order or ()]
+    told = torch.tensor(own if len(own) == sum(theirs) else [0] * sum(theirs), dtype=torch.int64, device=device)
+    if theirs and sum(theirs):
+        dist.broadcast(told, 0)
+    flat = iter(told.tolist())
+    return [[next(flat) for _ in range(length)] or None for length in theirs]
 
 
 _BUFFERS = ("modules_buffers", "named_module_buffers")

@@ -52,5 +52,8 @@ class Channel:
         except BlockingIOError:
             pass
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def close(self) -> None:
         self._socket.close()

@@ -239,6 +239,7 @@ class Conversation:
             replicas.check(self.state.replicated, entry.mark, plan.step)
         if not before or core.spoiled():
             scatter(entry.private, self.state.private)
+        entry = replace(entry, orders=buckets.agreed(entry.orders, self._device()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)

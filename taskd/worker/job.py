@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -639,6 +640,8 @@ class Job:
             for order, ready in zip(self._orders, self._ready, strict=True):
                 if order is not None:
                     ready.stop()
+                else:
+                    ready.listen()
             if entry.pass_number == self._pass and resumed.step >= self._loads_from:
                 self._index = entry.index
             elif entry.pass_number == self._pass and self._target == -2:
@@ -767,6 +770,7 @@ class Job:
         line = self._line
         assert line is not None
         scatter(entry.private, line.state.private)
+        entry = replace(entry, orders=buckets.agreed(entry.orders, line._device()))
         for ddp, order in zip(line.state.ddps, entry.orders, strict=True):
             buckets.rebuild(ddp, order)
         line.gradients.watch(line.state.parameters())

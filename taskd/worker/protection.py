@@ -200,5 +200,8 @@ def _attach() -> None:
 
 
 def dies_with_launcher() -> None:
-    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread lives as long as the launcher."""
+    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread lives as long as the launcher. The
+    parent of one that was forked is another process: see attendant.py."""
+    if replacement.launcher is not None:
+        return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

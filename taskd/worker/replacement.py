@@ -1,7 +1,7 @@
-"""How a replacement runs the user's script up to the point where its predecessor was.
+"""How a forked rank runs the user's script, and a replacement up to the point where its predecessor was.
 
-The script asks for a process group that its peers have long left; it gets one of torch's fake backend, in which it has its rank and
-the world its size, and every collective returns at once. What the setup computed by collectives is overwritten by the repair.
+A replacement's script asks for a process group that its peers have long left; it gets one of torch's fake backend, in which it has its
+rank and the world its size, and every collective returns at once. What the setup computed by collectives is overwritten by the repair.
 When the loop is reached, the real communicators take its place.
 """
 
@@ -23,6 +23,7 @@ import torch.distributed.distributed_c10d as c10d
 from taskd.worker.communicators import Communicators
 
 _asked: dict[str, Any] = {}  # the arguments of the script's init_process_group
+launcher: int | None = None  # its pidfd, in a process that the zygote has forked
 
 
 def active() -> bool:
@@ -62,10 +63,25 @@ def stand_in() -> None:
 
 
 def run(command: list[str]) -> None:
+    """Run the script to its end. An exception that ends it is reported as Python does, without the frames that are ours."""
+    try:
+        _run(command)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        own = error.__traceback__
+        trace = own.tb_next.tb_next if own is not None and own.tb_next is not None else None  # below run() and _run()
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _run(command: list[str]) -> None:
     """Run the script as `python script.py args…` or `python -m module args…` would: its `__main__`, sys.argv and sys.path are those that
     the first process of the rank had, and stay so to the end of the process. `command` is what followed the interpreter there. What
     started this process has put nothing before the standard library."""
-    stand_in()
+    if active():
+        stand_in()
     arguments = command[1:] if command[:1] == ["-u"] else command
     sys.orig_argv = [sys.executable, *command]
     main = sys.modules["__main__"] = types.ModuleType("__main__")

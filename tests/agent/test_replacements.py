@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 import pytest
@@ -48,7 +49,7 @@ def world(monkeypatch):
 
 
 def order(rank, *arguments):
-    return Order(rank, 1, "python", ("-u", "train.py", *arguments), {}, None, None)
+    return Order(rank, 1, sys.executable, ("-u", "train.py", *arguments), {}, None, None)
 
 
 def test_the_zygote_forks(world):

@@ -96,3 +96,21 @@ def test_the_order_is_replayed_with_sparse_gradients():
     net(torch.tensor([1])).sum().backward()
     model(torch.tensor([1, 2])).sum().backward()
     assert net[0].weight.grad.is_sparse
+
+
+def test_orders_of_rank_0_are_everybodys():
+    cpu = torch.device("cpu")
+    assert buckets.agreed([], cpu) == []
+    assert buckets.agreed([None, [2, 0, 1], None], cpu) == [None, [2, 0, 1], None]
+
+
+def test_an_order_that_was_taken_back_is_heard_again():
+    ddp = DDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    ready = buckets.ReadyOrder(ddp)
+    for _ in range(2):
+        ddp(torch.ones(1, 2)).sum().backward()
+        assert ready.take() == [3, 2, 1, 0]
+        ready.again()
+        ddp(torch.ones(1, 2)).sum().backward()
+        assert ready.take() is None  # nobody listens any more
+        ready.listen()
