@@ -38,12 +38,13 @@ WARM = (
     "taskd.worker.protection",
     "taskd.worker.replacement",
 )
+GOING = 10.0  # seconds from the end of the socket until a launcher that was killed is gone; microseconds, but for its memory
 
 
 def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
-    die_with_parent()
+    die_with_parent(True)
     launcher = os.pidfd_open(os.getppid())
     for name in WARM:
         importlib.import_module(name)
@@ -54,25 +55,33 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a child must not write into every page by collecting what it inherited
     line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
-    request = serve(line)
+    die_with_parent(False)  # from here on it sees that for itself, and ends the ranks too
+    request = serve(line, launcher)
     if request is not None:
         become_rank(request, launcher)
 
 
-def die_with_parent() -> None:
-    """The launcher's main thread started this process and lives as long as the launcher."""
+def die_with_parent(yes: bool) -> None:
+    """The thread of the launcher's that started this process lives as long as the launcher."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL if yes else 0)
 
 
-def serve(line: socket.socket) -> dict[str, Any] | None:
-    """Fork a rank for each request; in the child, return the request."""
+def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
+    """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when it has been killed, so are the ranks,
+    in whatever state they are."""
     children: dict[int, int] = {}  # pidfd -> pid
     ours = line.fileno()
+    poll = select.poll()
+    for fd in (ours, launcher):
+        poll.register(fd, select.POLLIN)
     while True:
-        ready: list[int] = select.select([ours, *children], [], [])[0]
+        ready = [fd for fd, _ in poll.poll()]
+        if launcher in ready:
+            break
         for fd in [f for f in ready if f != ours]:
+            poll.unregister(fd)
             pid = children.pop(fd)
             _, status = os.waitpid(pid, 0)
             os.close(fd)
@@ -83,9 +92,9 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
         try:
             data = line.recv(1 << 20)
         except OSError:
-            return None
+            data = b""
         if not data:
-            return None
+            break
         request = msgpack.unpackb(data)
         told, tell = os.pipe()
         pid = os.fork()
@@ -98,10 +107,17 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
             os.close(told)
             return dict(request)
         os.close(told)
-        children[os.pidfd_open(pid)] = pid
+        fd = os.pidfd_open(pid)
+        children[fd] = pid
+        poll.register(fd, select.POLLIN)
         line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
         os.write(tell, b"x")
         os.close(tell)
+    if select.select([launcher], [], [], GOING)[0]:
+        for pid in children.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return None
 
 
 def become_rank(request: dict[str, Any], launcher: int) -> None:
@@ -118,12 +134,16 @@ def become_rank(request: dict[str, Any], launcher: int) -> None:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | fresh, 0o644)
             os.dup2(fd, number)
             os.close(fd)
+    # as in a fresh interpreter, no two processes draw the same numbers
     random.seed()
+    sys.modules["torch"].default_generator.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    from taskd import raised
     from taskd.cython_api import core
     from taskd.worker import replacement
 
+    raised.offer()
     replacement.launcher = launcher
     core.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
     replacement.run(request["command"])

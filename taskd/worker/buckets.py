@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import core
+from taskd.worker import communicators
 
 
 def unsupported(ddp: DistributedDataParallel) -> str | None:
@@ -137,10 +138,12 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     everything = list(ddp.module.parameters())
     present = [p.requires_grad for p in everything]
     _want(everything, _managed.setdefault(ddp, present))
+    groups = [ddp.process_group]  # the reducer has it, and must not be the last that does
     try:
         _make(ddp, order)
     finally:
         _want(everything, present)
+        communicators.let_go(groups)
 
 
 def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:

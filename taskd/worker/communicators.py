@@ -112,7 +112,13 @@ def drop_group() -> None:
     group: Any = dist.group.WORLD
     keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
     dist.destroy_process_group()
-    threading.Thread(target=keep.clear, name="taskd-drop-group", daemon=True).start()
+    let_go(keep)
+
+
+def let_go(groups: list[Any]) -> None:
+    """Drop the last references to groups that are not used any more. A group's destructor waits for its collectives, of which one may
+    never end; and where something else holds the last one (DDP's reducer), it waits with the interpreter's lock."""
+    threading.Thread(target=groups.clear, name="taskd-drop-group", daemon=True).start()
 
 
 def _timeout(group: Any) -> timedelta:
