@@ -103,6 +103,10 @@ class Control:
         """Let a device that is ManuallySeparateNPU be used again."""
         return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
 
+    def status(self, timeout: float = 5.0) -> str:
+        """What the job does right now, in lines for people. A manager that is not in charge yet does not answer."""
+        return self._ask(messages.StatusAsked(request := _name()), request, timeout)
+
     def _ask(self, message: Any, request: str, timeout: float) -> str:
         deadline = time.monotonic() + timeout
         self._link.send(message)

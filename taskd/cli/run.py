@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from taskd import dumps, settings, start
+from taskd.cli.arguments import Run
 from taskd.core import ladder
 
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
@@ -33,7 +34,7 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(cls=Run, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--recover-strategy",
     callback=_strategies,
@@ -66,7 +67,7 @@ def command(
 ) -> None:
     """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by taskd.
 
-    taskd's own options come first: taskd run --recover-strategy retry,recover-in-place --nproc_per_node 4 train.py
+    taskd's own options stand anywhere before the script: taskd run --nproc_per_node 4 --recover-strategy retry,exit train.py
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # until ranks are started there is nothing to clean up, and a KeyboardInterrupt is lost where it meets a callback of C code, as

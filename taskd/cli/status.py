@@ -13,6 +13,8 @@ import click
 from taskd import settings
 from taskd.manager import journal
 
+ANSWER = 1.0  # seconds; a manager answers in milliseconds
+
 
 @click.command()
 @click.option(
@@ -22,17 +24,25 @@ from taskd.manager import journal
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array.")
 def command(log_path: Path | None, as_json: bool) -> None:
-    """Show the incidents of a job: what broke, what was done, how long each phase took."""
+    """Show what a job does now, and its incidents: what broke, what was done, how long each phase took.
+
+    Incidents are read from the logs, also of a job that is over. The job's manager is asked what it does; see `taskd pause` for how it is
+    found.
+    """
     try:
         directory = log_path or Path(settings.log_settings(os.environ).path)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     path = directory / journal.NAME
+    now = "" if as_json else _now()
     try:
         entries, damaged = read(path)
     except FileNotFoundError:
+        if now:
+            click.echo(f"{now}\nno incident is over yet, or the logs are elsewhere: {path} does not exist (--log-path)")
+            return
         raise click.ClickException(
-            f"{path} does not exist: no incident of this job is over yet, or its logs are elsewhere: set --log-path"
+            f"no job of yours answers, and {path} does not exist: no incident is over yet, or the logs are elsewhere: set --log-path"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
@@ -41,7 +51,21 @@ def command(log_path: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=1))
         return
+    if now:
+        click.echo(now)
     _show(entries)
+
+
+def _now() -> str:
+    """What the job does, "" where nobody can tell."""
+    from taskd.control import Control, ControlError
+    from taskd.protocol.keys import BadSecret
+
+    try:
+        with Control() as control:
+            return control.status(timeout=ANSWER)
+    except (ControlError, settings.BadSetting, BadSecret):
+        return ""
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:

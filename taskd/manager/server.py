@@ -23,6 +23,7 @@ from taskd.core import commands as c
 from taskd.core import coordinator
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.overview import overview
 from taskd.manager import peers
 from taskd.manager.charge import Charge
 from taskd.manager.device_codes import DeviceCodes
@@ -36,7 +37,7 @@ from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
-OF_OPERATORS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice
+OF_OPERATORS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice | m.StatusAsked
 ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy  # what breaks a job that is well; the others only hold it up
 NOT_ON_PURPOSE = (
     "this job takes no faults on purpose, and nobody's word that a device or a node is at fault: start it with TASKD_FAULT_INJECTION=on in "
@@ -662,6 +663,9 @@ class Server:
         if isinstance(message, ON_PURPOSE) and not self.faults_on_purpose:
             log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
             self._answer(c.Answer(message.request, False, NOT_ON_PURPOSE))
+            return
+        if isinstance(message, m.StatusAsked):
+            self._answer(c.Answer(message.request, True, overview(self.coordinator)))
             return
         if isinstance(message, m.ReleaseDevice):
             refusal = self.codes.release(message.device, now)

@@ -117,6 +117,13 @@ class CodeTold:
 
 
 @dataclass(frozen=True)
+class StatusAsked:
+    """An operator to the manager: what does the job do?"""
+
+    request: str
+
+
+@dataclass(frozen=True)
 class ReleaseDevice:
     """An operator to the manager: a device that is ManuallySeparateNPU may be used again."""
 
@@ -280,7 +287,7 @@ STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
     Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | CodeTold | ReleaseDevice | Unprotected | TakeUp
     | Heard | Arrived | UnderWay | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
-    | May | Permit
+    | May | Permit | StatusAsked
 )  # fmt: skip
 Message = events.Event | commands.Command | Own
 

@@ -139,9 +139,15 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     present = [p.requires_grad for p in everything]
     _want(everything, _managed.setdefault(ddp, present))
     groups = [ddp.process_group]  # the reducer has it, and must not be the last that does
+    # under gradient_as_bucket_view a reducer moves what it finds in .grad into its buckets, and the replay below overwrites these
+    waiting = [parameter.grad for parameter in everything]
+    for parameter in everything:
+        parameter.grad = None
     try:
         _make(ddp, order)
     finally:
+        for parameter, gradient in zip(everything, waiting, strict=True):
+            parameter.grad = gradient
         _want(everything, present)
         communicators.let_go(groups)
 
@@ -169,15 +175,12 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         dist._register_comm_hook(ddp.reducer, state, hook)
     ddp._has_rebuilt_buckets = False
     if order:
-        waiting = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
         ddp.reducer.prepare_for_backward([])
         # created last, ready first
         torch.autograd.backward([_nothing_of(parameters[i], expect_sparse[i]) for i in reversed(order)])
         ddp.reducer._rebuild_buckets()
-        for parameter, gradient in zip(parameters, waiting, strict=True):
-            parameter.grad = gradient
+        for parameter in parameters:
+            parameter.grad = None
         ddp._update_process_group(dist.group.WORLD)
         ddp._has_rebuilt_buckets = True
 

@@ -129,3 +129,16 @@ def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, n
     operator.send(e.HoldRequested("h"))
     agent.expect(c.AskSteps)
     assert manager.server.coordinator.recovery.incident is None
+
+
+def test_an_operator_asks_what_the_job_does(start):
+    manager = start()
+    (agent,) = manager.protected(1)
+    operator = manager.agent(m.OPERATOR)
+    operator.send(m.StatusAsked("r"))
+    answer = operator.expect(c.Answer)
+    assert answer.ok and answer.text.startswith("training, protected; ") and "node 0: ranks 0-" in answer.text
+    agent.send(e.RankDied(0, 0, "killed by SIGKILL"))
+    agent.expect(c.Pause)
+    operator.send(m.StatusAsked("s"))
+    assert "incident 1 is being repaired: PAUSE" in operator.expect(c.Answer).text

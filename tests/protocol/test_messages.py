@@ -152,7 +152,7 @@ def test_a_bool_is_not_a_number_and_a_number_is_not_a_bool():
 def test_all_of_events_and_commands_are_known():
     own = {m.Heartbeat, m.Who, m.Refused, m.RankHello, m.AttendantHello, m.Here, m.Inject, m.Injected, m.Unprotected, m.TakeUp}
     own |= {m.Arrived, m.UnderWay, m.Standing, m.Claim, m.Vote, m.RosterIs, m.RosterKept, m.Keep, m.Kept, m.Fetch, m.Fetched}
-    own |= {m.CodeTold, m.ReleaseDevice, m.May, m.Permit, m.Heard}
+    own |= {m.CodeTold, m.ReleaseDevice, m.StatusAsked, m.May, m.Permit, m.Heard}
     assert set(m.TYPES.values()) == {*events.Event.__args__, *commands.Command.__args__, *own}
 
 

@@ -114,3 +114,14 @@ def test_an_order_that_was_taken_back_is_heard_again():
         ddp(torch.ones(1, 2)).sum().backward()
         assert ready.take() is None  # nobody listens any more
         ready.listen()
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("order", [None, [1, 0, 3, 2]])
+def test_gradients_that_wait_stay(view, order):
+    ddp = DDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), gradient_as_bucket_view=view)
+    for _ in range(3):
+        ddp(torch.ones(1, 2)).sum().backward()
+        before = [p.grad.clone() for p in ddp.parameters()]
+        buckets.rebuild(ddp, order)
+        assert all(torch.equal(p.grad, b) for p, b in zip(ddp.parameters(), before, strict=True))
