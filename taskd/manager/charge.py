@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from taskd.core.terms import Chair, Roster
+from taskd.manager.outgoing import Outgoing
 from taskd.protocol import messages as m
+from taskd.protocol.link import Link
 
 PLACES = 16  # where another manager is looked for
 SUCCESSORS = 5  # agents that may start a manager when this one is gone, and know for that who may vote
@@ -17,21 +19,43 @@ log = logging.getLogger("taskd.manager")
 
 
 class Charge:
-    """`send(agents, message)` reaches agents that have said where they stand."""
-
-    def __init__(self, name: str, successor: bool, shape: tuple[int, int], port: int, send: Callable[[Iterable[str], Any], None]) -> None:
-        """`shape`: nodes of the job, ranks on each."""
+    def __init__(self, name: str, successor: bool, shape: tuple[int, int], place: tuple[str, int]) -> None:
+        """`shape`: nodes of the job, ranks on each. `place`: where this manager listens."""
         self.chair = Chair(name, successor=successor)
-        self._shape, self._port, self._send = shape, port, send
+        self._shape, self._place = shape, place
+        self.ways: dict[str, tuple[bytes, int]] = {}  # agent -> its route, and the descriptor of its connection
+        self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
         self._looking: set[str] = set()  # connected agents that have no manager, or us
         self._unasked: set[str] = set()  # of these, those that have not been asked for their vote since they said where they stand
         self._nodes: dict[str, int] = {}  # agents of the roster, and their nodes; STANDBY for none
         self.places: list[tuple[str, int]] = []  # where other managers may be
         self._was = self.chair.in_charge
 
+    def open(self, out: Outgoing, link: Callable[[tuple[str, int]], Link]) -> None:
+        """`link` connects to where another manager may be."""
+        self._out, self._link = out, link
+
+    def close(self) -> None:
+        for link in self._others.values():
+            link.close()
+        self._others.clear()
+
     @property
     def in_charge(self) -> bool:
         return self.chair.in_charge
+
+    def send(self, agents: Iterable[str], message: Any) -> None:
+        """To agents that have said where they stand."""
+        data = self._out.seal(message)
+        for agent in agents:
+            if (way := self.ways.get(agent)) is not None:
+                self._out.put(way[0], data)  # when it is gone, it will say where it stands when it is back
+
+    def ended(self, lines: set[int]) -> None:
+        """Connections of these descriptors have."""
+        for agent in [a for a, (_, way) in self.ways.items() if way in lines]:
+            del self.ways[agent]
+            self.left(agent)
 
     def stands(self, agent: str, standing: m.Standing) -> None:
         """An agent says where it stands."""
@@ -42,7 +66,7 @@ class Charge:
             self._unasked.add(agent)
         roster = Roster(standing.stamp, frozenset(standing.members))
         if standing.content and standing.manager != chair.name and 0 < standing.term < chair.term and self.in_charge:
-            self._send([agent], m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
+            self.send([agent], m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
         anew = chair.hear(agent, standing.term, standing.manager, roster)
         if chair.roster == roster and standing.members:
             self._nodes = dict(standing.members)
@@ -50,7 +74,7 @@ class Charge:
             self._unasked = set(self._looking)  # for another term
         if chair.may_claim(self._looking):
             asked, self._unasked = self._unasked - chair.votes, set()
-            self._send(asked, m.Claim(chair.roster.stamp))
+            self.send(asked, m.Claim(chair.roster.stamp))
 
     def voted(self, agent: str, vote: m.Vote) -> bool:
         """True when this makes us the manager in charge, of a job that had one before."""
@@ -77,10 +101,26 @@ class Charge:
         members = self.chair.roster.members
         return bool(members) and agent not in members
 
-    def doubts(self, connected: set[str]) -> bool:
+    def _doubts(self) -> bool:
         """Whether so few agents of the roster are connected that another manager may be in charge of the others."""
         members = self.chair.roster.members
-        return bool(members) and self.in_charge and not self.chair.roster.majority(connected)
+        return bool(members) and self.in_charge and not self.chair.roster.majority(set(self.ways))
+
+    def doubt(self) -> None:
+        """While few agents are connected: ask in all places where another manager may be whether one is in charge of the others. Who was
+        stopped, or cut off with its own agent, hears of it in no other way."""
+        if not self._doubts():
+            self.close()
+            return
+        for place in self.places:
+            if place not in self._others and place[0] != self._place[0]:
+                self._others[place] = self._link(place)
+        for link in self._others.values():
+            while link.receive() is not None:
+                self.told(link.term)
+            link.read_monitor()
+            if link.connected:
+                link.send(self.standing())
 
     def standing(self) -> m.Standing:
         """Where this manager stands, to another one."""
@@ -115,12 +155,12 @@ class Charge:
 
     def _publish(self, roster: Roster, agents: list[tuple[str, str, int]]) -> None:
         hosts = list(dict.fromkeys(host for _, host, _ in agents if host))[: SUCCESSORS + 1]
-        places = tuple((host, self._port) for host in hosts)
+        places = tuple((host, self._place[1]) for host in hosts)
         self.places = list(dict.fromkeys((*places, *self.places)))[:PLACES]
         nodes = self._nodes | {agent: node for agent, _, node in agents}
         self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
         whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape, os.getpid())
         stamp = m.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())  # of 10,000 agents the names are 400 kB
         likely = roster.members & {agent for agent, host, _ in agents if host in hosts}
-        self._send(likely, whole)
-        self._send(roster.members - likely, stamp)
+        self.send(likely, whole)
+        self.send(roster.members - likely, stamp)

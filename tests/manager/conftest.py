@@ -117,7 +117,7 @@ class Running:
 
     def serves(self, agent: FakeAgent) -> None:
         """The agent is known: it can have a message accepted."""
-        self.wait(lambda: agent.node in self.server.agents and self.server.agents[agent.node].seq == agent.seq)
+        self.wait(lambda: agent.node in self.server.members.agents and self.server.members.agents[agent.node].seq == agent.seq)
 
     def outcome(self) -> Outcome:
         self.thread.join(PATIENCE)

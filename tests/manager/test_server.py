@@ -97,7 +97,7 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     first.expect(m.Who)  # is it still there?
     first.send(m.Heartbeat(2))
     assert "--node_rank" in second.expect(m.Refused).reason
-    assert manager.server.agents[0].incarnation == first.incarnation
+    assert manager.server.members.agents[0].incarnation == first.incarnation
 
 
 def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):
@@ -152,14 +152,14 @@ def test_a_registration_that_does_not_fit_is_refused_with_the_reason(start, node
     agent = manager.agent(node, ranks)
     agent.join(**more)
     assert word in agent.expect(m.Refused).reason
-    assert not manager.server.agents
+    assert not manager.server.members.agents
 
 
 def test_an_agent_of_another_job_is_not_heard(start):
     manager = start()
     manager.agent(job="another").join()
     manager.dropped("another job")
-    assert not manager.server.agents
+    assert not manager.server.members.agents
 
 
 def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
@@ -211,7 +211,7 @@ def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
     manager = start(2)
     a, b = manager.protected(2)
     b.socket.close()
-    manager.wait(lambda: b.incarnation not in manager.server._ways)  # the manager has noticed
+    manager.wait(lambda: b.incarnation not in manager.server.charge.ways)  # the manager has noticed
     a.send(e.RankDied(0, 0, "SIGKILL"))
     a.expect(c.Pause)
     b.connect()

@@ -39,8 +39,8 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
     speak_as(liar, agent, m.Heartbeat(1))
     manager.dropped("another's name", 2)
     assert (
-        manager.server.agents[0].incarnation == agent.incarnation
-        and manager.server.agents[0].seq == agent.seq
+        manager.server.members.agents[0].incarnation == agent.incarnation
+        and manager.server.members.agents[0].seq == agent.seq
     )
     assert (
         all(r.alive for r in manager.server.coordinator.job.ranks.values())
@@ -57,7 +57,7 @@ def test_an_agent_has_no_other_name_than_its_key(start):
     agent.join(agent="another")
     manager.dropped("another's name")
     agent.expect(m.Refused)
-    assert not manager.server.agents
+    assert not manager.server.members.agents
 
 
 def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
@@ -69,7 +69,7 @@ def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
     liar.send(e.RankDied(2, 0, "forged"))
     manager.dropped("fenced")
     assert manager.server.coordinator.job.ranks[2].alive
-    assert manager.server.agents[1].incarnation == agents[1].incarnation
+    assert manager.server.members.agents[1].incarnation == agents[1].incarnation
 
 
 def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):

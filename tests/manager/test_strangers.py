@@ -21,7 +21,7 @@ def works(manager, agent):
     """The agent is still led."""
     agent.send(e.RankDied(0, 0, "SIGKILL"))
     agent.expect(c.Pause)
-    assert set(manager.server.agents) == {0}
+    assert set(manager.server.members.agents) == {0}
 
 
 def stranger_keys(name, ours):

@@ -1,0 +1,90 @@
+"""What operators ask of the job: `taskd.control`, and the commands that use it. Each request is answered once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from taskd.core import commands as c
+from taskd.core import coordinator
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+from taskd.core.overview import overview
+from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.device_watch import DeviceWatch
+from taskd.manager.membership import Membership
+from taskd.manager.outgoing import Outgoing
+from taskd.manager.peers import Dropped
+from taskd.protocol import messages as m
+
+REQUESTS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice | m.StatusAsked
+ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy  # what breaks a job that is well; the others only hold it up
+NOT_ON_PURPOSE = (
+    "this job takes no faults on purpose, and nobody's word that a device or a node is at fault: start it with TASKD_FAULT_INJECTION=on in "
+    "the environment of its manager and its launchers"
+)
+MOST = 1000  # requests that wait for an answer
+
+log = logging.getLogger("taskd.manager")
+
+
+class Operators:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        members: Membership,
+        out: Outgoing,
+        codes: DeviceCodes,
+        devices: DeviceWatch,
+        feed: Callable[[e.Event, float], None],
+        on_purpose: bool,
+    ) -> None:
+        """`feed` gives an event to `core`. `on_purpose`: operators may make, or tell of, faults."""
+        self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
+        self._codes, self._devices, self._on_purpose = codes, devices, on_purpose
+        self._waiting: dict[str, bytes] = {}  # request -> way back to the operator who made it
+
+    def request(self, route: bytes, message: Any, now: float) -> None:
+        """A request of an operator, who has the job's key. Each is answered once."""
+        if not isinstance(message, REQUESTS):
+            raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
+        if len(self._waiting) >= MOST:
+            self._waiting.pop(next(iter(self._waiting)))  # the oldest: its operator has long given up
+        self._waiting[message.request] = route
+        if isinstance(message, ON_PURPOSE) and not self._on_purpose:
+            log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
+            self.answer(c.Answer(message.request, False, NOT_ON_PURPOSE))
+            return
+        if isinstance(message, m.StatusAsked):
+            self.answer(c.Answer(message.request, True, overview(self._coordinator)))
+            return
+        if isinstance(message, m.ReleaseDevice):
+            refusal = self._codes.release(message.device, now)
+            self.answer(c.Answer(message.request, not refusal, refusal or f"{message.device[:100]!r} may be used again"))
+            self._devices.stand(now)
+            self._members.admit_all(now)
+            return
+        if not isinstance(message, m.Inject | m.CodeTold):
+            self._feed(message, now)
+            return
+        log.warning("%s: %.300s", "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code", message)
+        node = self._coordinator.job.topology.node_of(message.rank)
+        owner = None if node is None else self._members.agents.get(node)
+        if owner is None:
+            self.answer(c.Answer(message.request, False, f"rank {message.rank} is on no node that has joined"))
+        elif isinstance(message, m.CodeTold):
+            if refusal := self._devices.told(message, owner, now):
+                self.answer(c.Answer(message.request, False, refusal))
+        else:
+            self._out.send(owner, message)
+
+    def answer(self, answer: c.Answer) -> None:
+        route = self._waiting.pop(answer.request, None)
+        if route is not None:
+            self._out.reply(route, answer)
+
+    def end(self, reason: str) -> None:
+        """The job is over: nobody waits any longer."""
+        for request in list(self._waiting):
+            self.answer(c.Answer(request, False, f"the job is over: {reason}"))
