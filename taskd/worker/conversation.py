@@ -239,7 +239,7 @@ class Conversation:
             replicas.check(self.state.replicated, entry.mark, plan.step)
         if not before or core.spoiled():
             scatter(entry.private, self.state.private)
-        entry = replace(entry, orders=buckets.agreed(entry.orders, self._device()))
+        entry = replace(entry, orders=buckets.agreed(entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)
@@ -264,9 +264,9 @@ class Conversation:
             dist.send(torch.cat(pieces), destination)
         # a page that failed unnoticed until it was read here is zeros over there: without this word the other would count them as the
         # state, and be believed in the next round
-        dist.send(torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self._device()), destination)
+        dist.send(torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self.place()), destination)
 
-    def _device(self) -> torch.device:
+    def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 
     def _take(self, source: int) -> None:
@@ -274,7 +274,7 @@ class Conversation:
             buffer = torch.empty(sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device)
             dist.recv(buffer, source)
             torch._foreach_copy_(pieces, list(buffer.split([p.numel() for p in pieces])))
-        lost = torch.ones(1, dtype=torch.uint8, device=self._device())
+        lost = torch.ones(1, dtype=torch.uint8, device=self.place())
         dist.recv(lost, source)
         if lost:
             raise RuntimeError(f"rank {source} lost a memory page while it gave its state")

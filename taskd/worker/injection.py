@@ -46,7 +46,7 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
 
 def _memory(job: Job, options: dict[str, str]) -> str:
     where, number = options.get("where", "parameter"), options.get("page")
-    line = job._line
+    line = job.line
     if line is None:
         raise NotPossible("this job is not protected")
     state = line.state

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,14 +19,15 @@ from taskd.core import events
 from taskd.core.repair import Plan
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
-from taskd.vault import FINAL, PASS_END, PROVISIONAL, STANDING
-from taskd.worker import buckets, carried, damage, loading, reach, replicas, verify
-from taskd.worker import entry as entries
-from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed, TakenUp
+from taskd.vault import PASS_END
+from taskd.worker import carried, damage, loading, verify
+from taskd.worker.batches import Batches
+from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed
 from taskd.worker.entry import Entry
-from taskd.worker.gradients import NOTHING, Left
 from taskd.worker.patience import Patience
-from taskd.worker.verify import Forward, gather, scatter
+from taskd.worker.recorder import Recorder
+from taskd.worker.rejoin import NOWHERE, Rejoin
+from taskd.worker.verify import Forward
 
 log = logging.getLogger("taskd.worker")
 
@@ -58,7 +58,7 @@ class Attempt:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
             try:
-                self._job._compare()
+                self._job.compare()
             except Exception as failed:
                 return self._job._failed(failed)
             self.committed = self._job._commit()
@@ -75,33 +75,21 @@ class Job:
         self.step = 0
         self.abandoned = False  # the script has left an attempt for good, by an exception or sys.exit()
         self._line = conversation
-        self._pass = 0  # how many times steps() or batches() has been gone through
-        self._index = 0  # batches handed out in this pass
-        self._pass_random = b""
-        self._target = -2  # a replacement: the pass in which its predecessor was
+        self._batches = Batches()
+        self._patience = Patience()
+        self.recorder: Recorder  # of a protected rank
+        self.rejoin: Rejoin
         self._back: Resumed | None = None  # how a replacement came back, until its loop has taken it up
-        self._batches: dict[int, Any] = {}  # the last two, by step: an attempt may be repeated
-        self._fetches: dict[int, tuple[bytes, bytes]] = {}  # random numbers' states before and after each was fetched
         self._end: int | None = None  # the present pass is over before this step
         self._open = False  # inside an attempt
         self._gated = False
         self._updates = 0  # optimizer steps in this attempt
-        self._versions: list[int] = []
-        self._mark = 0  # of the replicated state; see replicas.py
-        self._record: tuple[Any, ...] = ()  # what was recorded at the last commit
-        self._left: Left = NOTHING  # gradients, likewise
-        self._batch: dict[int, int] = {}  # fingerprints of the last two batches, by step
         self._plan: Plan | None = None  # of a repair whose first forward is to be compared
         self._forward: Forward | None = None
         self._loads_from = -1  # the first step of the pass whose batch this process can have
         self._resumed_at = -1  # the step that the last repair went back to
-        self._loader_place = b""  # counters of the pass's loader when the pass began
         self._iterator: Iterator[Any] | None = None  # of the present pass
-        self._carried = carried.Watch(self._protected_tensors)
-        self._drifted: set[int] = set()
-        self._structure = b""
-        self._orders: list[list[int] | None] = []  # per DDP, see buckets.py
-        self._ready: list[buckets.ReadyOrder] = []
+        self._carried = carried.Watch(lambda: self.recorder.protected_tensors())
         self._told = True  # the first commit after a resume is reported
         self._suspect = False  # something failed here, which is being told or has been
         self._fault: Fault | None = None  # what the device said about it
@@ -109,14 +97,11 @@ class Job:
         self._cut: int | None = None  # stamp of the attempt that ended without a commit
         self._collectives = 0  # begun before this attempt
         self._once: dict[str, list[Callable[[], object]]] = {"begun": [], "updating": []}
-        self._patience = Patience()
         self._checked = -1  # the last step whose result was not finite
         self._diverged = False  # results are not finite, and not by the machine's doing
         if conversation is not None:
-            self._orders = [None] * len(conversation.state.ddps)
-            self._ready = [buckets.ReadyOrder(ddp) for ddp in conversation.state.ddps]
-            self._structure = conversation.state.structure()
-            conversation.gradients.watch(conversation.state.parameters())
+            self.recorder = Recorder(conversation, self._batches)
+            self.rejoin = Rejoin(conversation, self.recorder, self._batches, self._patience)
             for optimizer in conversation.state.optimizers.values():
                 optimizer.register_step_pre_hook(self._before_update)
             self._patience.while_compiling()
@@ -147,21 +132,23 @@ class Job:
             return
         if loader is not None:
             self._line.random.watch(loading.generators(loader))
-        if self._pass < self._target:  # a replacement passes over what its predecessor had finished
-            self._pass += 1
+        recorder, rejoin = self.recorder, self.rejoin
+        if recorder.pass_number < rejoin.target:  # a replacement passes over what its predecessor had finished
+            recorder.pass_number += 1
             return
-        self._end, self._index, self._batches, self._fetches, self._batch = total, 0, {}, {}, {}
-        self._loads_from = -1
-        self._pass_random = self._line.random.take()
-        self._loader_place = loading.place(loader) if loader is not None else b""
+        self._end, self._loads_from = total, -1
+        self._batches.clear()
+        recorder.new_pass(self._line.random.take(), loading.place(loader) if loader is not None else b"")
         iterator: Iterator[Any] | None = None
-        if self._pass == self._target:
-            resumed = self._begins or self.come_back()
+        if recorder.pass_number == rejoin.target:
+            resumed = rejoin.begins or self.come_back()
             if resumed is None:  # the job has gone on to a later pass meanwhile
-                self._pass += 1
+                recorder.pass_number += 1
                 return
-            iterator = self._arrive(loader, resumed)
-            self._target, self._begins = -2, None
+            iterator = rejoin.take_up(loader, resumed)
+            if resumed.kind == PASS_END:
+                self._end = self.step
+            rejoin.done()
             if self._line is None:  # the manager could not be kept; impossible for a replacement to go on alone
                 raise RuntimeError("the repair of this rank was given up")
         elif loader is not None:
@@ -186,7 +173,7 @@ class Job:
                 continue
             before = after = self._line.random.take()
             if iterator is not None and self.step in self._batches:
-                self._line.random.put(self._fetches[self.step][1])  # as if it had been fetched now
+                self._line.random.put(self._batches.fetched(self.step)[1])  # as if it had been fetched now
             elif iterator is not None:
                 core.progress(self.step, core.FETCHING)
                 try:
@@ -194,19 +181,18 @@ class Job:
                 except StopIteration:
                     self._end = self.step
                     continue
-                self._keep(batch, before, self._line.random.take())
+                self._batches.keep(self.step, batch, before, self._line.random.take())
             if iterator is not None:
-                before, after = self._fetches[self.step]
+                before, after = self._batches.fetched(self.step)
             if not self._begin(before, after):
                 continue
-            value = (self.step, self._batches[self.step]) if iterator is not None else self.step
+            value = (self.step, self._batches.batch(self.step)) if iterator is not None else self.step
             attempt = Attempt(self, self.step, value)
             try:
                 yield attempt
             except GeneratorExit:
                 # break, return or an exception: nothing is waited for here, the others may not be leaving
-                self._pass += 1
-                self._record = ()
+                recorder.next_pass()
                 raise
             if self._open:  # the body did not use `with attempt`
                 raise RuntimeError("an attempt was not entered or not left: the loop's body must be `with attempt as step:`")
@@ -226,12 +212,6 @@ class Job:
 
     # -- one attempt -----------------------------------------------------------------------------------------------------------
 
-    def _keep(self, batch: Any, before: bytes, after: bytes) -> None:
-        """Of `self.step`, until it is not needed any more. `before`, `after`: the random numbers' states around its fetching."""
-        self._batches = {s: b for s, b in self._batches.items() if s == self.step - 1} | {self.step: batch}
-        self._fetches = {s: f for s, f in self._fetches.items() if s == self.step - 1} | {self.step: (before, after)}
-        self._batch = {s: f for s, f in self._batch.items() if s == self.step - 1} | {self.step: loading.fingerprint(batch)}
-
     def _begin(self, before: bytes, after: bytes) -> bool:
         """Record the start of `self.step`; False when its record cannot be trusted. `before` and `after`: the random numbers' states
         around the fetching of its batch, the same where there is none."""
@@ -239,31 +219,12 @@ class Job:
         assert line is not None
         line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
         step = self.step
-        self._refresh()
-        record = self._own(before, step)
-        left = line.gradients.now()
-        if core.spoiled():
+        if not self.recorder.begin(step, before, after):
             return False
-        same = record == self._record and left.same(self._left)
-        self._note_drift(same)
-        if same and after == before and self.step not in self._batch and line.entries.has(step, PROVISIONAL):
-            line.entries.promote(step)
-        else:
-            self._write(step, FINAL, record, after, before if after != before else None, left)
-        self._left = NOTHING  # the tensors are the script's to let go of
-        if line.stripes is not None:
-            line.stripes.write(step)
-        if core.spoiled():
-            return False
-        if not line.copies.wait(line.era):
-            return False
-        self._note_memory(record[4])
         self._attempt += 1
         core.attempt(self._attempt)
         self._collectives = line.communicators.begun()
-        for order, ready in zip(self._orders, self._ready, strict=True):
-            if order is None:
-                ready.again()
+        self.recorder.listen()
         self._open, self._gated, self._updates = True, False, 0
         core.progress(step, core.COMPUTING)
         core.started(step + 1)
@@ -283,55 +244,10 @@ class Job:
         line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, why))
         raise Interrupted
 
-    def _own(self, random: bytes, step: int) -> tuple[Any, ...]:
-        """This rank's private state as it is now, gradients apart, and a mark of the replicated one. `random`: numbers' states
-        that belong to it; `step`: that it will be the start of."""
-        assert self._line is not None
-        state = self._line.state
-        return random, state.settings(), gather(state.private), buckets.synced(state.ddps), replicas.mark(state.replicated, step)
-
-    def _refresh(self) -> None:
-        """The script may have added or exchanged tensors."""
-        assert self._line is not None
-        state = self._line.state
-        if state.changed() and state.refresh():
-            self._structure = state.structure()
-            self._line.gradients.watch(state.parameters())
-            self._lay_out()
-
-    def _note_memory(self, mark: int | None = None) -> None:
-        """What the replicated state is now is that of the start of `self.step`. `mark`: of it, where a record has it already."""
-        assert self._line is not None
-        state = self._line.state
-        self._versions = state.versions()
-        self._mark = replicas.mark(state.replicated, self.step) if mark is None else mark
-
-    def _is_clean(self) -> bool:
-        """Whether it is still that; `parameter.data` is written to without a word of torch's."""
-        assert self._line is not None
-        state = self._line.state
-        return state.versions() == self._versions and replicas.mark(state.replicated, self.step) == self._mark
-
-    def _note_drift(self, same: bool) -> None:
-        """User code between two steps may have changed what was recorded at the last commit."""
-        if self._record and not same:
-            self._drifted = {s for s in self._drifted if s >= self.step - 1} | {self.step}
-
-    def _compare(self) -> None:
-        """At the ends of some steps: is what was the same on all ranks still so? Raises what a collective raises."""
-        line = self._line
-        if line is None or not self._open or not replicas.is_due(self.step):
-            return
-        state = line.state
-        self._refresh()
-        differing = replicas.differing(state.replicated, line.communicators.world_size)
-        if not differing or core.spoiled() or core.pause_number() > line.era:
-            return
-        text = "%d of %d tensors differ between the ranks since step %d at the latest, and are kept per rank from now on"
-        log.warning(text, len(differing), len(state.replicated), self.step)
-        state.set_apart(differing)
-        self._structure = state.structure()
-        self._lay_out()
+    def compare(self) -> None:
+        """Raises what a collective raises."""
+        if self._line is not None and self._open:
+            self.recorder.compare(self.step)
 
     def _look_around(self) -> None:
         """After an early commit: what does the script carry on that is not protected? Its predecessor has looked for a replacement."""
@@ -351,21 +267,13 @@ class Job:
         self._close()
         if core.pause_number() > line.era or self._is_spoiled():
             return False
-        random = line.random.take()
-        self._refresh()
-        record = self._own(random, self.step + 1)
+        random, own = self.recorder.look(self.step + 1)
         if self._is_spoiled():  # by the last look at what is now the record of the next step
             return False
         self._cut = self._plan = None
         self._updates = 0
-        if None in self._orders:
-            self._note_orders()
-        self._left = line.gradients.committed()
         self.step += 1
-        self._index += 1
-        self._write(self.step, PROVISIONAL, record, random, None, self._left)
-        self._record = record
-        self._note_memory(record[4])
+        self.recorder.commit(self.step, random, own)
         core.progress(self.step, core.COMMITTED)
         if not self._told:
             self._told = True
@@ -520,73 +428,6 @@ class Job:
         line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
         raise NotFinite
 
-    def _protected_tensors(self) -> Iterator[torch.Tensor]:
-        """All that is recorded, or made again when a step is repeated."""
-        line = self._line
-        assert line is not None
-        state = line.state
-        yield from (*state.replicated, *state.private)
-        yield from (p.grad for p in state.parameters() if p.grad is not None)
-        if line.stripes is not None:
-            yield from line.stripes.rows()
-        held = [("", {**state.modules, **state.optimizers, **state.small})]
-        yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
-
-    def _note_orders(self) -> None:
-        """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew when the next forward begins."""
-        assert self._line is not None
-        for i, ddp in enumerate(self._line.state.ddps):
-            if self._orders[i] is None and (order := self._ready[i].take()) is not None:
-                self._orders[i] = order
-                buckets.mark_next_layout(ddp)
-
-    def _write(self, step: int, kind: int, record: tuple[Any, ...], random: bytes, fetch: bytes | None, left: Left) -> None:
-        line = self._line
-        assert line is not None
-        entry = Entry(
-            pass_number=self._pass,
-            index=self._index,
-            random=random,
-            fetch=fetch,
-            pass_random=self._pass_random,
-            loader=self._loader_place,
-            batch=self._batch.get(step) if kind == FINAL else None,
-            previous=self._batch.get(step - 1),
-            settings=record[1],
-            structure=self._structure,
-            orders=self._orders,
-            synced=record[3],
-            skipped=left.skipped,
-            mark=record[4],
-            private=record[2],
-            gradients=entries.rows(left.rows),
-        )
-        self._keep_entry(step, kind, entry)
-
-    def _keep_entry(self, step: int, kind: int, entry: Entry) -> None:
-        line = self._line
-        assert line is not None
-        damaged = core.damaged()
-        parts = entries.encode(entry, line.entries.seal, step)
-        # a page of a gradient that was lost under the copy is zeros in it: that is no record
-        line.entries.write(step, kind, parts, whole=lambda: core.damaged() == damaged)
-        line.copies.wrote(step, kind)
-
-    def _lay_out(self) -> None:
-        line = self._line
-        assert line is not None
-        if line.device.device.type == "cpu":
-            core.register_memory(core.TENSORS, [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)])
-        if line.stripes is None:
-            return
-        try:
-            line.stripes.lay_out(line.state.replicated)
-        except OSError as error:
-            log.warning("no room for stripes (%s): a fault after the optimizer's update cannot be undone; enlarge /dev/shm", error)
-            line.stripes = None
-            return
-        core.register_memory(core.SHARED, [line.stripes.region()])
-
     # -- between attempts --------------------------------------------------------------------------------------------------------
 
     def _position(self) -> tuple[events.Position, str]:
@@ -603,13 +444,13 @@ class Job:
             lost = line.device.clean(self._fault) == "state" or lost
         except DeviceLost as error:
             unfit = unfit or str(error)
-        clean = self.step if self._updates == 0 and not lost and self._is_clean() else None
+        clean = self.step if self._updates == 0 and not lost and self.recorder.is_clean(self.step) else None
         if line.gradients.paused():  # the step has used gradients that its record does not have: the step before is repeated
             log.warning("rank %d: step %d went on with gradients of the step before", line.rank, self.step)
             clean, final, provisional = None, final - {self.step}, provisional - {self.step}
         stripes = line.stripes.steps() if line.stripes is not None else frozenset()
         doubted = self._checked == self.step
-        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self._drifted), doubted), unfit
+        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self.recorder.drifted), doubted), unfit
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
@@ -618,7 +459,7 @@ class Job:
         core.progress(self.step, core.PAUSED)
         outcome = line.hold(self._position)
         if isinstance(outcome, LeftAlone):
-            self._leave_alone(outcome.reason)
+            self.leave_alone(outcome.reason)
         elif isinstance(outcome, Resumed):
             self._take_up(outcome)
 
@@ -627,46 +468,33 @@ class Job:
         assert line is not None
         line._touched = line._rewound = False
         self._suspect, self._open, self._told, self._fault = False, False, False, None
-        self._updates, self._gated, self._record = 0, False, ()
-        self.step = resumed.step
+        self._updates, self._gated = 0, False
+        self.step = self._resumed_at = resumed.step
         entry = resumed.entry
         line.gradients.abandon()
-        self._left, self._resumed_at = NOTHING, resumed.step
         plan = resumed.plan if line.verifies else None
         if plan is not None and (self._plan is None or verify.pair(plan)):
             self._plan = plan  # else the one before, whose forward was found different, is compared again
         if entry is not None:
-            self._orders, self._structure = entry.orders, entry.structure
-            for order, ready in zip(self._orders, self._ready, strict=True):
-                if order is not None:
-                    ready.stop()
-                else:
-                    ready.listen()
-            if entry.pass_number == self._pass and resumed.step >= self._loads_from:
-                self._index = entry.index
-            elif entry.pass_number == self._pass and self._target == -2:
+            if entry.pass_number == self.recorder.pass_number and resumed.step >= self._loads_from:
+                self.recorder.index = entry.index
+            elif entry.pass_number == self.recorder.pass_number and self.rejoin.target == NOWHERE:
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, and this process took its loader up at step {self._loads_from}: it is replaced"
                 )
-            elif resumed.kind != PASS_END and self._target == -2:
+            elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
                 # a replacement can go there, this process cannot; the coordinator gives it one
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it"
                 )
-        line.state.refresh()
-        line.gradients.watch(line.state.parameters())
-        self._lay_out()
-        self._note_memory()
-        self._drifted = {s for s in self._drifted if s < resumed.step}
+        self.recorder.taken_back(resumed.step, entry)
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:
         """Every step of the pass is committed here: wait until it is everywhere. False: the loop was taken back."""
         line = self._line
         assert line is not None
-        random = line.random.take()
-        record = self._own(random, self.step)
-        self._write(self.step, PASS_END, record, random, None, line.gradients.now())
+        self.recorder.end_pass(self.step)
         core.progress(self.step, core.PAUSED)
         line.copies.wait(line.era)
         line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
@@ -675,15 +503,10 @@ class Job:
             self._take_up(outcome)
             return False
         if isinstance(outcome, LeftAlone):
-            self._leave_alone(outcome.reason)
-        self._pass += 1
-        self._record = ()
+            self.leave_alone(outcome.reason)
+        self.recorder.next_pass()
         core.progress(self.step, core.COMMITTED)
         return True
-
-    def _leave_alone(self, reason: str) -> None:
-        log.warning("training goes on without protection: %s", reason)
-        self._line = None
 
     def _stand(self) -> None:
         """Held on request: tell, and wait until told to go on, or until a fault has to be repaired. What would be done here before
@@ -691,12 +514,7 @@ class Job:
         line = self._line
         assert line is not None
         core.progress(self.step, core.HELD)
-        random = line.random.take()
-        record = self._own(random, self.step)
-        left = line.gradients.now()
-        if not core.spoiled():
-            self._note_drift(record == self._record and left.same(self._left))
-            self._write(self.step, STANDING, record, random, None, left)
+        self.recorder.stand(self.step)
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
 
         def position() -> tuple[events.Position, str]:
@@ -705,118 +523,37 @@ class Job:
 
         outcome = line.hold(position, standing=True)
         if isinstance(outcome, LeftAlone):
-            self._leave_alone(outcome.reason)
+            self.leave_alone(outcome.reason)
         elif isinstance(outcome, Resumed):
             self._take_up(outcome)
         else:
             core.progress(self.step, core.COMMITTED)
 
-    # -- a replacement -----------------------------------------------------------------------------------------------------------
-
-    def _arrive(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
-        """A replacement has reached the place of its predecessor: come back into the job, and to the right batch."""
-        line = self._line
-        assert line is not None
-        entry = resumed.entry
-        assert entry is not None
-        self._index, self._pass_random, self._loader_place = entry.index, entry.pass_random, entry.loader
-        if resumed.kind == PASS_END:
-            self._end = self.step
-        if loader is None:
-            return None
-        present = line.random.take()
-        # quickly, by its sampler; where that gives another batch than the last process had, by loading what comes before too
-        for whole in (False, True):
-            iterator, exact = self._take_up_loader(loader, entry, resumed.kind, present, whole)
-            if exact:
-                line.random.put(present)
-                return iterator
-            log.warning("rank %d: %s gave another batch than before; all of this pass is loaded again", line.rank, _name(loader))
-        raise RuntimeError(
-            f"{_name(loader)} gave another batch for step {self.step} than this rank's last process got: it keeps state that is not in "
-            "its samplers and generators, or depends on what other ranks send; the rank cannot be brought back exactly"
-        )
-
-    def _take_up_loader(
-        self, loader: Iterable[Any], entry: Entry, kind: int, present: bytes, whole: bool
-    ) -> tuple[Iterator[Any], bool]:
-        """An iterator that stands where the record says, and whether it gives the batches that the last process got. `whole`: by
-        loading everything that comes before."""
-        line = self._line
-        assert line is not None
-        line.random.put(self._pass_random)
-        loading.put_place(loader, entry.loader)
-        before = entry.fetch or entry.random
-        # what is loaded in another process depends on what that has loaded before; here, on the random numbers of the step alone
-        look_back = entry.previous is not None and self._index > 0 and loading.has_workers(loader)
-        # loaders that agree on random numbers when a pass begins (Accelerate's) speak to peers that have done so long ago
-        with line.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
-            iterator = loading.begin(loader, self._index - look_back, whole)
-            if look_back and loading.fingerprint(next(iterator)) != entry.previous:
-                return iterator, False
-            line.random.put(before)
-            if kind == FINAL:
-                self._keep(next(iterator), before, present)
-                if entry.batch not in (None, self._batch[self.step]):
-                    return iterator, False
-            # the last process came to the end of its loader, which may have counted the pass there
-            if kind == PASS_END and next(iterator, END) is not END:
-                return iterator, False
-        return iterator, True
+    # -- a rank that starts anew -------------------------------------------------------------------------------------------------
 
     def begin_at(self, step: int, kind: int, entry: Entry) -> None:
-        """The first process of a rank, in a job that begins from a dump whose training state is in memory: take the rank's own from its
-        record there, and let the loops pass over what was finished."""
-        line = self._line
-        assert line is not None
-        scatter(entry.private, line.state.private)
-        entry = replace(entry, orders=buckets.agreed(entry.orders, line._device()))
-        for ddp, order in zip(line.state.ddps, entry.orders, strict=True):
-            buckets.rebuild(ddp, order)
-        line.gradients.watch(line.state.parameters())
-        buckets.put_synced(line.state.ddps, entry.synced)
-        line.gradients.restore(entry.gradients, entry.skipped)
-        line.state.put_settings(entry.settings)
-        line.random.put(entry.random)
-        self._take_up(Resumed(step, entry, kind))
+        """The first process of a rank, in a job that begins from a dump: the loops pass over what was finished."""
+        self._take_up(self.rejoin.from_dump(step, kind, entry))
         self._told = True
-        self._keep_entry(step, kind, entry)
-        self._target, self._begins = entry.pass_number, Resumed(step, entry, kind)
-        if self._target < 0:  # before its first step
-            self._target, self._begins = -2, None
-
-    _begins: Resumed | None = None
-
-    def aim(self) -> None:
-        """Of a replacement: in which pass its predecessor was. Raises RuntimeError when it has left no record."""
-        line = self._line
-        assert line is not None
-        latest = line.entries.latest()
-        found = line.entries.read(latest[0]) if latest else None
-        if latest is None or found is None:
-            raise RuntimeError(f"rank {line.rank} left no record to come back from")
-        self._target = entries.decode(found[1], line.entries.seal, latest[0]).pass_number
+        self.recorder.keep_entry(step, kind, entry)
 
     def come_back(self) -> Resumed | None:
-        """Announce this replacement and take part in the repair; None: in a later pass. Raises RuntimeError when it was given up."""
-        line = self._line
-        assert line is not None
-        line.channel.send(events.RankReady(line.rank, line.incarnation))
-        while isinstance(outcome := line.hold(None), TakenUp):
-            line.entries.open()
-            aimed = self._target
-            self.aim()
-            if self._target != aimed:
-                return None
-            line.channel.send(events.RankReady(line.rank, line.incarnation))
-        if not isinstance(outcome, Resumed) or outcome.entry is None:
-            raise RuntimeError(f"the repair of rank {line.rank} was given up: {outcome}")
-        self._take_up(outcome)
-        return outcome
+        """Of a replacement: see `Rejoin.announce`."""
+        resumed = self.rejoin.announce()
+        if resumed is not None:
+            self._take_up(resumed)
+        return resumed
 
+    def leave_alone(self, reason: str) -> None:
+        """From now on nothing is protected."""
+        log.warning("training goes on without protection: %s", reason)
+        self._line = None
 
-def _name(loader: Any) -> str:
-    return type(loader).__name__
+    # -- what others ask ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def line(self) -> Conversation | None:
+        return self._line
 
 
 def _text(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from taskd import devices, dumps, logs, settings, stacks
 from taskd.core import events
 from taskd.cython_api import core
 from taskd.protocol import messages
-from taskd.vault import PASS_END, Entries
+from taskd.vault import Entries
 from taskd.worker import attendant, buckets, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
@@ -101,22 +101,22 @@ def protect(objects: dict[str, Any]) -> Job:
 
 def _join(job: Job) -> None:
     """The first process of a rank: wait for the others and train under communicators of our own."""
-    line = job._line
+    line = job.line
     assert line is not None
     dies_with_launcher()
     found = _resumed_from(line.rank, line.communicators.world_size)
     line.channel.send(events.RankJoined(line.rank, line.incarnation))
     outcome = line.hold(lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(job, found))
     if isinstance(outcome, LeftAlone):
-        job._leave_alone(outcome.reason)
+        job.leave_alone(outcome.reason)
         return
-    job._note_memory()
+    job.recorder.note_memory(0)
 
 
 def _formed(job: Job, found: dumps.Found | None) -> None:
     """All ranks share the first communicators: find out what differs between them, and keep the start, which is that of a dump if one
     was `found`."""
-    line = job._line
+    line = job.line
     assert line is not None
     with scratch():
         for ddp in line.state.ddps:
@@ -125,18 +125,14 @@ def _formed(job: Job, found: dumps.Found | None) -> None:
     if differing:
         log.info("%d of %d tensors differ between ranks and are kept per rank", len(differing), len(line.state.replicated))
         line.state.set_apart(differing)
-        job._structure = line.state.structure()
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
 
         job.begin_at(found.step, *dumping.load(line.state, found, line.rank))
         log.info("rank %d begins at step %d of %s", line.rank, found.step, found.path)
         return
-    job._lay_out()
-    random = line.random.take()
-    job._pass = -1
-    job._write(0, PASS_END, job._own(random, 0), random, None, line.gradients.now())
-    job._pass = 0
+    job.recorder.lay_out()
+    job.recorder.formed()
 
 
 def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
@@ -157,11 +153,11 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
 
 def _return(job: Job) -> None:
     """A replacement: it comes back here if its predecessor had not begun its loop, else when its loop gets to that pass."""
-    line = job._line
+    line = job.line
     assert line is not None
-    job.aim()
-    if job._target < 0 and job.come_back() is not None:
-        job._target = -2
+    job.rejoin.aim()
+    if job.rejoin.target < 0 and job.come_back() is not None:
+        job.rejoin.done()
 
 
 def _obstacle(state: TrainingState) -> str | None:
