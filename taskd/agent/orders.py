@@ -56,7 +56,7 @@ class Orders:
                 agent.records.permit(order)
         elif isinstance(order, messages.Refused):
             if epoch is not None:
-                agent.leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
+                agent.manager_watch.leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
         elif epoch is None:
             return
         elif isinstance(order, commands.Pause):
@@ -67,8 +67,7 @@ class Orders:
             elif isinstance(order, commands.Release):
                 epoch.released = max(epoch.released, order.step)
             elif isinstance(order, commands.Resume):
-                with agent._lock:
-                    epoch.protected = True
+                agent.protect(epoch)
                 for member in epoch.ranks.values():
                     member.blank = False
                 agent.standby.moved()
@@ -100,7 +99,7 @@ class Orders:
             elif isinstance(order, commands.Replace):
                 self.replace(epoch, rank, order.incarnation)
             elif order.incarnation == rank.incarnation and rank.over is not None:
-                agent.tell_end(rank)  # it is known, or should be
+                agent.deaths.tell_end(rank)  # it is known, or should be
             elif order.incarnation == rank.incarnation:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
                 if order.stacks and rank.process is not None:
@@ -124,7 +123,7 @@ class Orders:
         self._agent.managers.over = True
         self._agent.standby.leave()
         reason = f"this node has been replaced: {order.reason}"
-        if self._agent._verdict is None or self._agent._verdict.what != "give up":
+        if self._agent.decided is None or self._agent.decided.what != "give up":
             self._agent.decide(Verdict("give up", reason))
         for rank in self._agent.epoch.ranks.values() if self._agent.epoch else ():
             if rank.over is None:
@@ -164,7 +163,7 @@ class Orders:
             return
         self.kill(rank)
         if rank.process is None:  # it has not been started yet, and will be killed when it is
-            self._agent.ended(epoch, rank, -signal.SIGKILL)
+            self._agent.deaths.ended(epoch, rank, -signal.SIGKILL)
 
     def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
@@ -220,10 +219,10 @@ class Orders:
         rank.process, rank.pidfd = process, pidfd(process.pid)
         what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
         log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
-        self._agent.process_known()
+        self._agent.lines.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:
         epoch = self._agent.epoch
         for rank in epoch.ranks.values() if epoch else ():
             if rank.process is process and epoch is not None:
-                self._agent.ended(epoch, rank, status)
+                self._agent.deaths.ended(epoch, rank, status)

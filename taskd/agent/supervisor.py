@@ -11,7 +11,6 @@ import logging
 import os
 import queue
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -23,18 +22,20 @@ from typing import Any
 import zmq
 
 from taskd import raised, record, stacks, vault
-from taskd.agent import callers, orphans, shared_memory
+from taskd.agent import orphans, shared_memory
 from taskd.agent.attention import Attention
-from taskd.agent.callers import Caller
+from taskd.agent.deaths import Deaths
+from taskd.agent.manager_watch import ManagerWatch
 from taskd.agent.managers import Managers
 from taskd.agent.orders import Orders
-from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
+from taskd.agent.processes import exit_code
+from taskd.agent.rank_lines import RankLines
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.records import Records
 from taskd.agent.replacements import Replacements, runs_python
 from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
-from taskd.agent.watchdog import TRAINING, Limits, Watchdog
+from taskd.agent.watchdog import Limits, Watchdog
 from taskd.core import events
 from taskd.cython_api import core, library_path
 from taskd.protocol import messages
@@ -43,7 +44,6 @@ from taskd.protocol.keys import Keys
 log = logging.getLogger("taskd.agent")
 
 HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
-GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 LAST_WORDS = 2.0  # seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this thread
 LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
 
@@ -62,13 +62,11 @@ class Supervisor:
         unprotected: bool = False,
     ) -> None:
         """`unprotected`: ranks that no manager can be had for train without, else the job ends."""
-        self._address, self._keys, self._job, self._manager_wait, self._preload = address, keys, job, manager_wait, preload
-        self._unprotected = unprotected
+        self._address, self._keys, self._job, self._preload = address, keys, job, preload
         self._identity = keys.identity()
         self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        self._listener.bind("\0" + self._name)
-        self._listener.listen(64)
+        self.lines = RankLines(self, self._name)
+        self.deaths = Deaths(self)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -84,13 +82,11 @@ class Supervisor:
         self._store_address = ("", 0)
         self.records: Records | None = None
         self.standby = Standby(self)
-        self._early: list[Caller] = []  # replacements that have called before it is known which processes they are
         self.keeper = -1  # the node that keeps our ranks' records
         self._sessions: set[int] = set()  # of all processes that ranks have had
         self.retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
-        self._waiting_since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
-        self._alone_since: float | None = None  # a repair waits for a manager that is gone
-        self._left = False  # the manager has been told that this node has ended well
+        self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
+        self.left = False  # the manager has been told that this node has ended well
         self.over = threading.Event()  # the job is, or nobody can tell any more
         self._closing = False
         self._running = False
@@ -244,9 +240,9 @@ class Supervisor:
                 return Verdict("hold")  # torch would take a process that is started between two of its looks for a stranger
             if epoch is None or not epoch.protected:
                 return Verdict("native")
-            return Verdict("native" if self._over(epoch) else "hold")
+            return Verdict("native" if self.is_over(epoch) else "hold")
 
-    def _over(self, epoch: Epoch) -> bool:
+    def is_over(self, epoch: Epoch) -> bool:
         """Whether the node's ranks have ended well, for good. Of a job with more nodes these may train on, and miss ranks that have left
         their loop before it was over: the manager knows."""
         ranks = epoch.ranks.values()
@@ -278,7 +274,7 @@ class Supervisor:
 
     def farewell(self, limit: float) -> None:
         """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes' have, or the manager is gone."""
-        self._left = True
+        self.left = True
         self.call(lambda: self.tell(events.AgentLeft(self.node, True)))
         if not self.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
@@ -290,14 +286,14 @@ class Supervisor:
         self._closing = True
         self.stopping()
         if self._running:
-            if self.standby.room is None and not self._left:
+            if self.standby.room is None and not self.left:
                 self.call(lambda: self.tell(events.AgentLeft(self.node, ok, why[:500])))
             self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
         self.replacements.close()
         if self.records is not None:
             self.records.close()
         self._drop_epoch()
-        self._listener.close()
+        self.lines.listener.close()
 
     # -- the thread --------------------------------------------------------------------------------------------------------------
 
@@ -338,7 +334,7 @@ class Supervisor:
         for link in managers.links:
             poller.register(link.socket, zmq.POLLIN)
             poller.register(link.monitor, zmq.POLLIN)
-        poller.register(self._listener, zmq.POLLIN)
+        poller.register(self.lines.listener, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         zygote, epoch = self.replacements.zygote, self.epoch
         if zygote is not None:
@@ -361,11 +357,11 @@ class Supervisor:
             for fd in ready & set(watched):
                 rank = watched[fd]
                 if fd == rank.pidfd:
-                    self.ended(epoch, rank, exit_code(fd, rank.process))
+                    self.deaths.ended(epoch, rank, exit_code(fd, rank.process))
                 else:
-                    self._hear(epoch, rank, fd)
-        if self._listener.fileno() in ready:
-            self._accept()
+                    self.lines.hear(epoch, rank, fd)
+        if self.lines.listener.fileno() in ready:
+            self.lines.accept()
         if zygote is not None and zygote.socket.fileno() in ready:
             self.replacements.hear()
         managers.read_monitors()
@@ -384,202 +380,23 @@ class Supervisor:
         assert self.managers is not None
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
         self.tell(messages.Heartbeat(alive, self.managers.unheard))
-        link = self.managers.link
         if epoch is None or self.standby.preparing:
             return
         self.attention.beat(epoch, time.monotonic())
-        if link.heard or self.managers.voter.term:
-            self._mind_manager(epoch, self.managers, now)
-            return
-        if not any(r.joined for r in epoch.ranks.values()):
-            return
-        if self._waiting_since is None:
-            self._waiting_since = now
-            log.warning(
-                "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR",
-                *link.address,
-            )
-        elif now - self._waiting_since > self._manager_wait and self._waiting_since != GIVEN_UP:
-            self.leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._manager_wait:.0f} s")
-
-    def _mind_manager(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
-        were to be protected train without."""
-        if self._left and not managers.content:
-            self.over.set()
-        phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
-        waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase in phases]
-        failed = [r for r in epoch.ranks.values() if r.failed]
-        forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
-        left = all(r.over == "ended well" for r in epoch.ranks.values()) and not self._over(epoch)
-        stuck = forming or left or (epoch.protected and bool(waiting or failed))
-        if managers.content or not stuck:
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
-            log.warning("the manager at %s:%d is gone while ranks wait for it", *managers.link.address)
-        elif now - self._alone_since > self._manager_wait and self._verdict is None:
-            reason = f"no manager for {self._manager_wait:.0f} s while ranks wait for it"
-            if left:  # nobody can tell whether they are missed
-                epoch.released = max(r.step for r in epoch.ranks.values())
-            elif epoch.protected:
-                # alone, the other nodes may be well; together, none of them has found a majority
-                self.decide(Verdict("give up" if self.records is not None else "restart", reason))
-            elif self._waiting_since != GIVEN_UP:
-                self.leave_unprotected(epoch, reason)
-
-    def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
-        self._waiting_since = GIVEN_UP
-        if not self._unprotected:
-            self.decide(Verdict("give up", f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains without."))
-            return
-        log.error("%s: this job is not protected", reason)
-        self.tell_ranks(epoch, messages.Unprotected(reason))
-
-    # -- what the ranks say ------------------------------------------------------------------------------------------------------
-
-    def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        try:
-            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello in the same breath
-        except (OSError, messages.BadMessage) as error:
-            log.warning("a connection to the agent's socket was refused: %s", error)
-            connection.close()
-
-    def _admit(self, caller: Caller) -> None:
-        """Raises BadMessage."""
-        hello, epoch = caller.hello, self.epoch
-        rank = epoch.find(hello.rank) if epoch else None
-        if epoch is None or rank is None or hello.incarnation != rank.incarnation:
-            raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
-        first = isinstance(hello, messages.RankHello)
-        if (rank.channel if first else rank.attendant) is not None:
-            raise messages.BadMessage(f"rank {hello.rank} is connected already")
-        zygote = self.replacements.zygote
-        if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
-            self._early.append(caller)  # forked a moment ago, and quicker than the zygote's word which process it is
-            return
-        if not callers.belongs(caller.pid, rank.pid):
-            raise messages.BadMessage(f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not started by it")
-        if not first:
-            rank.attendant = caller.line
-            return
-        rank.channel = caller.line
-        threading.Thread(
-            target=self._watch_death, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
-        ).start()
-        # what came together with the hello is read at the next turn: the socket is ready at once
-
-    def process_known(self) -> None:
-        """The zygote has said which process a replacement is: who has called before that is looked at again."""
-        early, self._early = self._early, []
-        for caller in early:
-            try:
-                self._admit(caller)
-            except messages.BadMessage as error:
-                log.warning("a connection to the agent's socket was refused: %s", error)
-                caller.line.close()
-
-    def _hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
-        line = next((c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None)
-        if line is None:
-            return
-        try:
-            data = line.recv(messages.MAX_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            if line is rank.channel:
-                rank.channel = None
-            else:
-                rank.attendant = None
-            line.close()
-            return
-        try:
-            message = messages.decode(data)
-        except messages.BadMessage as error:
-            log.error("rank %d sent what is not a message: %s", rank.number, error)
-            return
-        if getattr(message, "rank", None) != rank.number or getattr(message, "incarnation", rank.incarnation) != rank.incarnation:
-            log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
-            return
-        if isinstance(message, messages.Here):
-            self.attention.here(epoch, rank, message)
-            return
-        if isinstance(message, messages.Injected):
-            self.attention.injected(rank, message)
-            return
-        if isinstance(message, events.RankJoined):
-            rank.joined = True
-            if self._waiting_since == GIVEN_UP:
-                self.tell_rank(rank, messages.Unprotected("no manager answered"))
-        elif isinstance(message, events.RankPaused):
-            rank.paused = message.pause
-        elif isinstance(message, events.RankReady):
-            rank.ready = True
-            if self.standby.preparing:
-                self.standby.ready(epoch)
-        if not self.standby.preparing:
-            self.tell(message)
-
-    def _watch_death(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone, whatever its memory."""
-        with contextlib.suppress(OSError, ValueError):
-            epoch.page.wait_death(rank.local)
-            self.call(lambda: self._gone(epoch, rank, incarnation))
-
-    def _gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if rank.incarnation != incarnation or rank.over is not None or self.epoch is not epoch:
-            return
-        view = epoch.page.read(rank.local)
-        if not leaving(view.pid):
-            return  # let go on purpose (exec): the pidfd will tell
-        if view.phase != core.DONE:  # an interpreter that ends by itself says so first; its exit code is worth waiting for
-            self.replacements.hear()  # the zygote may have said how it ended, and have reaped it
-            code = exit_code(rank.pidfd, rank.process)
-            self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)  # a wrapper's child is not our process
-
-    def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
-        """The rank's process is gone, or surely going (`certain`)."""
-        if rank.over is not None:
-            return
-        if code is None and isinstance(rank.process, Forked) and not certain and self.replacements.tells(rank.process):
-            return  # the zygote will say with what code
-        view = epoch.page.read(rank.local)
-        if code is None:  # os._exit() leaves a record before the kernel has a status
-            code = next((r["code"] for r in reversed(epoch.page.records(rank.local)) if r["kind"] == "exit"), None)
-        if self.standby.preparing:
-            rank.over = describe(code, epoch.page.records(rank.local))
-            self.standby.died(rank)
-            return
-        if isinstance(rank.process, Forked) and not self.replacements.tells(rank.process):
-            rank.process.end(-signal.SIGKILL if code is None else code)  # torch's launcher asks for it
-        if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)):
-            rank.over, rank.step = "ended well", view.step
-            with contextlib.suppress(OSError):
-                rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
-            self.tell_end(rank)
-            return
-        cause = describe(code, epoch.page.records(rank.local))
-        if code == 0:  # sys.exit() where nobody expects it: the others wait for this rank
-            cause += f" in the middle of step {view.step}" if view.phase in TRAINING else f" in phase {core.PHASES[view.phase]}"
-        rank.over = cause
-        with contextlib.suppress(OSError):
-            rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
-        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
-        self.tell_end(rank)
-        self.attention.died(rank)
-
-    def tell_end(self, rank: Rank) -> None:
-        """Of a rank whose process is over."""
-        if rank.failed:
-            self.tell(events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left))
-        else:
-            self.tell(events.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
+        self.manager_watch.look(epoch, self.managers, now)
 
     # -- deciding ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def decided(self) -> Verdict | None:
+        """What `decide` was told last."""
+        with self._lock:
+            return self._verdict
+
+    def protect(self, epoch: Epoch) -> None:
+        """The ranks of `epoch` are protected from here on."""
+        with self._lock:
+            epoch.protected = True
 
     def decide(self, verdict: Verdict) -> None:
         log.error("%s: %s", verdict.what, verdict.reason)
@@ -625,8 +442,8 @@ class Supervisor:
         # a manager that is in charge from now on has not heard of what has ended already
         for rank in ranks:
             if rank.over == "ended well":
-                self.tell_end(rank)
-        if self._left:
+                self.deaths.tell_end(rank)
+        if self.left:
             self.tell(events.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:

@@ -46,7 +46,7 @@ class Process:
             "-S",
             "-c",
             CALL,
-            agent._name,
+            agent.lines.name,
             messages.encode(hello).hex(),
             *([str(user)] if user else []),
         ]
@@ -74,7 +74,7 @@ def agent(tmp_path):
             number, number, None, None, os.open(os.devnull, os.O_RDONLY)
         )
     yield made
-    made._listener.close()
+    made.lines.listener.close()
     for rank in made.epoch.ranks.values():
         rank.forget_process()
     page.close()
@@ -96,8 +96,8 @@ def process(agent):
 
 def accept(agent, caller):
     caller.call()
-    assert select.select([agent._listener], [], [], 20.0)[0]
-    agent._accept()
+    assert select.select([agent.lines.listener], [], [], 20.0)[0]
+    agent.lines.accept()
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -124,10 +124,10 @@ def test_a_replacement_may_call_before_it_is_known_which_process_it_is(agent, pr
     agent.replacements.zygote = SimpleNamespace(pid=os.getpid())  # both are its children
     accept(agent, liar)
     accept(agent, mine)
-    assert zero.channel is None and len(agent._early) == 2
+    assert zero.channel is None and len(agent.lines._early) == 2
     zero.process = mine.popen  # the zygote has said so
-    agent.process_known()
-    assert zero.channel is not None and not agent._early
+    agent.lines.process_known()
+    assert zero.channel is not None and not agent.lines._early
     assert peer(zero.channel) == mine.popen.pid
 
 
@@ -138,7 +138,7 @@ def test_nobody_waits_in_a_replacements_place_but_what_the_zygote_has_forked(age
     agent.replacements.zygote = None
     second = process(0)
     accept(agent, second)
-    assert agent.epoch.ranks[0].channel is None and not agent._early
+    assert agent.epoch.ranks[0].channel is None and not agent.lines._early
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")

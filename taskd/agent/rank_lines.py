@@ -1,0 +1,116 @@
+"""The local socket of an agent: which process is which rank, and what ranks say."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from taskd.agent import callers
+from taskd.agent.callers import Caller
+from taskd.agent.ranks import Epoch, Rank
+from taskd.core import events
+from taskd.protocol import messages
+
+if TYPE_CHECKING:
+    from taskd.agent.supervisor import Supervisor
+
+log = logging.getLogger("taskd.agent")
+
+
+class RankLines:
+    """`name`: of the socket, in the abstract namespace."""
+
+    def __init__(self, agent: Supervisor, name: str) -> None:
+        self._agent, self.name = agent, name
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self.listener.bind("\0" + name)
+        self.listener.listen(64)
+        self._early: list[Caller] = []  # ranks that have called before it is known which processes they are
+
+    def accept(self) -> None:
+        connection, _ = self.listener.accept()
+        try:
+            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello in the same breath
+        except (OSError, messages.BadMessage) as error:
+            log.warning("a connection to the agent's socket was refused: %s", error)
+            connection.close()
+
+    def _admit(self, caller: Caller) -> None:
+        """Raises BadMessage."""
+        hello, epoch = caller.hello, self._agent.epoch
+        rank = epoch.find(hello.rank) if epoch else None
+        if epoch is None or rank is None or hello.incarnation != rank.incarnation:
+            raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
+        first = isinstance(hello, messages.RankHello)
+        if (rank.channel if first else rank.attendant) is not None:
+            raise messages.BadMessage(f"rank {hello.rank} is connected already")
+        zygote = self._agent.replacements.zygote
+        if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
+            self._early.append(caller)  # forked a moment ago, and quicker than the zygote's word which process it is
+            return
+        if not callers.belongs(caller.pid, rank.pid):
+            raise messages.BadMessage(f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not started by it")
+        if not first:
+            rank.attendant = caller.line
+            return
+        rank.channel = caller.line
+        threading.Thread(
+            target=self._agent.deaths.watch, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
+        ).start()
+        # what came together with the hello is read at the next turn: the socket is ready at once
+
+    def process_known(self) -> None:
+        """The zygote has said which process a replacement is: who has called before that is looked at again."""
+        early, self._early = self._early, []
+        for caller in early:
+            try:
+                self._admit(caller)
+            except messages.BadMessage as error:
+                log.warning("a connection to the agent's socket was refused: %s", error)
+                caller.line.close()
+
+    def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
+        line = next((c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None)
+        if line is None:
+            return
+        try:
+            data = line.recv(messages.MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            if line is rank.channel:
+                rank.channel = None
+            else:
+                rank.attendant = None
+            line.close()
+            return
+        try:
+            message = messages.decode(data)
+        except messages.BadMessage as error:
+            log.error("rank %d sent what is not a message: %s", rank.number, error)
+            return
+        if getattr(message, "rank", None) != rank.number or getattr(message, "incarnation", rank.incarnation) != rank.incarnation:
+            log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
+            return
+        if isinstance(message, messages.Here):
+            self._agent.attention.here(epoch, rank, message)
+            return
+        if isinstance(message, messages.Injected):
+            self._agent.attention.injected(rank, message)
+            return
+        if isinstance(message, events.RankJoined):
+            rank.joined = True
+            if self._agent.manager_watch.given_up:
+                self._agent.tell_rank(rank, messages.Unprotected("no manager answered"))
+        elif isinstance(message, events.RankPaused):
+            rank.paused = message.pause
+        elif isinstance(message, events.RankReady):
+            rank.ready = True
+            if self._agent.standby.preparing:
+                self._agent.standby.ready(epoch)
+        if not self._agent.standby.preparing:
+            self._agent.tell(message)
