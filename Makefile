@@ -32,6 +32,7 @@ lint: ruff mypy api-docs settings-docs
 
 ruff: build
 	$(BIN)/ruff check --quiet --output-format=concise .
+	$(BIN)/ruff format --check --quiet .
 
 mypy: build
 	$(BIN)/mypy --no-error-summary

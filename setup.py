@@ -1,4 +1,5 @@
-"""Builds libtaskd.so with a C compiler alone, then the Cython binding that links to it. The rest is in pyproject.toml."""
+"""Builds libtaskd.so with a C compiler alone, then the Cython binding that links to it. The rest is
+in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,8 +13,19 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 LIBRARY = "taskd.python.cython_api.libs.libtaskd"
-C_FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
-# nodelete: signal handlers and fork handlers point into it. as-needed: libc only, wherever libc keeps dlsym and threads.
+C_FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+# nodelete: signal handlers and fork handlers point into it. as-needed: libc only, wherever libc
+# keeps dlsym and threads.
 LINK_FLAGS = [
     "-shared",
     "-Wl,-soname,libtaskd.so",
@@ -25,7 +37,8 @@ LINK_FLAGS = [
 
 
 class Build(build_ext):
-    """libtaskd.so is no Python module: its name carries no ABI tag, and Python's own compiler flags stay out of it."""
+    """libtaskd.so is no Python module: its name carries no ABI tag, and Python's own compiler flags
+    stay out of it."""
 
     def get_ext_filename(self, fullname: str) -> str:
         # setuptools asks with the dotted name and, for an in-place build, with the last part alone.
@@ -43,10 +56,13 @@ class Build(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         extra = shlex.split(os.environ.get("CFLAGS", ""))
-        # A new file under the final name, not an old one rewritten: a running process may have it mapped.
+        # A new file under the final name, not an old one rewritten: a running process may have it
+        # mapped.
         fresh = target.with_suffix(f".so.{os.getpid()}")
         version = f'-DTASKD_VERSION="{self.distribution.get_version()}"'
-        self.spawn([*compiler, *C_FLAGS, version, *extra, *ext.sources, *LINK_FLAGS, "-o", str(fresh)])
+        self.spawn(
+            [*compiler, *C_FLAGS, version, *extra, *ext.sources, *LINK_FLAGS, "-o", str(fresh)]
+        )
         os.replace(fresh, target)
 
     def copy_extensions_to_source(self) -> None:

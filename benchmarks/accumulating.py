@@ -1,8 +1,10 @@
-"""What `soak.py --script accumulating.py` trains: as much state as a usual script has, spread over attempts.
+"""What `soak.py --script accumulating.py` trains: as much state as a usual script has, spread over
+attempts.
 
-One attempt per micro-batch, an update at each fourth, gradients waiting in between under no_sync; batch norm, dropout, bfloat16
-autocast with a scaler, two optimizers (one updates half as often), a scheduler, an average of the weights, a loader with a worker
-process whose order comes from a generator of the script's, an all_reduce in the tail. Records and orders as in curve.py.
+One attempt per micro-batch, an update at each fourth, gradients waiting in between under no_sync;
+batch norm, dropout, bfloat16 autocast with a scaler, two optimizers (one updates half as often), a
+scheduler, an average of the weights, a loader with a worker process whose order comes from a
+generator of the script's, an all_reduce in the tail. Records and orders as in curve.py.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def main() -> None:
             return curve.PASS * curve.BATCH
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-            return torch.full((curve.FEATURES,), index % 97 / 97.0) + 0.3 * torch.randn(curve.FEATURES), index % curve.CLASSES
+            return torch.full((curve.FEATURES,), index % 97 / 97.0) + 0.3 * torch.randn(
+                curve.FEATURES
+            ), index % curve.CLASSES
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -49,7 +53,9 @@ def main() -> None:
     net = curve.build()
     model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)
     body = torch.optim.AdamW([p for layer in net[:4] for p in layer.parameters()], lr=0.002)
-    head = torch.optim.SGD([p for layer in net[4:] for p in layer.parameters()], lr=0.02, momentum=0.9)
+    head = torch.optim.SGD(
+        [p for layer in net[4:] for p in layer.parameters()], lr=0.02, momentum=0.9
+    )
     scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(body, 50)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=20)
     average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.95))
@@ -57,7 +63,11 @@ def main() -> None:
     data = Noisy()
     order = RandomSampler(data, generator=torch.Generator().manual_seed(200 + rank))
     loader = DataLoader(data, batch_size=curve.BATCH, sampler=order, num_workers=1)
-    steps, losses, orders = toy.Steps(args.out, rank), curve.Losses(args.out, rank), toy.Orders(args.out)
+    steps, losses, orders = (
+        toy.Steps(args.out, rank),
+        curve.Losses(args.out, rank),
+        toy.Orders(args.out),
+    )
     job = taskd.protect(
         model=model, optimizers=[body, head], scheduler=scheduler, scaler=scaler, average=average
     )
@@ -92,7 +102,8 @@ def main() -> None:
             if attempt.committed:
                 steps.append(step, pid)
             nap()
-        if end == orders.get(world):  # it is put there at least a whole pass before, so that all ranks find it
+        # it is put there at least a whole pass before, so that all ranks find it
+        if end == orders.get(world):
             break
     trained = curve.fingerprint(net, body, head, scheduler, scaler, average)
     (Path(args.out) / f"final.{rank}").write_text(trained)

@@ -1,15 +1,20 @@
-"""What a manager takes that has very many agents: from a fault until every rank has paused, its idle CPU, and its memory per agent.
+"""What a manager takes that has very many agents: from a fault until every rank has paused, its
+idle CPU, and its memory per agent.
 
-    python benchmarks/agents.py [--agents 1000 10000] [--ranks 1] [--faults 7] [--seconds 20] [--json FILE]
+    python benchmarks/agents.py [--agents 1000 10000] [--ranks 1] [--faults 7] [--seconds 20]
+    [--json FILE]
 
-The manager is `python -m taskd.manager` in a process of its own. The agents are simulated: a few processes, in each thousands of DEALER
-sockets under CURVE with the options of real ones, which say what real agents of a job say: where they stand, who they are, a heartbeat each
-3 s, votes, and the answer to each order of a repair. Their ranks need no time. The fault is a collective that has failed on one rank,
-answered by `retry`; the last RankPaused lets the manager send the next order (Rebuild), so "acknowledged" is the moment at which the first
-agent has that, by CLOCK_MONOTONIC: the plan for all ranks, and a way to the agent, are in it.
+The manager is `python -m taskd.manager` in a process of its own. The agents are simulated: a few
+processes, in each thousands of DEALER sockets under CURVE with the options of real ones, which say
+what real agents of a job say: where they stand, who they are, a heartbeat each 3 s, votes, and the
+answer to each order of a repair. Their ranks need no time. The fault is a collective that has
+failed on one rank, answered by `retry`; the last RankPaused lets the manager send the next order
+(Rebuild), so "acknowledged" is the moment at which the first agent has that, by CLOCK_MONOTONIC:
+the plan for all ranks, and a way to the agent, are in it.
 
-Everything shares the cores of this machine: CPU time of the manager and of the simulated side within that time is printed beside it.
-N agents need 2 N + 200 open files in the manager (`ulimit -Hn`).
+Everything shares the cores of this machine: CPU time of the manager and of the simulated side
+within that time is printed beside it. N agents need 2 N + 200 open files in the manager (`ulimit
+-Hn`).
 """
 
 from __future__ import annotations
@@ -53,17 +58,20 @@ TARGETS = {1000: 0.05, 10_000: 0.4}  # seconds from the fault until all have ack
 JOB = "benchmark"
 STEP = 100
 FILES = 65_536  # two descriptors of each agent, on either side
-AT_ONCE = 20  # agents of one process that connect at the same time: they have one thread for their handshakes, real ones have one each
+# agents of one process that connect at the same time: they have one thread for their handshakes,
+# real ones have one each
+AT_ONCE = 20
 PATIENCE = 180.0  # seconds without the message that is waited for
 DIGEST = "0123456789abcdef"
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
-# -- the simulated side ----------------------------------------------------------------------------------------------------------
+# -- the simulated side ----------------------------------------------------------------------------
 
 
 class Agent:
-    """One node. What it says is packed by hand: `messages.encode` of thousands of agents would be most of what is measured."""
+    """One node. What it says is packed by hand: `messages.encode` of thousands of agents would be
+    most of what is measured."""
 
     def __init__(self, crowd: Crowd, node: int) -> None:
         self.crowd, self.node = crowd, node
@@ -75,11 +83,23 @@ class Agent:
         self.taken = Inbox(gaps=True)
         self.generation = self.pause = 0
         self.met = False
-        self.socket = curve.client(crowd.context, "127.0.0.1", crowd.keys, self.identity, messages.MAX_BYTES)
+        self.socket = curve.client(
+            crowd.context, "127.0.0.1", crowd.keys, self.identity, messages.MAX_BYTES
+        )
         for option, value in pings.options(crowd.job).items():
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
-        self.say({"t": "Standing", "term": 0, "manager": "", "stamp": [0, 0], "members": {}, "content": False}, numbered=False)
+        self.say(
+            {
+                "t": "Standing",
+                "term": 0,
+                "manager": "",
+                "stamp": [0, 0],
+                "members": {},
+                "content": False,
+            },
+            numbered=False,
+        )
         self.join()
 
     def say(self, message: dict[str, Any], numbered: bool = True) -> None:
@@ -89,10 +109,14 @@ class Agent:
 
     def send(self, body: bytes, number: int) -> None:
         self.seq += 1
-        self.socket.send(msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0, number]), _NOBLOCK)
+        self.socket.send(
+            msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
+            _NOBLOCK,
+        )
 
     def heard(self, number: int) -> None:
-        """How far the manager has heard: it says so over a new connection, which nobody here notices otherwise."""
+        """How far the manager has heard: it says so over a new connection, which nobody here
+        notices otherwise."""
         self.say({"t": "Heard", "number": self.taken.number}, numbered=False)
         self.outbox.in_step = False
         for known, body in self.outbox.heard(number):
@@ -101,9 +125,18 @@ class Agent:
     def join(self) -> None:
         ranks = list(self.ranks)
         joined = events.AgentJoined(
-            self.node, tuple(ranks), ("127.0.0.1", 1), joined=tuple(ranks), generation=self.generation, pause=self.pause,
-            agent=self.name, records=(f"127.1.{self.node >> 8}.{self.node & 255}", self.crowd.records.getsockname()[1]),
-        )  # fmt: skip
+            self.node,
+            tuple(ranks),
+            ("127.0.0.1", 1),
+            joined=tuple(ranks),
+            generation=self.generation,
+            pause=self.pause,
+            agent=self.name,
+            records=(
+                f"127.1.{self.node >> 8}.{self.node & 255}",
+                self.crowd.records.getsockname()[1],
+            ),
+        )
         self.say(msgpack.unpackb(messages.encode(joined)))
 
     def hear(self) -> None:
@@ -112,7 +145,8 @@ class Agent:
             _, _, _, _, _, body, term, number = msgpack.unpackb(self.socket.recv(_NOBLOCK))
             if number and not self.taken.take(number):
                 continue
-            kind = body[4 : 4 + (body[3] & 0x1F)].decode()  # a map that begins with "t"; a plan for 10,000 ranks need not be read
+            # a map that begins with "t"; a plan for 10,000 ranks need not be read
+            kind = body[4 : 4 + (body[3] & 0x1F)].decode()
             if kind in ANSWERED:
                 self.answer(kind, msgpack.unpackb(body), term)
             elif kind == "Restore":
@@ -158,31 +192,64 @@ class Agent:
 
 ANSWERED = ("Claim", "Heard", "RollCall", "Who", "RosterIs", "Pause", "Rebuild", "Resume")
 PRESENT = {
-    "answered": True, "step": STEP, "collectives": 0, "waiting": True, "overdue": False, "seconds": 0.0, "cpu": 0.0, "where": "PAUSED",
-    "stopped": False, "queued": 0.0, "limit": 0.0, "patient": False,
-}  # fmt: skip
+    "answered": True,
+    "step": STEP,
+    "collectives": 0,
+    "waiting": True,
+    "overdue": False,
+    "seconds": 0.0,
+    "cpu": 0.0,
+    "where": "PAUSED",
+    "stopped": False,
+    "queued": 0.0,
+    "limit": 0.0,
+    "patient": False,
+}
 POSITION = {
-    "step": STEP, "clean": STEP, "final": [STEP - 1, STEP], "provisional": [STEP], "stripes": [STEP - 1, STEP], "drifted": [],
+    "step": STEP,
+    "clean": STEP,
+    "final": [STEP - 1, STEP],
+    "provisional": [STEP],
+    "stripes": [STEP - 1, STEP],
+    "drifted": [],
     "doubted": False,
-}  # fmt: skip
+}
 
 
 class Crowd:
     """The agents of one process, in one epoll. `line`: to the benchmark."""
 
-    def __init__(self, nodes: range, job: int, ranks: int, port: int, pair: keys.Keys, manager: int, line: Connection) -> None:
+    def __init__(
+        self,
+        nodes: range,
+        job: int,
+        ranks: int,
+        port: int,
+        pair: keys.Keys,
+        manager: int,
+        line: Connection,
+    ) -> None:
         """`job`: how many nodes it has, `nodes`: those of this process."""
         self.job = job
-        self.nodes, self.ranks, self.port, self.keys, self.manager, self.line = nodes, ranks, port, pair, manager, line
+        self.nodes, self.ranks, self.port, self.keys, self.manager, self.line = (
+            nodes,
+            ranks,
+            port,
+            pair,
+            manager,
+            line,
+        )
         self.context: zmq.Context[Any] = zmq.Context()
         self.context.max_sockets = len(nodes) + 100
         self.agents: dict[int, Agent] = {}  # by the descriptor that tells of news
-        self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)  # a machine of its own for each, on the loopback net
+        # a machine of its own for each, on the loopback net
+        self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)
         self.met = self.paused = 0
         self.asked = False  # what came of a fault is to be told
         self.fault_at = self.spent_before = 0.0
         self.last_paused = 0.0  # when the last of these agents had the pause
-        self.first_acknowledged: tuple[float, float] | None = None  # when one of these had the order after it; CPU of the manager by then
+        # when one of these had the order after it; CPU of the manager by then
+        self.first_acknowledged: tuple[float, float] | None = None
         self.spent = 0.0  # CPU seconds of this process by then
 
     def looked(self) -> None:
@@ -212,14 +279,24 @@ class Crowd:
             while beat <= now:  # each at its interval, spread over it as real ones are
                 agent = everybody[turn % len(everybody)]
                 turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
-                agent.say({"t": "Heartbeat", "ranks_alive": self.ranks, "unheard": len(agent.outbox.kept)}, numbered=False)
+                agent.say(
+                    {
+                        "t": "Heartbeat",
+                        "ranks_alive": self.ranks,
+                        "unheard": len(agent.outbox.kept),
+                    },
+                    numbered=False,
+                )
                 agent.hear()
-            for descriptor, _ in poller.poll(0.005 if waiting else max(0.0, beat - time.monotonic()) + 0.002):
+            for descriptor, _ in poller.poll(
+                0.005 if waiting else max(0.0, beat - time.monotonic()) + 0.002
+            ):
                 if descriptor == self.line.fileno():
                     if not self.obey():
                         return
                 elif descriptor == self.records.fileno():
-                    self.records.accept()[0].sendall(b"\xff")  # somebody wants to know whether we live
+                    # somebody wants to know whether we live
+                    self.records.accept()[0].sendall(b"\xff")
                 else:
                     self.agents[descriptor].hear()
             self.report()
@@ -227,7 +304,14 @@ class Crowd:
     def report(self) -> None:
         if self.asked and self.first_acknowledged is not None and self.paused == len(self.nodes):
             self.asked = False
-            self.line.send((self.fault_at, self.last_paused, *self.first_acknowledged, self.spent - self.spent_before))
+            self.line.send(
+                (
+                    self.fault_at,
+                    self.last_paused,
+                    *self.first_acknowledged,
+                    self.spent - self.spent_before,
+                )
+            )
 
     def obey(self) -> bool:
         order = self.line.recv()
@@ -242,18 +326,22 @@ class Crowd:
             agent = self.agents[min(self.agents)]
             self.line.recv()  # all are ready
             self.fault_at = time.monotonic()
-            agent.rank_says("CollectiveFailed", agent.ranks[0], step=STEP, text="connection reset by peer")
+            agent.rank_says(
+                "CollectiveFailed", agent.ranks[0], step=STEP, text="connection reset by peer"
+            )
             agent.hear()
         return True
 
 
-def simulate(nodes: range, job: int, ranks: int, port: int, pair: keys.Keys, manager: int, line: Connection) -> None:
+def simulate(
+    nodes: range, job: int, ranks: int, port: int, pair: keys.Keys, manager: int, line: Connection
+) -> None:
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         Crowd(nodes, job, ranks, port, pair, manager, line).run()
     os._exit(0)
 
 
-# -- the manager's side ----------------------------------------------------------------------------------------------------------
+# -- the manager's side ----------------------------------------------------------------------------
 
 
 def log_of(folder: Path) -> str:
@@ -265,7 +353,9 @@ def until(what: str, folder: Path, condition: Any, patience: float = PATIENCE) -
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end or " is lost: " in log_of(folder):
-            raise SystemExit(f"{what}: not within {patience:.0f} s, or agents were lost; see {folder}")
+            raise SystemExit(
+                f"{what}: not within {patience:.0f} s, or agents were lost; see {folder}"
+            )
         time.sleep(0.05)
 
 
@@ -288,7 +378,11 @@ def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, 
     told = [receive(line, folder) for line in lines]
     fault = told[0][0]
     first = min(told, key=lambda t: t[2])
-    until("the end of the incident", folder, lambda: path.exists() and len(path.read_text().splitlines()) > known)
+    until(
+        "the end of the incident",
+        folder,
+        lambda: path.exists() and len(path.read_text().splitlines()) > known,
+    )
     closed = json.loads(path.read_text().splitlines()[-1])
     return {
         "told": max(t[1] for t in told) - fault,
@@ -300,16 +394,24 @@ def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, 
     }
 
 
-def measure(count: int, ranks: int, faults: int, seconds: float, console: Console) -> dict[str, Any]:
+def measure(
+    count: int, ranks: int, faults: int, seconds: float, console: Console
+) -> dict[str, Any]:
     secret, folder = secrets.token_hex(16), Path(tempfile.mkdtemp(prefix="taskd-agents-"))
     port, pair = free_port(), keys.derive(secret.encode())
     root = str(Path(__file__).resolve().parents[1])
     environment = {
-        **os.environ, "PYTHONPATH": root, "TASKD_SECRET": secret, "TASKD_LOG_PATH": str(folder), "MINDX_TASK_ID": JOB,
+        **os.environ,
+        "PYTHONPATH": root,
+        "TASKD_SECRET": secret,
+        "TASKD_LOG_PATH": str(folder),
+        "MINDX_TASK_ID": JOB,
         "TASKD_RECOVER_STRATEGY": "retry,recover-in-place,recover",
-    }  # fmt: skip
+    }
     arguments = f"--nodes {count} --ranks-per-node {ranks} --port {port} --bind 127.0.0.1"
-    process = subprocess.Popen([sys.executable, "-m", "taskd.manager", *arguments.split()], env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "taskd.manager", *arguments.split()], env=environment
+    )
     crowds: list[multiprocessing.Process] = []
     lines: list[Connection] = []
     try:
@@ -326,7 +428,12 @@ def measure(count: int, ranks: int, faults: int, seconds: float, console: Consol
             crowds[-1].start()
             theirs.close()
             lines.append(ours)
-        until("all ranks are protected", folder, lambda: "ranks are protected" in log_of(folder), 600.0)
+        until(
+            "all ranks are protected",
+            folder,
+            lambda: "ranks are protected" in log_of(folder),
+            600.0,
+        )
         formed = time.monotonic() - start
         console.print(f"{count} agents: protected after {formed:.1f} s", style="dim")
         time.sleep(5.0)
@@ -337,12 +444,22 @@ def measure(count: int, ranks: int, faults: int, seconds: float, console: Consol
         found = []
         for _ in range(faults):
             found.append(one_fault(lines, process.pid, folder))
-            console.print(f"{count} agents: {', '.join(f'{k} {v * 1e3:.1f}' for k, v in found[-1].items())} ms", style="dim")
+            console.print(
+                f"{count} agents:"
+                f" {', '.join(f'{k} {v * 1e3:.1f}' for k, v in found[-1].items())} ms",
+                style="dim",
+            )
             time.sleep(1.0)
         return {
-            "agents": count, "ranks": ranks, "formed": formed, "idle": 100 * idle, "rss": together, "per_agent": (together - alone) / count,
-            "rss_after": watched.memory_info().rss, "faults": found,
-        }  # fmt: skip
+            "agents": count,
+            "ranks": ranks,
+            "formed": formed,
+            "idle": 100 * idle,
+            "rss": together,
+            "per_agent": (together - alone) / count,
+            "rss_after": watched.memory_info().rss,
+            "faults": found,
+        }
     finally:
         process.terminate()  # first: it would take all that the agents leave for lost nodes
         try:
@@ -360,16 +477,26 @@ def measure(count: int, ranks: int, faults: int, seconds: float, console: Consol
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agents", type=int, nargs="+", default=[1000, 10_000])
     parser.add_argument("--ranks", type=int, default=1, help="on each node")
     parser.add_argument("--faults", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of which the idle CPU is the mean")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of which the idle CPU is the mean"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
+    )
     args = parser.parse_args()
     end_cleanly()
-    with contextlib.suppress(ValueError, OSError):  # only root may raise it; the manager says what is missing
-        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, max(FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+    # only root may raise it; the manager says what is missing
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE,
+            (FILES, max(FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
+        )
     console = Console()
     rows = [measure(count, args.ranks, args.faults, args.seconds, console) for count in args.agents]
     if args.json:
@@ -378,7 +505,9 @@ def main() -> None:
 
 
 def show(console: Console, rows: list[dict[str, Any]], faults: int) -> None:
-    table = Table(title=f"a manager of many agents; medians of {faults} faults in ms, worst in brackets")
+    table = Table(
+        title=f"a manager of many agents; medians of {faults} faults in ms, worst in brackets"
+    )
     table.add_column("")
     for row in rows:
         table.add_column(f"{row['agents']:,} agents", justify="right")

@@ -1,4 +1,5 @@
-"""Empty attempts in one rank under taskd: what the loop itself costs. Run by benchmarks/overhead.py."""
+"""Empty attempts in one rank under taskd: what the loop itself costs. Run by
+benchmarks/overhead.py."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ COLD = 300  # attempts with work in them
 
 
 def after_work(job: Any) -> dict[str, list[float]]:
-    """The same attempts with a step's work in each: it takes the caches, and what follows runs from memory, as in a real job.
+    """The same attempts with a step's work in each: it takes the caches, and what follows runs from
+    memory, as in a real job.
 
     What is counted is the time between the end of one body and the begin of the next.
     """
@@ -72,7 +74,8 @@ def main() -> None:
             with attempt as step:
                 body()
             if step % BLOCK == 0:
-                # nothing is waited for, so the thread's own time is the cost; the clock also counts who else had the core
+                # nothing is waited for, so the thread's own time is the cost; the clock also counts
+                # who else had the core
                 now, there = time.thread_time(), time.perf_counter()
                 if wall:
                     blocks.append((now - begin) / BLOCK * 1e6)

@@ -1,7 +1,9 @@
-"""A rank dies while its peers wait for it in an all_reduce: when does each of them leave? Run by benchmarks/recovery.py.
+"""A rank dies while its peers wait for it in an all_reduce: when does each of them leave? Run by
+benchmarks/recovery.py.
 
-Step by step every rank is the victim once, for each size of tensor. The victim does not enter the collective; it says
-that it is about to, and is killed. A survivor records the moment at which the collective raised in its attempt.
+Step by step every rank is the victim once, for each size of tensor. The victim does not enter the
+collective; it says that it is about to, and is killed. A survivor records the moment at which the
+collective raised in its attempt.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import time
 from pathlib import Path
 
 SIZES = (4, 4 << 20)  # bytes: one packet, and a ring that is busy for milliseconds
-CELL = struct.Struct("<qqq")  # of one (step, rank): moment of entering, moment of leaving by an exception, pid
+# of one (step, rank): moment of entering, moment of leaving by an exception, pid
+CELL = struct.Struct("<qqq")
 
 
 class Board:
-    """One cell per step and rank, and per step whether the victim was killed, in a file that everybody maps."""
+    """One cell per step and rank, and per step whether the victim was killed, in a file that
+    everybody maps."""
 
     def __init__(self, directory: str | Path, world: int, steps: int) -> None:
         self.world = world

@@ -1,9 +1,10 @@
-"""What the soaks train: whatever makes it hard to be equal bit for bit. Run by benchmarks/soak.py and soak_nodes.py, also under plain
-torchrun.
+"""What the soaks train: whatever makes it hard to be equal bit for bit. Run by benchmarks/soak.py
+and soak_nodes.py, also under plain torchrun.
 
-Batch norm, dropout, momentum, a scheduler, an all_reduce in the tail, and random numbers of torch, python and numpy in each step; passes
-of PASS steps. DIR/orders says before which step it ends. DIR/steps.R holds what rank R committed, DIR/losses.R its own and the
-mean loss of each step, written inside the attempt: what stands there in the end is of the attempt that was committed.
+Batch norm, dropout, momentum, a scheduler, an all_reduce in the tail, and random numbers of torch,
+python and numpy in each step; passes of PASS steps. DIR/orders says before which step it ends.
+DIR/steps.R holds what rank R committed, DIR/losses.R its own and the mean loss of each step,
+written inside the attempt: what stands there in the end is of the attempt that was committed.
 DIR/final.R is a hash of everything that was trained.
 """
 
@@ -47,7 +48,8 @@ class Losses:
 
 
 def build() -> Any:
-    """Batch norm as wide as a page and more, so that each kind of tensor has whole pages that can be lost."""
+    """Batch norm as wide as a page and more, so that each kind of tensor has whole pages that can
+    be lost."""
     import torch
 
     torch.manual_seed(7)
@@ -93,7 +95,10 @@ def main() -> None:
         "--nap",
         type=float,
         default=0.0,
-        help="seconds that a rank is idle in a step, on average, at three places; until DIR/orders names the end",
+        help=(
+            "seconds that a rank is idle in a step, on average, at three places; until DIR/orders"
+            " names the end"
+        ),
     )
     args = parser.parse_args()
 
@@ -123,7 +128,9 @@ def main() -> None:
         for attempt in job.steps(end):
             with attempt as step:
                 nap()
-                x = torch.randn(BATCH, FEATURES) * random.uniform(0.5, 1.5) + float(numpy.random.normal())
+                x = torch.randn(BATCH, FEATURES) * random.uniform(0.5, 1.5) + float(
+                    numpy.random.normal()
+                )
                 loss = torch.nn.functional.cross_entropy(model(x), torch.randint(CLASSES, (BATCH,)))
                 optimizer.zero_grad()
                 loss.backward()
@@ -136,7 +143,8 @@ def main() -> None:
             if attempt.committed:
                 steps.append(step, pid)
             nap()
-        if end == orders.get(world):  # it is put there at least a whole pass before, so that all ranks find it
+        # it is put there at least a whole pass before, so that all ranks find it
+        if end == orders.get(world):
             break
     (Path(args.out) / f"final.{rank}").write_text(fingerprint(model, optimizer, scheduler))
     dist.destroy_process_group()

@@ -1,4 +1,5 @@
-"""Faults on purpose in a running job, as `taskd inject` and `kill` make them. Used by recovery.py and soak.py."""
+"""Faults on purpose in a running job, as `taskd inject` and `kill` make them. Used by recovery.py
+and soak.py."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from taskd.control import Control, ControlError, NoAnswer
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
 MEMORY = tuple(f"memory, {place}" for place in PLACES)
 LINKS = ("link, cut", "link, drop")
-PAGED = ("parameter", "optimizer", "buffer", "update", "stripe")  # places of which a certain page can be asked for
+# places of which a certain page can be asked for
+PAGED = ("parameter", "optimizer", "buffer", "update", "stripe")
 DEADLY = (*SIGNALS, "memory, heap")  # the process does not survive it
 
 
@@ -31,9 +33,9 @@ class Fault:
     refused: str = ""  # why it could not be made
 
     def happened(self, run: Run) -> int | None:
-        """When, by time.monotonic_ns; None: not yet. A memory fault happens when the page is touched; that moment is in the state
-        page. Of a fault that ended the process, or that came to a process which something else has ended, `at` is all that is
-        known."""
+        """When, by time.monotonic_ns; None: not yet. A memory fault happens when the page is
+        touched; that moment is in the state page. Of a fault that ended the process, or that came
+        to a process which something else has ended, `at` is all that is known."""
         if self.refused or self.kind not in (*DEADLY, *MEMORY):
             return self.at
         view = run.page.read(self.rank)
@@ -43,8 +45,11 @@ class Fault:
         return moments[0] if moments and self.kind not in DEADLY else None
 
 
-def make(run: Run, control: Control, kind: str, rank: int, dice: random.Random, page: int | None = None) -> Fault:
-    """One of SIGNALS, MEMORY or LINKS; a link's other end is chosen by `dice`, as is a memory page that is not given."""
+def make(
+    run: Run, control: Control, kind: str, rank: int, dice: random.Random, page: int | None = None
+) -> Fault:
+    """One of SIGNALS, MEMORY or LINKS; a link's other end is chosen by `dice`, as is a memory page
+    that is not given."""
     what, _, how = kind.partition(", ")
     other = dice.choice([r for r in range(run.world) if r != rank])
     page = dice.randrange(1 << 20) if page is None else page
@@ -54,7 +59,9 @@ def make(run: Run, control: Control, kind: str, rank: int, dice: random.Random, 
         if what in SIGNALS:
             at = run.kill_pid(rank, view.pid, SIGNALS[what]).at
         elif what == "memory":
-            control.inject(rank, "memory", {"where": how} | ({"page": str(page)} if how in PAGED else {}))
+            control.inject(
+                rank, "memory", {"where": how} | ({"page": str(page)} if how in PAGED else {})
+            )
         else:
             at = link(control, rank, other, how)
     except (ControlError, OSError) as error:  # its process has just ended, or is being replaced
@@ -65,7 +72,8 @@ def make(run: Run, control: Control, kind: str, rank: int, dice: random.Random, 
 
 
 def link(control: Control, rank: int, other: int, how: str) -> int:
-    """Break the connections between two ranks; when that was asked for, by time.monotonic_ns. It is done a few ms later."""
+    """Break the connections between two ranks; when that was asked for, by time.monotonic_ns. It is
+    done a few ms later."""
     ends = control.inject(other, "endpoints", {})
     at = time.monotonic_ns()
     control.inject(rank, "link", {"how": how, "ends": ends})

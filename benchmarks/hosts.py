@@ -1,6 +1,8 @@
-"""Several hosts on one machine: network namespaces on a bridge that is in a namespace too. Nothing outside of them is touched.
+"""Several hosts on one machine: network namespaces on a bridge that is in a namespace too. Nothing
+outside of them is touched.
 
-Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs root and `ip`; `possible()` tells.
+Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs root and `ip`;
+`possible()` tells.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def possible() -> bool:
 
 
 class Hosts:
-    """`count` hosts; a context manager. Host i has the address `address(i)` on its interface eth0."""
+    """`count` hosts; a context manager. Host i has the address `address(i)` on its interface
+    eth0."""
 
     def __init__(self, count: int) -> None:
         self._prefix = f"taskd-{uuid.uuid4().hex[:6]}"
@@ -46,10 +49,16 @@ class Hosts:
             _ip("-n", self._bridge, "link", "set", "br0", "up")
             for number, name in enumerate(self._names):
                 port = f"p{number}"
-                # names for all addresses: torch asks for each, and there is no name server that could say no
+                # names for all addresses: torch asks for each, and there is no name server that
+                # could say no
                 (ETC / name).mkdir(parents=True)
-                (ETC / name / "hosts").write_text("".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL)
-                (ETC / name / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")  # nobody: refused at once
+                (ETC / name / "hosts").write_text(
+                    "".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL
+                )
+                # nobody: refused at once
+                (ETC / name / "resolv.conf").write_text(
+                    "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
+                )
                 _ip("netns", "add", name)
                 _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", port)
                 _ip("-n", name, "link", "set", port, "netns", self._bridge)
@@ -88,8 +97,8 @@ class Hosts:
         return [int(pid) for pid in found.stdout.split()]
 
     def signal(self, host: int, number: int) -> int:
-        """To every process on that host, as when the machine goes: twice, for what was started meanwhile. Returns when the first was
-        told; time.monotonic_ns."""
+        """To every process on that host, as when the machine goes: twice, for what was started
+        meanwhile. Returns when the first was told; time.monotonic_ns."""
         first = 0
         for _ in range(2):
             for pid in self.pids(host):
@@ -99,12 +108,25 @@ class Hosts:
         return first
 
     def cut(self, host: int, others: list[int] | None = None) -> None:
-        """Nothing is heard of the host any more, in either direction; with `others`, one way only: what it says to them is lost."""
+        """Nothing is heard of the host any more, in either direction; with `others`, one way only:
+        what it says to them is lost."""
         if others is None:
             _ip("-n", self._bridge, "link", "set", f"p{host}", "down")
             return
         for other in others:
-            _ip("-n", self._names[host], "neigh", "replace", self.address(other), "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
+            _ip(
+                "-n",
+                self._names[host],
+                "neigh",
+                "replace",
+                self.address(other),
+                "lladdr",
+                NOWHERE,
+                "dev",
+                "eth0",
+                "nud",
+                "permanent",
+            )
 
     def mend(self, host: int, others: list[int] | None = None) -> None:
         if others is None:

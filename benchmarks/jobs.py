@@ -1,4 +1,5 @@
-"""Starting, killing and reading the jobs of the benchmarks; `Run` is one job of benchmarks/toy.py or another script."""
+"""Starting, killing and reading the jobs of the benchmarks; `Run` is one job of benchmarks/toy.py
+or another script."""
 
 from __future__ import annotations
 
@@ -27,8 +28,10 @@ from taskd.demo.records import Kill
 from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 120.0  # seconds without the progress that is waited for; on a busy machine a start takes 10
-FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)  # of the environment that a benchmark is started in
+# seconds without the progress that is waited for; on a busy machine a start takes 10
+PATIENCE = 120.0
+# of the environment that a benchmark is started in
+FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)
 
 
 class Failed(RuntimeError):
@@ -41,24 +44,34 @@ class Recovery:
 
     kill: Kill
     seconds: float  # until every rank has committed the first step that the killed process did not
-    step: float  # seconds; the median step of the half second before, which tells how busy the machine was
+    # seconds; the median step of the half second before, which tells how busy the machine was
+    step: float
     lost: int  # steps that all ranks had committed and that were done again
     kept: bool  # every survivor is the same process
     phases: dict[str, float] = field(default_factory=dict)  # seconds; of the journal
 
 
 class Run:
-    """One job. `taskd`: under taskd run, else plain torchrun. Ends with `stop`; a context manager."""
+    """One job. `taskd`: under taskd run, else plain torchrun. Ends with `stop`; a context
+    manager."""
 
     def __init__(
-        self, directory: Path, world: int, taskd: bool, script: str = "toy.py", arguments: Sequence[str] = (), port: int = 0
+        self,
+        directory: Path,
+        world: int,
+        taskd: bool,
+        script: str = "toy.py",
+        arguments: Sequence[str] = (),
+        port: int = 0,
     ) -> None:
         self.directory, self.world, self.taskd = directory, world, taskd
         directory.mkdir(parents=True)
         self.job = f"benchmark-{uuid.uuid4().hex[:12]}"
         self.output = directory / "output"
         self.log = directory / "log"
-        self.environment = environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+        self.environment = environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)
+        }
         environment.update(
             OMP_NUM_THREADS="1",
             MINDX_TASK_ID=self.job,
@@ -66,24 +79,42 @@ class Run:
             TASKD_FAULT_INJECTION="on",
             TASKD_PORT=str(port or free_port()),
             TASKD_LOG_PATH=str(self.log),
-            PYTHONPATH=os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
+            PYTHONPATH=os.pathsep.join(
+                p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p
+            ),
         )
         shape = ["--standalone", "--nproc_per_node", str(world)]
         launcher = (
-            ["-c", "from taskd.cli import main; main()", "run", *shape] if taskd else ["-m", "torch.distributed.run", *shape]
+            ["-c", "from taskd.cli import main; main()", "run", *shape]
+            if taskd
+            else ["-m", "torch.distributed.run", *shape]
         )
         if not taskd:
-            # torch 2.13 keeps one store for all restarts and finds the dead ranks' addresses in it: no restart would succeed
+            # torch 2.13 keeps one store for all restarts and finds the dead ranks' addresses in it:
+            # no restart would succeed
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             launcher += ["--monitor-interval", "0.1", "--max-restarts", "100"]
-        command = [sys.executable, *launcher, str(HERE / script), "--out", str(directory), *arguments]
+        command = [
+            sys.executable,
+            *launcher,
+            str(HERE / script),
+            "--out",
+            str(directory),
+            *arguments,
+        ]
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
         self._page: StatePage | None = None
-        self._journal: tuple[int, list[dict[str, Any]]] = (0, [])  # its size when it was read, its incidents
+        # its size when it was read, its incidents
+        self._journal: tuple[int, list[dict[str, Any]]] = (0, [])
 
     @property
     def page(self) -> StatePage:
@@ -110,7 +141,11 @@ class Run:
             self.process.wait()
 
     def fail(self, what: str) -> Failed:
-        lines = [line for line in self.output.read_text(errors="replace").splitlines() if line.startswith("taskd: ")]
+        lines = [
+            line
+            for line in self.output.read_text(errors="replace").splitlines()
+            if line.startswith("taskd: ")
+        ]
         reason = lines[-1] if lines else self.output.read_text(errors="replace")[-2000:]
         code = self.process.poll()
         ended = "" if code is None else f" (the job has ended with {code})"
@@ -120,7 +155,9 @@ class Run:
         end = time.monotonic() + PATIENCE
         while not condition():
             if self.process.poll() is not None:
-                raise self.fail(f"the job ended with {self.process.returncode} while waiting for {what}")
+                raise self.fail(
+                    f"the job ended with {self.process.returncode} while waiting for {what}"
+                )
             if time.monotonic() > end:
                 raise self.fail(f"no {what} within {PATIENCE:.0f} s")
             time.sleep(0.005)
@@ -158,7 +195,9 @@ class Run:
         fd = os.pidfd_open(pid)
         try:
             # a number from a file is not proof: the process must be of this job
-            if f"MINDX_TASK_ID={self.job}".encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if f"MINDX_TASK_ID={self.job}".encode() not in Path(
+                f"/proc/{pid}/environ"
+            ).read_bytes().split(b"\0"):
                 raise self.fail(f"process {pid} is not of this job")
             kill = Kill(rank, pid, time.monotonic_ns(), time.time())
             signal.pidfd_send_signal(fd, number)
@@ -176,7 +215,9 @@ class Run:
     def recover(self, kill: Kill) -> Recovery:
         """Wait until the job trains on after `kill`, and tell how it went."""
         before = [[r for r in s.read() if r[1] <= kill.at] for s in self.steps]
-        missed = max((r[0] for r in self.steps[kill.rank].read() if r[2] == kill.pid), default=-1) + 1
+        missed = (
+            max((r[0] for r in self.steps[kill.rank].read() if r[2] == kill.pid), default=-1) + 1
+        )
         counts = [len(b) for b in before]
 
         def trains_on() -> bool:
@@ -188,15 +229,25 @@ class Run:
         after = [s.read(n) for s, n in zip(self.steps, counts, strict=True)]
         # the replacement may begin one step further where the others had finished the missed one
         first = next(r[0] for r in after[kill.rank] if r[2] != kill.pid and r[0] >= missed)
-        done = max(max((r[1] for r in [*b, *a] if r[0] == first), default=0) for b, a in zip(before, after, strict=True))
+        done = max(
+            max((r[1] for r in [*b, *a] if r[0] == first), default=0)
+            for b, a in zip(before, after, strict=True)
+        )
         common = min(b[-1][0] for b in before)
         again = {r[0] for a in after for r in a if r[0] <= common}
-        kept = all(b[-1][2] == a[-1][2] for r, (b, a) in enumerate(zip(before, after, strict=True)) if r != kill.rank)
+        kept = all(
+            b[-1][2] == a[-1][2]
+            for r, (b, a) in enumerate(zip(before, after, strict=True))
+            if r != kill.rank
+        )
         return Recovery(kill, (done - kill.at) / 1e9, self.usual(kill.at), len(again), kept)
 
     def usual(self, at: int) -> float:
-        """The median step, in seconds, of the half second before `at`: tells how busy the machine was."""
-        times = [[r[1] for r in s.read(s.after(at - 500_000_000)) if r[1] <= at] for s in self.steps]
+        """The median step, in seconds, of the half second before `at`: tells how busy the machine
+        was."""
+        times = [
+            [r[1] for r in s.read(s.after(at - 500_000_000)) if r[1] <= at] for s in self.steps
+        ]
         taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
         return statistics.median(taken) if taken else 0.5
 
@@ -214,13 +265,16 @@ class Run:
         return self.incidents()[number - 1]
 
     def all_committed(self, step: int, since: int) -> int:
-        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns. A rank that was killed before it
-        could write that down has the next step instead."""
+        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns.
+        A rank that was killed before it could write that down has the next step instead."""
 
         def moments() -> list[int]:
             after = [s.read(s.after(since)) for s in self.steps]
             return [
-                max((r[1] for r in records if r[0] == step), default=min((r[1] for r in records if r[0] > step), default=0))
+                max(
+                    (r[1] for r in records if r[0] == step),
+                    default=min((r[1] for r in records if r[0] > step), default=0),
+                )
                 for records in after
             ]
 
@@ -231,7 +285,9 @@ class Run:
         """Of the `count`-th incident, which is that of `kill`. DETECT begins with the kill here."""
         incident = self.incident(count)
         if kill.rank not in incident["ranks"]:
-            raise self.fail(f"incident {count} is about ranks {incident['ranks']}, rank {kill.rank} was killed")
+            raise self.fail(
+                f"incident {count} is about ranks {incident['ranks']}, rank {kill.rank} was killed"
+            )
         phases: dict[str, float] = dict(incident["phases"])
         phases["DETECT"] += incident["began"] - kill.wall
         return phases
@@ -253,7 +309,8 @@ def end_cleanly() -> None:
 
 
 def wait_for_quiet(patience: float, others: float = 20.0) -> float:
-    """Wait, at most `patience` seconds, until the cores are busy to less than `others` per cent; return how busy they are."""
+    """Wait, at most `patience` seconds, until the cores are busy to less than `others` per cent;
+    return how busy they are."""
     end = time.monotonic() + patience
     while True:
         busy: float = psutil.cpu_percent(1.0)
@@ -280,7 +337,10 @@ def machine() -> dict[str, Any]:
     import torch
 
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    model = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),

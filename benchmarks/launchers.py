@@ -1,4 +1,5 @@
-"""One job over several hosts (hosts.py): a launcher on each, standbys, and what can be seen of them from outside.
+"""One job over several hosts (hosts.py): a launcher on each, standbys, and what can be seen of them
+from outside.
 
 Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py.
 """
@@ -19,10 +20,20 @@ STRATEGY = "retry,recover-in-place,recover"
 
 
 class Launchers:
-    """Of `nodes` nodes of `ranks` ranks each, on hosts 0, 1…; further hosts are for standbys. Leaving the `with` ends them all."""
+    """Of `nodes` nodes of `ranks` ranks each, on hosts 0, 1…; further hosts are for standbys.
+    Leaving the `with` ends them all."""
 
-    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: list[str], environment: dict[str, str]) -> None:
-        """`environment` is for each launcher. What a host's launchers print is appended to output-HOST in `directory`."""
+    def __init__(
+        self,
+        hosts: Hosts,
+        directory: Path,
+        nodes: int,
+        ranks: int,
+        script: list[str],
+        environment: dict[str, str],
+    ) -> None:
+        """`environment` is for each launcher. What a host's launchers print is appended to
+        output-HOST in `directory`."""
         self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
         self.world = nodes * ranks
         self._script = script
@@ -34,10 +45,23 @@ class Launchers:
 
     def launch(self, host: int, node: int, *options: str, **environment: str) -> None:
         command = [
-            sys.executable, "-c", "from taskd.cli import main; main()", "run", *options,
-            "--nnodes", str(self.nodes), "--node_rank", str(node), "--nproc_per_node", str(self.ranks),
-            "--master_addr", self.hosts.address(0), "--master_port", MASTER, *self._script,
-        ]  # fmt: skip
+            sys.executable,
+            "-c",
+            "from taskd.cli import main; main()",
+            "run",
+            *options,
+            "--nnodes",
+            str(self.nodes),
+            "--node_rank",
+            str(node),
+            "--nproc_per_node",
+            str(self.ranks),
+            "--master_addr",
+            self.hosts.address(0),
+            "--master_port",
+            MASTER,
+            *self._script,
+        ]
         with open(self.directory / f"output-{host}", "ab") as output:
             self.launchers[host] = subprocess.Popen(
                 self.hosts.command(host, command),

@@ -2,7 +2,8 @@
 
     python benchmarks/libtaskd.py
 
-Starts are interleaved, so that a busy moment of the machine falls on all of them alike; the median is printed.
+Starts are interleaved, so that a busy moment of the machine falls on all of them alike; the median
+is printed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def start(env: dict[str, str]) -> float:
 
 
 def starts(page: core.Page) -> None:
-    plain = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD" and not key.startswith("TASKD_")}
+    plain = {
+        key: value
+        for key, value in os.environ.items()
+        if key != "LD_PRELOAD" and not key.startswith("TASKD_")
+    }
     idle = {**plain, "LD_PRELOAD": library_path()}
     kinds = {
         "not preloaded": plain,
@@ -51,7 +56,13 @@ def calls(page: core.Page) -> None:
     core.attach(page.path, 1)
     names = {"core": core, "page": page}
     core.started(1)
-    for call in ("core.progress(5, 1)", "core.pause_number()", "core.started(5)", "core.wait_started(0, 0)", "page.read(1)"):
+    for call in (
+        "core.progress(5, 1)",
+        "core.pause_number()",
+        "core.started(5)",
+        "core.wait_started(0, 0)",
+        "page.read(1)",
+    ):
         n = 500_000
         best = min(timeit.repeat(call, globals=names, number=n, repeat=5)) / n
         print(f"{call:<43} {best * 1e9:8.0f} ns")
@@ -60,7 +71,9 @@ def calls(page: core.Page) -> None:
 
 def memory() -> None:
     data = np.ones(256 << 20, np.uint8)
-    best = min(timeit.repeat(lambda: core.checksum(data.ctypes.data, data.nbytes), number=1, repeat=5))
+    best = min(
+        timeit.repeat(lambda: core.checksum(data.ctypes.data, data.nbytes), number=1, repeat=5)
+    )
     print(f"{'core.checksum of 256 MiB':<43} {data.nbytes / best / 1e9:8.1f} GB/s")
 
 
@@ -69,7 +82,8 @@ def main() -> None:
         starts(page)
         page.reset(0)
     with core.Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
-        core.attach(page.path, 0)  # both slots past the gate, so that wait_started is the usual case
+        # both slots past the gate, so that wait_started is the usual case
+        core.attach(page.path, 0)
         core.started(core.ALL_DONE)
         core.detach()
         calls(page)

@@ -1,10 +1,11 @@
-"""Loss of a node, of its network and of the manager, and the move of a node that is well, on several hosts made of network namespaces: how
-long until it is noticed, and until every rank has committed the next step.
+"""Loss of a node, of its network and of the manager, and the move of a node that is well, on
+several hosts made of network namespaces: how long until it is noticed, and until every rank has
+committed the next step.
 
     python benchmarks/nodes.py [--nodes 4] [--ranks 2] [--repeats 5] [--json FILE]
 
-One job of benchmarks/toy.py with standbys, everything in one run. A host that has lost its part is started again as a standby, so that
-each repetition finds the same job. Needs root and `ip`.
+One job of benchmarks/toy.py with standbys, everything in one run. A host that has lost its part is
+started again as a standby, so that each repetition finds the same job. Needs root and `ip`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ PATIENCE = 90.0
 class Job(Launchers):
     """One of the scripts here; standbys on all hosts that no node has."""
 
-    def __init__(self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str = "toy.py", *arguments: str) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        directory: Path,
+        nodes: int,
+        ranks: int,
+        script: str = "toy.py",
+        *arguments: str,
+    ) -> None:
         self.log = directory / "log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
             "OMP_NUM_THREADS": "1",
@@ -51,9 +60,18 @@ class Job(Launchers):
             "TASKD_PORT": str(free_port()),
             "TASKD_LOG_PATH": str(self.log),
             "TASKD_SUBHEALTHY_STRATEGY": "hotSwitch",
-            "PYTHONPATH": os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p),
+            "PYTHONPATH": os.pathsep.join(
+                p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p
+            ),
         }
-        super().__init__(hosts, directory, nodes, ranks, [str(HERE / script), "--out", str(directory), *arguments], environment)
+        super().__init__(
+            hosts,
+            directory,
+            nodes,
+            ranks,
+            [str(HERE / script), "--out", str(directory), *arguments],
+            environment,
+        )
         for host in range(nodes, hosts.count):
             self.launch_standby(host)
         self.steps = [toy.Steps(directory, r) for r in range(self.world)]
@@ -62,8 +80,11 @@ class Job(Launchers):
         end = time.monotonic() + PATIENCE
         while not (found := condition()):
             if time.monotonic() > end:
-                raise Failed(f"no {what} within {PATIENCE:.0f} s; output and logs: {self.directory}")
-            time.sleep(0.02)  # conditions read files or ask `ip`; no figure is taken from when one is seen
+                raise Failed(
+                    f"no {what} within {PATIENCE:.0f} s; output and logs: {self.directory}"
+                )
+            # conditions read files or ask `ip`; no figure is taken from when one is seen
+            time.sleep(0.02)
         return found
 
     def committed(self) -> int:
@@ -95,11 +116,16 @@ class Job(Launchers):
         self.launchers[host].wait()
         known = self.logged().count("waits for a node")
         self.launch_standby(host, TASKD_MANAGER_ADDR=self.hosts.address(self.manager_host()))
-        self.wait(lambda: self.logged().count("waits for a node") > known, f"standby on host {host}")
+        self.wait(
+            lambda: self.logged().count("waits for a node") > known, f"standby on host {host}"
+        )
 
     def usual(self, before: int) -> float:
         """The median step, in seconds, of the second before."""
-        times = [[r[1] for r in s.read(s.after(before - 1_000_000_000)) if r[1] <= before] for s in self.steps]
+        times = [
+            [r[1] for r in s.read(s.after(before - 1_000_000_000)) if r[1] <= before]
+            for s in self.steps
+        ]
         taken = [(b - a) / 1e9 for own in times for a, b in zip(own, own[1:], strict=False)]
         return statistics.median(taken) if taken else 0.0
 
@@ -107,7 +133,8 @@ class Job(Launchers):
 def made_good(job: Job, host: int) -> None:
     """A host that was lost is a standby, and the job as before."""
     job.standby(host)
-    time.sleep(3.0)  # its zygote imports torch, which takes a core from the job that is measured next
+    # its zygote imports torch, which takes a core from the job that is measured next
+    time.sleep(3.0)
     job.trains()
 
 
@@ -135,7 +162,8 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
 
 
 def move(job: Job, node: int) -> dict[str, float]:
-    """A node that is well, to a standby: how long from the request, and how long ranks stood still, one usual step included."""
+    """A node that is well, to a standby: how long from the request, and how long ranks stood still,
+    one usual step included."""
     known, host, began = len(job.incidents()), job.host_of(node * job.ranks), time.monotonic_ns()
     usual = job.usual(began)
     asked = job.subhealth(node)
@@ -165,7 +193,8 @@ def kill_manager(job: Job) -> dict[str, float]:
     os.kill(pid, signal.SIGKILL)
     job.wait(lambda: job.logged().count("in charge in term") > known, "manager in charge")
     charge = in_charge(job) - wall
-    time.sleep(max(0.0, 1.0 - (time.monotonic_ns() - began) / 1e9))  # the second after the kill is looked at
+    # the second after the kill is looked at
+    time.sleep(max(0.0, 1.0 - (time.monotonic_ns() - began) / 1e9))
     slowest = max(
         (b[1] - a[1]) / 1e9
         for s in job.steps
@@ -195,7 +224,11 @@ def in_charge(job: Job) -> float:
     """When a manager last said that it is; seconds since 1970."""
     lines = [line for line in job.logged().splitlines() if "in charge in term" in line]
     stamps = [re.match(r"(\S+ \S+),(\d+)", line) for line in lines]
-    return max(time.mktime(time.strptime(m[1], "%Y-%m-%d %H:%M:%S")) + int(m[2]) / 1000 for m in stamps if m)
+    return max(
+        time.mktime(time.strptime(m[1], "%Y-%m-%d %H:%M:%S")) + int(m[2]) / 1000
+        for m in stamps
+        if m
+    )
 
 
 def row(table: Table, name: str, values: list[float], target: str, met: bool | None) -> None:
@@ -210,11 +243,15 @@ def row(table: Table, name: str, values: list[float], target: str, met: bool | N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=2, help="on each node")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
+    )
     args = parser.parse_args()
     end_cleanly()
     if not possible():
@@ -227,12 +264,18 @@ def main() -> None:
         for name in ("killed", "cut"):
             figures[name] = []
             for _ in range(args.repeats):
-                host = next(h for h in (job.host_of(r) for r in range(0, job.world, job.ranks)) if h != job.manager_host())
+                host = next(
+                    h
+                    for h in (job.host_of(r) for r in range(0, job.world, job.ranks))
+                    if h != job.manager_host()
+                )
                 figures[name].append(lose(job, name, host))
                 console.print(f"{name}: {figures[name][-1]}", style="dim")
         figures["moved"] = []
         for _ in range(args.repeats):
-            node = next(n for n in range(args.nodes) if job.host_of(n * job.ranks) != job.manager_host())
+            node = next(
+                n for n in range(args.nodes) if job.host_of(n * job.ranks) != job.manager_host()
+            )
             figures["moved"].append(move(job, node))
             console.print(f"moved: {figures['moved'][-1]}", style="dim")
         figures["manager"] = []
@@ -243,7 +286,9 @@ def main() -> None:
         figures["manager's node"] = []
         for _ in range(args.repeats):
             figures["manager's node"].append(lose_manager_node(job))
-            console.print(f"manager's node: {figures[chr(39).join(('manager', 's node'))][-1]}", style="dim")
+            console.print(
+                f"manager's node: {figures[chr(39).join(('manager', 's node'))][-1]}", style="dim"
+            )
     if args.json:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
     show(console, figures)
@@ -260,18 +305,72 @@ def show(console: Console, figures: dict[str, Any]) -> None:
     def median(kind: str, what: str) -> float:
         return statistics.median(take(kind, what))
 
-    row(table, "node's processes killed: noticed", take("killed", "noticed"), "100", median("killed", "noticed") <= 0.1)
-    row(table, "network cut: noticed", take("cut", "noticed"), "1,500", median("cut", "noticed") <= 1.5)
-    row(table, "killed: from notice to the step on all ranks", take("killed", "repaired"), "1,000", median("killed", "repaired") <= 1.0)
-    row(table, "cut: from notice to the step on all ranks", take("cut", "repaired"), "1,000", median("cut", "repaired") <= 1.0)
+    row(
+        table,
+        "node's processes killed: noticed",
+        take("killed", "noticed"),
+        "100",
+        median("killed", "noticed") <= 0.1,
+    )
+    row(
+        table,
+        "network cut: noticed",
+        take("cut", "noticed"),
+        "1,500",
+        median("cut", "noticed") <= 1.5,
+    )
+    row(
+        table,
+        "killed: from notice to the step on all ranks",
+        take("killed", "repaired"),
+        "1,000",
+        median("killed", "repaired") <= 1.0,
+    )
+    row(
+        table,
+        "cut: from notice to the step on all ranks",
+        take("cut", "repaired"),
+        "1,000",
+        median("cut", "repaired") <= 1.0,
+    )
     row(table, "usual step", take("killed", "step"), "", None)
-    row(table, "hot switch: ranks stand still, with one usual step", take("moved", "still"), "500", median("moved", "still") <= 0.5)
-    row(table, "hot switch: from the request, script on the standby included", take("moved", "asked"), "", None)
-    row(table, "manager killed: successor in charge, same node", take("manager", "charge"), "1,000", median("manager", "charge") <= 1.0)
+    row(
+        table,
+        "hot switch: ranks stand still, with one usual step",
+        take("moved", "still"),
+        "500",
+        median("moved", "still") <= 0.5,
+    )
+    row(
+        table,
+        "hot switch: from the request, script on the standby included",
+        take("moved", "asked"),
+        "",
+        None,
+    )
+    row(
+        table,
+        "manager killed: successor in charge, same node",
+        take("manager", "charge"),
+        "1,000",
+        median("manager", "charge") <= 1.0,
+    )
     worst = statistics.median(f["slowest"] / f["step"] for f in figures["manager"])
-    row(table, "manager killed: slowest step in the second around it", take("manager", "slowest"), "2 steps", worst <= 2.0)
+    row(
+        table,
+        "manager killed: slowest step in the second around it",
+        take("manager", "slowest"),
+        "2 steps",
+        worst <= 2.0,
+    )
     other = "manager's node"
-    row(table, "manager's node killed: successor in charge", take(other, "charge"), "3,000", median(other, "charge") <= 3.0)
+    row(
+        table,
+        "manager's node killed: successor in charge",
+        take(other, "charge"),
+        "3,000",
+        median(other, "charge") <= 3.0,
+    )
     row(table, "manager's node killed: to the step on all ranks", take(other, "together"), "", None)
     console.print(table)
 

@@ -1,15 +1,20 @@
-"""Faults that need no new process, a hang, and a pause: how each is timed. Run by benchmarks/recovery.py.
+"""Faults that need no new process, a hang, and a pause: how each is timed. Run by
+benchmarks/recovery.py.
 
-"The next step" is the one that was repeated, by the manager's journal; it counts when the last rank has committed it. Moments:
+"The next step" is the one that was repeated, by the manager's journal; it counts when the last rank
+has committed it. Moments:
 
     memory page     the touch: libtaskd's handler of the SIGBUS notes it in the state page
-    link cut        the request; the connections end 1 to a few ms later, so that the figure is a little too high
-    link drop       the first exception that a step raised in any rank, as the kernel had just given the connection up; or the
-                    incident's begin, should that come before
-    device fault    just before the exception is raised; all are paused when the journal's DETECT and PAUSE are over
-    hang            the limit of a stopped rank, from its last sign of life and its usual step in the state page, as the agent reads
-                    them; found when the journal's incident begins
-    pause           the request, by a program that is connected already; all are held when it has its answer
+    link cut        the request; the connections end 1 to a few ms later, so that the figure is a
+                    little too high
+    link drop       the first exception that a step raised in any rank, as the kernel had just given
+                    the connection up; or the incident's begin, should that come before
+    device fault    just before the exception is raised; all are paused when the journal's DETECT
+                    and PAUSE are over
+    hang            the limit of a stopped rank, from its last sign of life and its usual step in
+                    the state page, as the agent reads them; found when the incident begins
+    pause           the request, by a program that is connected already; all are held when it has
+                    its answer
 """
 
 from __future__ import annotations
@@ -51,7 +56,8 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """Of one fault, in seconds: what the row names, and the usual step at that time. `steps`: of a pause, that were finished in it."""
+    """Of one fault, in seconds: what the row names, and the usual step at that time. `steps`: of a
+    pause, that were finished in it."""
 
     seconds: float
     step: float
@@ -59,23 +65,38 @@ class Figure:
 
 
 def memory(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
-    known, fault = len(run.incidents()), faults.make(run, control, "memory, parameter", dice.randrange(run.world), dice)
+    known, fault = (
+        len(run.incidents()),
+        faults.make(run, control, "memory, parameter", dice.randrange(run.world), dice),
+    )
     incident, touch = run.incident(known + 1), fault.happened(run)
     assert touch is not None
-    return {"memory page: touch to next step": Figure(_done(run, incident, touch), run.usual(touch))}
+    return {
+        "memory page: touch to next step": Figure(_done(run, incident, touch), run.usual(touch))
+    }
 
 
 def link_cut(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     known, cut = len(run.incidents()), _neighbours(run, control, dice, "cut")
-    return {"link cut: cut to next step": Figure(_done(run, run.incident(known + 1), cut), run.usual(cut))}
+    return {
+        "link cut: cut to next step": Figure(
+            _done(run, run.incident(known + 1), cut), run.usual(cut)
+        )
+    }
 
 
 def link_drop(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     records = [toy.Steps(run.directory, rank, "raised") for rank in range(run.world)]
     known, begun = len(run.incidents()), _neighbours(run, control, dice, "drop")
     incident = run.incident(known + 1)
-    reported = min(monotonic(incident["began"]), *(r[1] for s in records for r in s.read(s.after(begun))))
-    return {"link drop: kernel's report to next step": Figure(_done(run, incident, reported), run.usual(begun))}
+    reported = min(
+        monotonic(incident["began"]), *(r[1] for s in records for r in s.read(s.after(begun)))
+    )
+    return {
+        "link drop: kernel's report to next step": Figure(
+            _done(run, incident, reported), run.usual(begun)
+        )
+    }
 
 
 def device_fault(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
@@ -115,11 +136,21 @@ def pause(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     return {"pause: request to all held": Figure(held, run.usual(at), steps)}
 
 
-KINDS: tuple[Callable[[Run, Control, random.Random], dict[str, Figure]], ...] = (memory, link_cut, link_drop, device_fault, hang, pause)
+KINDS: tuple[Callable[[Run, Control, random.Random], dict[str, Figure]], ...] = (
+    memory,
+    link_cut,
+    link_drop,
+    device_fault,
+    hang,
+    pause,
+)
 
 
-def measure(run: Run, repetitions: int, dice: random.Random, found: dict[str, list[Figure]]) -> None:
-    """Each kind so many times in `run`, in turns; adds to `found`, which has a list for each of ROWS."""
+def measure(
+    run: Run, repetitions: int, dice: random.Random, found: dict[str, list[Figure]]
+) -> None:
+    """Each kind so many times in `run`, in turns; adds to `found`, which has a list for each of
+    ROWS."""
     with Control(run.environment) as control:
         control.resume()  # nothing is held; now the connection stands
         for kind in KINDS * repetitions:
@@ -131,26 +162,55 @@ def measure(run: Run, repetitions: int, dice: random.Random, found: dict[str, li
 
 def table(found: dict[str, list[Figure]]) -> Table:
     out = Table(title="faults that need no new process, hangs, pauses; ms")
-    for name in ("", "count", "median", "least", "90 %", "worst", "usual step", "less one step", "target", "met"):
+    for name in (
+        "",
+        "count",
+        "median",
+        "least",
+        "90 %",
+        "worst",
+        "usual step",
+        "less one step",
+        "target",
+        "met",
+    ):
         out.add_column(name, justify="left" if not name else "right")
     for name, row in ROWS.items():
         if figures := found[name]:
-            s, step = summary([f.seconds for f in figures]), summary([f.step for f in figures])["median"]
+            s, step = (
+                summary([f.seconds for f in figures]),
+                summary([f.step for f in figures])["median"],
+            )
             beyond = summary([f.seconds - f.step for f in figures])["median"]
             value = beyond if row.beyond_step else s["median"]
-            cells = [str(s["count"]), *(ms(s[k]) for k in ("median", "least", "p90", "worst")), ms(step)]
-            cells += [ms(beyond) if row.beyond_step else "", "" if row.target is None else f"{row.target * 1e3:.0f}"]
-            out.add_row(name, *cells, "" if row.target is None else "yes" if value <= row.target else "[bold red]no[/]")
+            cells = [
+                str(s["count"]),
+                *(ms(s[k]) for k in ("median", "least", "p90", "worst")),
+                ms(step),
+            ]
+            cells += [
+                ms(beyond) if row.beyond_step else "",
+                "" if row.target is None else f"{row.target * 1e3:.0f}",
+            ]
+            out.add_row(
+                name,
+                *cells,
+                "" if row.target is None else "yes" if value <= row.target else "[bold red]no[/]",
+            )
     return out
 
 
 def steps_of_pauses(found: dict[str, list[Figure]]) -> str:
     s = summary([f.steps for f in found["pause: request to all held"]])
-    return f"a pause let every rank finish {s['median']:g} steps (median; {s['least']:g} to {s['worst']:g})"
+    return (
+        f"a pause let every rank finish {s['median']:g} steps (median; {s['least']:g} to"
+        f" {s['worst']:g})"
+    )
 
 
 def _neighbours(run: Run, control: Control, dice: random.Random, how: str) -> int:
-    """Two ranks that are next to each other in the ring: gloo does not use the other connections in an all_reduce."""
+    """Two ranks that are next to each other in the ring: gloo does not use the other connections in
+    an all_reduce."""
     rank = dice.randrange(run.world)
     return faults.link(control, rank, (rank + 1) % run.world, how)
 

@@ -2,11 +2,14 @@
 
     python benchmarks/overhead.py [--blocks 6] [--steps 200] [--json FILE]
 
-1. Jobs of benchmarks/toy.py, 4 ranks, by turns under taskd run and under plain torchrun: the median step of each.
-2. One job under taskd that trains by turns inside and outside of attempts. It misses what differs between jobs (the preloaded
-   library, the agent's looks), and most of the machine's noise, which on shared cores is larger than what is sought.
-3. An attempt in one rank, in us: empty and repeated at once, and with a step's work in it that takes the caches; and where the
-   time goes by cProfile, whose own cost makes short functions look slow.
+1. Jobs of benchmarks/toy.py, 4 ranks, by turns under taskd run and under plain torchrun: the median
+step of each.
+2. One job under taskd that trains by turns inside and outside of attempts. It misses what differs
+between jobs (the preloaded library, the agent's looks), and most of the machine's noise, which on
+shared cores is larger than what is sought.
+3. An attempt in one rank, in us: empty and repeated at once, and with a step's work in it that
+takes the caches; and where the time goes by cProfile, whose own cost makes short functions look
+slow.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ BY_TURNS = 25  # steps
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took, in ms: by the clock, and of a rank's CPU time, which does not count who else had the core."""
+    """What a step took, in ms: by the clock, and of a rank's CPU time, which does not count who
+    else had the core."""
 
     clock: float
     cpu: float
@@ -42,7 +46,8 @@ def median_step(records: list[list[tuple[int, int, int, int]]]) -> Step:
     """Over the steps of all ranks."""
     pairs = [(a, b) for rank in records for a, b in zip(rank, rank[1:], strict=False)]
     return Step(
-        statistics.median((b[1] - a[1]) / 1e6 for a, b in pairs), statistics.median((b[3] - a[3]) / 1e6 for a, b in pairs)
+        statistics.median((b[1] - a[1]) / 1e6 for a, b in pairs),
+        statistics.median((b[3] - a[3]) / 1e6 for a, b in pairs),
     )
 
 
@@ -56,7 +61,13 @@ def block(directory: Path, taskd: bool, steps: int, port: int) -> Step:
 def by_turns(directory: Path, steps: int, port: int) -> tuple[list[Step], list[Step]]:
     """Medians of the blocks of steps (inside, outside) of attempts."""
     inside, outside = [], []
-    with Run(directory, 4, True, arguments=["--steps", str(steps), "--every-other", str(BY_TURNS)], port=port) as run:
+    with Run(
+        directory,
+        4,
+        True,
+        arguments=["--steps", str(steps), "--every-other", str(BY_TURNS)],
+        port=port,
+    ) as run:
         run.finish()
         ranks = [s.read() for s in run.steps]
     for first in range(2 * BY_TURNS, len(ranks[0]) - BY_TURNS + 1, BY_TURNS):
@@ -70,19 +81,30 @@ def plain(steps: list[Step]) -> list[dict[str, float]]:
 
 
 def attempts(directory: Path, model: str, port: int) -> dict[str, Any]:
-    with Run(directory, 1, True, script="attempt.py", arguments=["--model", model], port=port) as run:
+    with Run(
+        directory, 1, True, script="attempt.py", arguments=["--model", model], port=port
+    ) as run:
         run.finish()
         result: dict[str, Any] = json.loads((directory / "result.json").read_text())
         return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=6, help="jobs of each kind")
     parser.add_argument("--steps", type=int, default=200, help="steps of each job")
     parser.add_argument("--only", choices=("jobs", "turns", "attempt"))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
-    parser.add_argument("--patience", type=float, default=0, help="seconds to wait for a quiet machine before each block")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0,
+        help="seconds to wait for a quiet machine before each block",
+    )
     parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
     args = parser.parse_args()
     end_cleanly()
@@ -91,19 +113,34 @@ def main() -> None:
     figures: dict[str, Any] = {"machine": machine()}
     try:
         if args.only in (None, "attempt"):
-            figures["attempt"] = {model: attempts(work / model, model, args.port) for model in ("tiny", "toy")}
+            figures["attempt"] = {
+                model: attempts(work / model, model, args.port) for model in ("tiny", "toy")
+            }
             show_attempts(console, figures["attempt"])
         if args.only in (None, "turns"):
             inside, outside = by_turns(work / "turns", args.blocks * args.steps, args.port)
             figures["turns"] = {"inside": plain(inside), "outside": plain(outside)}
-            show_steps(console, "one job, inside and outside of attempts", "inside", inside, "outside", outside)
+            show_steps(
+                console,
+                "one job, inside and outside of attempts",
+                "inside",
+                inside,
+                "outside",
+                outside,
+            )
         if args.only in (None, "jobs"):
             times: dict[bool, list[Step]] = {True: [], False: []}
             for number in range(args.blocks):
                 busy = wait_for_quiet(args.patience)
-                console.print(f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the machine", style="dim")
+                console.print(
+                    f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the"
+                    " machine",
+                    style="dim",
+                )
                 for taskd in (number % 2 == 0, number % 2 == 1):  # neither kind is always the first
-                    times[taskd].append(block(work / f"{number}-{taskd}", taskd, args.steps, args.port))
+                    times[taskd].append(
+                        block(work / f"{number}-{taskd}", taskd, args.steps, args.port)
+                    )
             figures["jobs"] = {"taskd": plain(times[True]), "torchrun": plain(times[False])}
             show_steps(console, "jobs by turns", "taskd run", times[True], "torchrun", times[False])
     except Failed as error:
@@ -114,9 +151,20 @@ def main() -> None:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def show_steps(console: Console, title: str, name: str, with_taskd: list[Step], other: str, without: list[Step]) -> None:
+def show_steps(
+    console: Console, title: str, name: str, with_taskd: list[Step], other: str, without: list[Step]
+) -> None:
     table = Table(title=f"median step, ms: {title}")
-    for column in ("", "blocks", "by the clock", "least", "greatest", "CPU of a rank", "least", "greatest"):
+    for column in (
+        "",
+        "blocks",
+        "by the clock",
+        "least",
+        "greatest",
+        "CPU of a rank",
+        "least",
+        "greatest",
+    ):
         table.add_column(column, justify="left" if not column else "right")
     for label, steps in ((name, with_taskd), (other, without)):
         cells = [str(len(steps))]
@@ -125,8 +173,12 @@ def show_steps(console: Console, title: str, name: str, with_taskd: list[Step], 
         table.add_row(label, *cells)
     console.print(table)
     for what in ("clock", "cpu"):
-        a, b = (statistics.median(getattr(s, what) for s in steps) for steps in (with_taskd, without))
-        console.print(f"difference of the medians, {what}: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}")
+        a, b = (
+            statistics.median(getattr(s, what) for s in steps) for steps in (with_taskd, without)
+        )
+        console.print(
+            f"difference of the medians, {what}: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}"
+        )
 
 
 def show_attempts(console: Console, found: dict[str, Any]) -> None:
@@ -138,7 +190,9 @@ def show_attempts(console: Console, found: dict[str, Any]) -> None:
             if body != "profile":
                 median, bare = statistics.median(times["attempt"]), statistics.median(times["bare"])
                 least, wall = min(times["attempt"]) - bare, statistics.median(times["wall"])
-                table.add_row(model, body, *(f"{v:.1f}" for v in (median, bare, median - bare, least, wall)))
+                table.add_row(
+                    model, body, *(f"{v:.1f}" for v in (median, bare, median - bare, least, wall))
+                )
     console.print(table)
     for model, result in found.items():
         table = Table(title=f"an empty attempt of the {model} model by cProfile: own time, us")

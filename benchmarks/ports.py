@@ -10,8 +10,9 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the kernel gives 
 
 
 def free_port() -> int:
-    """Below those: agents whose manager was killed go on looking for it there, and must not meet the listener that a collective library of
-    another job has been given meanwhile: suspected where a plain torchrun job's connections broke while they were made."""
+    """Below those: agents whose manager was killed go on looking for it there, and must not meet
+    the listener that a collective library of another job has been given meanwhile: suspected where
+    a plain torchrun job's connections broke while they were made."""
     first = int(RANGE.read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(first // 3, first)

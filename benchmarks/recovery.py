@@ -1,16 +1,22 @@
-"""From kill -9 of one rank to the moment at which all ranks train on, beside plain torchrun; in one run, by turns.
+"""From kill -9 of one rank to the moment at which all ranks train on, beside plain torchrun; in one
+run, by turns.
 
     python benchmarks/recovery.py [--quick | --full] [--json FILE]
 
-1. 4 ranks under taskd run, steps of ~20 ms (benchmarks/toy.py): a random rank is killed at a random moment.
+1. 4 ranks under taskd run, steps of ~20 ms (benchmarks/toy.py): a random rank is killed at a random
+moment.
 2. The same with 4 GiB of touched memory in the victim, which the kernel has to free.
-3. In the same job, faults that need no new process, hangs and pauses (benchmarks/online.py tells how each is timed).
-4. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left (benchmarks/blocked.py).
-5. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared memory, saved each 10th step.
+3. In the same job, faults that need no new process, hangs and pauses (benchmarks/online.py tells
+how each is timed).
+4. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left
+(benchmarks/blocked.py).
+5. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared
+memory, saved each 10th step.
 
-All but 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is timed in 1, 2 and 5 is the
-same: from the kill until every rank has committed the first step that the killed process did not. Exit status 1 when a step was
-lost, a survivor was replaced, or a job failed.
+All but 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is
+timed in 1, 2 and 5 is the same: from the kill until every rank has committed the first step that
+the killed process did not. Exit status 1 when a step was lost, a survivor was replaced, or a job
+failed.
 """
 
 from __future__ import annotations
@@ -37,8 +43,8 @@ from rich.text import Text
 
 BALLAST = 4  # GiB
 PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
-# rounds; per round: kills, kills with ballast, faults of each kind in online.py, kills of torchrun; repetitions of each blocked case
-# with 4 and with 8 ranks
+# rounds; per round: kills, kills with ballast, faults of each kind in online.py, kills of torchrun;
+# repetitions of each blocked case with 4 and with 8 ranks
 SCALE = {
     "quick": (1, 3, 1, 1, 1, 1, 1),
     "normal": (5, 4, 1, 3, 1, 4, 2),
@@ -47,9 +53,16 @@ SCALE = {
 
 
 def protected(
-    directory: Path, kills: int, heavy: int, others: int, dice: random.Random, port: int, found: dict[str, list[online.Figure]]
+    directory: Path,
+    kills: int,
+    heavy: int,
+    others: int,
+    dice: random.Random,
+    port: int,
+    found: dict[str, list[online.Figure]],
 ) -> tuple[list[Recovery], list[Recovery]]:
-    """One job under taskd: `others` faults of each kind in online.py, `kills` kills, then `heavy` kills of a rank with ballast."""
+    """One job under taskd: `others` faults of each kind in online.py, `kills` kills, then `heavy`
+    kills of a rank with ballast."""
     light: list[Recovery] = []
     ballasted: list[Recovery] = []
     with Run(directory, 4, taskd=True, port=port) as run:
@@ -83,39 +96,68 @@ def plain(directory: Path, kills: int, dice: random.Random) -> list[Recovery]:
     return found
 
 
-def collectives(directory: Path, world: int, repetitions: int, dice: random.Random, port: int) -> dict[int, list[list[float]]]:
+def collectives(
+    directory: Path, world: int, repetitions: int, dice: random.Random, port: int
+) -> dict[int, list[list[float]]]:
     """For each size, per kill the seconds after which the survivors had left."""
     steps = world * len(blocked.SIZES) * repetitions
     found: dict[int, list[list[float]]] = {size: [] for size in blocked.SIZES}
-    with Run(directory, world, taskd=True, script="blocked.py", arguments=["--steps", str(steps)], port=port) as run:
+    with Run(
+        directory,
+        world,
+        taskd=True,
+        script="blocked.py",
+        arguments=["--steps", str(steps)],
+        port=port,
+    ) as run:
         board = blocked.Board(directory, world, steps)
         for step in range(steps):
             victim = blocked.victim(step, world)
             run.wait(
-                lambda s=step: all(board.read(s, r)[0] for r in range(world)), f"all ranks in the collective of step {step}"
+                lambda s=step: all(board.read(s, r)[0] for r in range(world)),
+                f"all ranks in the collective of step {step}",
             )
             time.sleep(dice.uniform(0.02, 0.08))
             board.kill(step)
             kill = run.kill_pid(victim, board.read(step, victim)[2])
             survivors = [r for r in range(world) if r != victim]
             run.wait(
-                lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them), f"the survivors' leaving of step {step}"
+                lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them),
+                f"the survivors' leaving of step {step}",
             )
-            found[blocked.size(step, world)].append([(board.read(step, r)[1] - kill.at) / 1e9 for r in survivors])
+            found[blocked.size(step, world)].append(
+                [(board.read(step, r)[1] - kill.at) / 1e9 for r in survivors]
+            )
         run.finish()
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_const", const="quick", dest="scale", default="normal", help="one round, to see that it works"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--full", action="store_const", const="full", dest="scale", help="10 rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single figure to FILE")
+    parser.add_argument(
+        "--quick",
+        action="store_const",
+        const="quick",
+        dest="scale",
+        default="normal",
+        help="one round, to see that it works",
+    )
+    parser.add_argument(
+        "--full", action="store_const", const="full", dest="scale", help="10 rounds"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
-    parser.add_argument("--patience", type=float, default=0, help="seconds to wait for a quiet machine before each round")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0,
+        help="seconds to wait for a quiet machine before each round",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the jobs' output and logs")
     args = parser.parse_args()
     end_cleanly()
@@ -124,7 +166,9 @@ def main() -> None:
     dice = random.Random(args.seed)
     work = Path(tempfile.mkdtemp(prefix="taskd-recovery-"))
     if psutil.virtual_memory().available < (BALLAST + 4) << 30:
-        console.print(f"less than {BALLAST + 4} GiB of memory are free: the kills with ballast are left out")
+        console.print(
+            f"less than {BALLAST + 4} GiB of memory are free: the kills with ballast are left out"
+        )
         heavy = 0
     begin = machine()
     light: list[Recovery] = []
@@ -135,13 +179,20 @@ def main() -> None:
     try:
         for number in range(rounds):
             busy = wait_for_quiet(args.patience)
-            console.print(f"round {number + 1} of {rounds}; other work takes {busy:.0f} % of the machine", style="dim")
-            one, two = protected(work / f"taskd-{number}", kills, heavy, others, dice, args.port, figures)
+            console.print(
+                f"round {number + 1} of {rounds}; other work takes {busy:.0f} % of the machine",
+                style="dim",
+            )
+            one, two = protected(
+                work / f"taskd-{number}", kills, heavy, others, dice, args.port, figures
+            )
             light, ballasted = light + one, ballasted + two
             restarted += plain(work / f"torchrun-{number}", restarts, dice)
         for world, repetitions in ((4, four), (8, eight)):
             console.print(f"collectives of {world} ranks", style="dim")
-            left[world] = collectives(work / f"blocked-{world}", world, repetitions, dice, args.port)
+            left[world] = collectives(
+                work / f"blocked-{world}", world, repetitions, dice, args.port
+            )
     except Failed as error:
         console.print(Text(f"failed: {error}", style="red"))
         sys.exit(1)
@@ -151,10 +202,17 @@ def main() -> None:
         shutil.rmtree(work)
     console.print(
         recoveries(
-            {"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted, "torchrun, checkpoint each 10 steps": restarted}
+            {
+                "taskd": light,
+                f"taskd, {BALLAST} GiB in the victim": ballasted,
+                "torchrun, checkpoint each 10 steps": restarted,
+            }
         )
     )
-    ratio = summary([r.seconds for r in restarted])["median"] / summary([r.seconds for r in light])["median"]
+    ratio = (
+        summary([r.seconds for r in restarted])["median"]
+        / summary([r.seconds for r in light])["median"]
+    )
     console.print(f"median of torchrun / median of taskd: {ratio:.1f}")
     console.print(breakdown({"taskd": light, f"taskd, {BALLAST} GiB in the victim": ballasted}))
     console.print(online.table(figures))
@@ -170,13 +228,30 @@ def main() -> None:
 
 def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
     table = Table(title="kill -9 to the next step of all ranks, ms")
-    for name in ("", "kills", "median", "least", "90 %", "worst", "usual step", "steps lost", "survivors kept"):
+    for name in (
+        "",
+        "kills",
+        "median",
+        "least",
+        "90 %",
+        "worst",
+        "usual step",
+        "steps lost",
+        "survivors kept",
+    ):
         table.add_column(name, justify="left" if not name else "right")
     for name, found in series.items():
         if found:
-            s, step = summary([r.seconds for r in found]), summary([r.step for r in found])["median"]
+            s, step = (
+                summary([r.seconds for r in found]),
+                summary([r.step for r in found])["median"],
+            )
             lost = [r.lost for r in found]
-            cells = [str(s["count"]), *(ms(s[k]) for k in ("median", "least", "p90", "worst")), ms(step)]
+            cells = [
+                str(s["count"]),
+                *(ms(s[k]) for k in ("median", "least", "p90", "worst")),
+                ms(step),
+            ]
             cells.append(f"{min(lost)}-{max(lost)}" if max(lost) else "0")
             table.add_row(name, *cells, "yes" if all(r.kept for r in found) else "no")
     return table
@@ -195,12 +270,26 @@ def breakdown(series: dict[str, Sequence[Recovery]]) -> Table:
 
 def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Table:
     table = Table(title="kill -9 to leaving a blocked all_reduce, ms")
-    for name in ("ranks", "bytes", "kills", "first survivor, median", "last survivor, median", "last survivor, worst"):
+    for name in (
+        "ranks",
+        "bytes",
+        "kills",
+        "first survivor, median",
+        "last survivor, median",
+        "last survivor, worst",
+    ):
         table.add_column(name, justify="right")
     for world, sizes in left.items():
         for size, found in sizes.items():
             first, last = summary([min(f) for f in found]), summary([max(f) for f in found])
-            table.add_row(str(world), f"{size:,}", str(len(found)), ms(first["median"]), ms(last["median"]), ms(last["worst"]))
+            table.add_row(
+                str(world),
+                f"{size:,}",
+                str(len(found)),
+                ms(first["median"]),
+                ms(last["median"]),
+                ms(last["worst"]),
+            )
     return table
 
 
@@ -215,7 +304,14 @@ def write(
 ) -> None:
     def rows(found: list[Recovery]) -> list[dict[str, Any]]:
         return [
-            {"rank": r.kill.rank, "seconds": r.seconds, "step": r.step, "lost": r.lost, "kept": r.kept, "phases": r.phases}
+            {
+                "rank": r.kill.rank,
+                "seconds": r.seconds,
+                "step": r.step,
+                "lost": r.lost,
+                "kept": r.kept,
+                "phases": r.phases,
+            }
             for r in found
         ]
 

@@ -1,13 +1,17 @@
-"""Faults of all kinds at random moments in one job, one after the other; and at the end nothing may show that they were there.
+"""Faults of all kinds at random moments in one job, one after the other; and at the end nothing may
+show that they were there.
 
     python benchmarks/soak.py [--seconds 600] [--ranks 4] [--seed N] [--script NAME]
     make soak SOAK="--seconds 60"
 
-The job is benchmarks/curve.py, or another one, under taskd run. After each fault every rank has to commit steps beyond it. Then the
-same number of steps is trained under plain torchrun, undisturbed, and all losses and what was trained are compared, bit for bit. Exit
-status 1 when a fault was not survived, a step that all ranks had committed was done again, or anything differs; logs are kept then.
+The job is benchmarks/curve.py, or another one, under taskd run. After each fault every rank has to
+commit steps beyond it. Then the same number of steps is trained under plain torchrun, undisturbed,
+and all losses and what was trained are compared, bit for bit. Exit status 1 when a fault was not
+survived, a step that all ranks had committed was done again, or anything differs; logs are kept
+then.
 
-A seed chooses the same faults, ranks and pauses again. On which line of the program they fall is up to the machine.
+A seed chooses the same faults, ranks and pauses again. On which line of the program they fall is up
+to the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from rich.table import Table
 from taskd.control import Control, ControlError
 
 BEYOND = 3  # steps that every rank commits after a fault before the next one
-LATENT = 40  # steps after which a fault that nobody has met is let be: a connection that is not used, a block that was given back
+# steps after which a fault that nobody has met is let be: a connection that is not used, a block
+# that was given back
+LATENT = 40
 HELD = "held"
 
 
@@ -51,7 +57,10 @@ class Story:
     replaced: int = 0
 
     def __str__(self) -> str:
-        what = "; ".join(f"{f.kind} in rank {f.rank}" + (f" (refused: {f.refused})" if f.refused else "") for f in self.made)
+        what = "; ".join(
+            f"{f.kind} in rank {f.rank}" + (f" (refused: {f.refused})" if f.refused else "")
+            for f in self.made
+        )
         return f"{self.kind}: {what or 'no fault'}, around step {self.first}"
 
 
@@ -66,8 +75,14 @@ class Soak:
     def rank(self) -> int:
         return self.dice.randrange(self.run.world)
 
-    def make(self, story: Story, kind: str, rank: int | None = None, page: int | None = None) -> None:
-        story.made.append(faults.make(self.run, self.control, kind, self.rank() if rank is None else rank, self.dice, page))
+    def make(
+        self, story: Story, kind: str, rank: int | None = None, page: int | None = None
+    ) -> None:
+        story.made.append(
+            faults.make(
+                self.run, self.control, kind, self.rank() if rank is None else rank, self.dice, page
+            )
+        )
 
     def sleep(self, low: float, high: float) -> None:
         time.sleep(self.dice.uniform(low, high))
@@ -75,7 +90,7 @@ class Soak:
     def any(self) -> str:
         return self.dice.choice(SINGLE)
 
-    # -- stories: each makes its faults; what is returned is from when time counts, None: from when the first fault happened
+    # -- stories: each makes its faults, and returns from when time counts (None: the first fault)
 
     def single(self, story: Story) -> None:
         self.make(story, story.kind)
@@ -123,12 +138,19 @@ class Soak:
     def tell(self, story: Story, play: Callable[[Soak, Story], int | None]) -> None:
         """Let it happen, and wait until all is well again."""
         run = self.run
-        known, story.at, before = len(run.incidents()), time.monotonic_ns(), [s.last() for s in run.steps]
+        known, story.at, before = (
+            len(run.incidents()),
+            time.monotonic_ns(),
+            [s.last() for s in run.steps],
+        )
         steps = [r[0] for r in before if r is not None]
         story.first = min(steps) + 1
         since = play(self, story)
         end = max(steps) + LATENT
-        run.wait(lambda: all(f.happened(run) for f in story.made) or run.committed() >= end, f"what follows {story}")
+        run.wait(
+            lambda: all(f.happened(run) for f in story.made) or run.committed() >= end,
+            f"what follows {story}",
+        )
         moments = [at for f in story.made if not f.refused and (at := f.happened(run)) is not None]
         beyond = max(r[0] for s in run.steps if (r := s.last()) is not None) + BEYOND
         run.wait(lambda: run.committed() >= beyond, f"step {beyond} of all ranks after {story}")
@@ -136,16 +158,25 @@ class Soak:
         incidents = run.incidents()[known:]
         story.met = since is not None or bool(incidents)
         story.since = since or min(moments, default=story.at)
-        ends = [run.all_committed(i["step"], story.since) for i in incidents if monotonic(i["time"]) > story.since]
+        ends = [
+            run.all_committed(i["step"], story.since)
+            for i in incidents
+            if monotonic(i["time"]) > story.since
+        ]
         ends += [s.read(s.after(story.since))[0][1] for s in run.steps]
         story.seconds = (max(ends) - story.since) / 1e9
         after = [s.read(s.after(story.at)) for s in run.steps]
         story.lost = len({r[0] for records in after for r in records if r[0] <= min(steps)})
-        story.replaced = sum(len({r[2] for r in a} - {b[2]}) for a, b in zip(after, before, strict=True) if b is not None)
+        story.replaced = sum(
+            len({r[2] for r in a} - {b[2]})
+            for a, b in zip(after, before, strict=True)
+            if b is not None
+        )
 
 
 SINGLE = (*faults.SIGNALS, *faults.MEMORY, *faults.LINKS)
-OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {  # how often for one of each single fault
+# how often for one of each single fault
+OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {
     "a page of two ranks": (2, Soak.two_pages),
     "two faults, ms apart": (6, Soak.two_faults),
     "pause": (1, Soak.hold),
@@ -165,7 +196,13 @@ def deck(dice: random.Random) -> Iterator[tuple[Story, Callable[[Soak, Story], i
 
 
 def soak(
-    directory: Path, ranks: int, seconds: float, dice: random.Random, stories: list[Story], console: Console, script: str
+    directory: Path,
+    ranks: int,
+    seconds: float,
+    dice: random.Random,
+    stories: list[Story],
+    console: Console,
+    script: str,
 ) -> int:
     """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
     with Run(directory, ranks, taskd=True, script=script) as run, console.status("starts") as line:
@@ -188,17 +225,44 @@ def soak(
 
 def table(stories: list[Story], first: int | None) -> Table:
     """`first`: the first step that differs."""
-    out = Table(title="faults in one job; times in ms, from the fault (the page's touch, the continue) to the next step of all ranks")
-    for name in ("", "count", "met", "survived", "processes replaced", "median", "worst", "steps lost", "equal"):
+    out = Table(
+        title=(
+            "faults in one job; times in ms, from the fault (the page's touch, the continue) to the"
+            " next step of all ranks"
+        )
+    )
+    for name in (
+        "",
+        "count",
+        "met",
+        "survived",
+        "processes replaced",
+        "median",
+        "worst",
+        "steps lost",
+        "equal",
+    ):
         out.add_column(name, justify="left" if not name else "right")
     for kind in (*SINGLE, *OTHERS):
         if mine := [s for s in stories if s.kind == kind]:
             met = [s for s in mine if s.met]
             times = summary([s.seconds for s in met if s.survived] or [0.0])
-            cells = [len(mine), len(met), sum(s.survived for s in mine), sum(s.replaced for s in mine)]
+            cells = [
+                len(mine),
+                len(met),
+                sum(s.survived for s in mine),
+                sum(s.replaced for s in mine),
+            ]
             wrong = first is not None and any(s.first <= first < s.last for s in mine)
             lost = sum(s.lost for s in mine)
-            out.add_row(kind, *map(str, cells), ms(times["median"]), ms(times["worst"]), str(lost), "[bold red]no[/]" if wrong else "yes")
+            out.add_row(
+                kind,
+                *map(str, cells),
+                ms(times["median"]),
+                ms(times["worst"]),
+                str(lost),
+                "[bold red]no[/]" if wrong else "yes",
+            )
     return out
 
 
@@ -209,13 +273,21 @@ def main() -> None:
     verdict = soaking.Verdict(args, args.ranks, f"faults in a job of {args.ranks} ranks")
     stories: list[Story] = []
     verdict.compare(
-        lambda directory: soak(directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console, args.script)
+        lambda directory: soak(
+            directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console, args.script
+        )
     )
     if lost := sum(s.lost for s in stories):
         verdict.wrong.append(f"{lost} steps that all ranks had committed were done again")
     if verdict.differs is not None:
-        verdict.wrong.append(f"the last before step {verdict.differs} was {[s for s in stories if s.first <= verdict.differs][-1]}")
-    verdict.give(table(stories, verdict.differs), [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}" for s in stories])
+        verdict.wrong.append(
+            f"the last before step {verdict.differs} was"
+            f" {[s for s in stories if s.first <= verdict.differs][-1]}"
+        )
+    verdict.give(
+        table(stories, verdict.differs),
+        [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}" for s in stories],
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Losses of nodes, networks, managers and ranks at random moments in one job over several hosts; and at the end nothing may show that they
-were there.
+"""Losses of nodes, networks, managers and ranks at random moments in one job over several hosts;
+and at the end nothing may show that they were there.
 
-    python benchmarks/soak_nodes.py [--seconds 600] [--seed N]          make soak-nodes SOAK="--seconds 60"
+    python benchmarks/soak_nodes.py [--seconds 600] [--seed N]
+    make soak-nodes SOAK="--seconds 60"
 
-3 nodes × 2 ranks of benchmarks/curve.py and 2 standbys, in network namespaces. After each loss every rank has to commit steps beyond
-it; hosts that have lost their part are started again as standbys. Then the same number of steps is trained under plain torchrun on
-one host, undisturbed, and all losses and what was trained are compared, bit for bit. Exit status 1 when a loss was not survived, or
-anything differs; logs are kept then.
+3 nodes × 2 ranks of benchmarks/curve.py and 2 standbys, in network namespaces. After each loss
+every rank has to commit steps beyond it; hosts that have lost their part are started again as
+standbys. Then the same number of steps is trained under plain torchrun on one host, undisturbed,
+and all losses and what was trained are compared, bit for bit. Exit status 1 when a loss was not
+survived, or anything differs; logs are kept then.
 
 Two nodes at once are not among the losses: of three, one always keeps the other's records.
 """
@@ -33,7 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 NODES, RANKS, STANDBYS = 3, 2, 2
-NAP = 0.1  # seconds a step: launchers that start need the cores too, and more steps make nothing of this test but longer
+# seconds a step: launchers that start need the cores too, and more steps make nothing of this test
+# but longer
+NAP = 0.1
 BEYOND = 5  # steps that every rank commits after a loss before the next one
 
 
@@ -113,7 +117,9 @@ class Scene:
     def manager(self, story: Story) -> None:
         known = self.job.logged().count("in charge in term")
         self.kill_manager()
-        self.job.wait(lambda: self.job.logged().count("in charge in term") > known, "manager in charge")
+        self.job.wait(
+            lambda: self.job.logged().count("in charge in term") > known, "manager in charge"
+        )
 
     def managers_node(self, story: Story) -> None:
         self.kill_node(story, self.job.manager_host())
@@ -142,18 +148,30 @@ class Scene:
         self.kill_rank()
 
     def moves(self, story: Story, then: Callable[[], None]) -> None:
-        """A node is sub-healthy; when a standby is ready for it, and all are about to stand, `then` happens."""
+        """A node is sub-healthy; when a standby is ready for it, and all are about to stand, `then`
+        happens."""
         node = self.dice.randrange(NODES)
-        before, known = self.job.host_of(node * RANKS), self.job.logged().count("is ready to be node")
+        before, known = (
+            self.job.host_of(node * RANKS),
+            self.job.logged().count("is ready to be node"),
+        )
         asked = self.job.subhealth(node)
-        ready = lambda: self.job.logged().count("is ready to be node") > known or asked.poll() is not None  # noqa: E731
+
+        def ready() -> bool:
+            return (
+                self.job.logged().count("is ready to be node") > known or asked.poll() is not None
+            )
+
         self.job.wait(ready, "standby that is ready")
         self.pause(0.0, 0.3)
         then()
         self.wait_for_others(story)
         asked.communicate(timeout=60)
         # where the manager has died meanwhile nobody may have said how it went
-        self.job.wait(lambda: len({self.where(n) for n in range(NODES)} - {-1}) == NODES, "place for every node")
+        self.job.wait(
+            lambda: len({self.where(n) for n in range(NODES)} - {-1}) == NODES,
+            "place for every node",
+        )
         if self.where(node) != before and before not in story.dead:
             self.emptied(before)
             story.dead.add(before)
@@ -168,7 +186,9 @@ class Scene:
     def spare(self, story: Story) -> None:
         """A standby is killed, perhaps the one that gets ready."""
         ranks = {self.where(n) for n in range(NODES)}
-        spare = [h for h in range(self.job.hosts.count) if h not in ranks and self.job.hosts.pids(h)]
+        spare = [
+            h for h in range(self.job.hosts.count) if h not in ranks and self.job.hosts.pids(h)
+        ]
         if spare:
             self.kill_node(story, self.dice.choice(spare))
 
@@ -222,7 +242,9 @@ class Scene:
         ends = []
         for steps in self.job.steps:
             times = [story.at, *(r[1] for r in steps.read(steps.after(story.at)))]
-            ends.append(max(zip(times, times[1:], strict=False), key=lambda pair: pair[1] - pair[0])[1])
+            ends.append(
+                max(zip(times, times[1:], strict=False), key=lambda pair: pair[1] - pair[0])[1]
+            )
         story.seconds = (max(ends) - story.at) / 1e9
         for host in sorted(story.dead):
             self.job.standby(host)
@@ -250,9 +272,19 @@ KINDS: dict[str, Callable[[Scene, Story], None]] = {
 }
 
 
-def soak(hosts: Hosts, directory: Path, seconds: float, dice: random.Random, stories: list[Story], console: Console) -> int:
+def soak(
+    hosts: Hosts,
+    directory: Path,
+    seconds: float,
+    dice: random.Random,
+    stories: list[Story],
+    console: Console,
+) -> int:
     """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
-    with Job(hosts, directory, NODES, RANKS, "curve.py", "--nap", str(NAP)) as job, console.status("starts") as line:
+    with (
+        Job(hosts, directory, NODES, RANKS, "curve.py", "--nap", str(NAP)) as job,
+        console.status("starts") as line,
+    ):
         job.wait(lambda: job.logged().count("waits for a node") >= STANDBYS, "standbys")
         job.trains(20)
         end, scene, cards = time.monotonic() + seconds, Scene(job, dice), list(KINDS)
@@ -266,18 +298,32 @@ def soak(hosts: Hosts, directory: Path, seconds: float, dice: random.Random, sto
             scene.tell(story, KINDS[story.kind])
         total = (job.committed() // curve.PASS + 2) * curve.PASS
         toy.Orders(directory).put(job.world, total)
-        job.wait(lambda: all((directory / f"final.{r}").exists() for r in range(job.world)), "end of all ranks")
+        job.wait(
+            lambda: all((directory / f"final.{r}").exists() for r in range(job.world)),
+            "end of all ranks",
+        )
         return total
 
 
 def table(stories: list[Story]) -> Table:
-    out = Table(title="losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of any rank")
+    out = Table(
+        title=(
+            "losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of"
+            " any rank"
+        )
+    )
     for name in ("", "count", "survived", "median", "worst"):
         out.add_column(name, justify="left" if not name else "right")
     for kind in KINDS:
         if mine := [s for s in stories if s.kind == kind]:
             times = summary([s.seconds for s in mine if s.survived] or [0.0])
-            out.add_row(kind, str(len(mine)), str(sum(s.survived for s in mine)), ms(times["median"]), ms(times["worst"]))
+            out.add_row(
+                kind,
+                str(len(mine)),
+                str(sum(s.survived for s in mine)),
+                ms(times["median"]),
+                ms(times["worst"]),
+            )
     return out
 
 
@@ -285,7 +331,9 @@ def main() -> None:
     args = soaking.parser(__doc__).parse_args()
     if not possible():
         sys.exit("network namespaces cannot be made here: root and `ip` are needed")
-    verdict = soaking.Verdict(args, NODES * RANKS, f"losses in a job of {NODES} nodes and {STANDBYS} standbys")
+    verdict = soaking.Verdict(
+        args, NODES * RANKS, f"losses in a job of {NODES} nodes and {STANDBYS} standbys"
+    )
     stories: list[Story] = []
 
     def disturbed(directory: Path) -> int:
@@ -297,8 +345,14 @@ def main() -> None:
 
     verdict.compare(disturbed)
     if verdict.differs is not None:
-        verdict.wrong.append(f"the last before step {verdict.differs} was {[s for s in stories if s.first <= verdict.differs][-1:]}")
-    verdict.give(table(stories), [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}" for s in stories])
+        verdict.wrong.append(
+            f"the last before step {verdict.differs} was"
+            f" {[s for s in stories if s.first <= verdict.differs][-1:]}"
+        )
+    verdict.give(
+        table(stories),
+        [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}" for s in stories],
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the soaks have in common: their arguments, the undisturbed run, the comparison and the verdict."""
+"""What the soaks have in common: their arguments, the undisturbed run, the comparison and the
+verdict."""
 
 from __future__ import annotations
 
@@ -20,16 +21,28 @@ from rich.text import Text
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     made.add_argument("--seconds", type=float, default=600.0, help="how long faults are made")
-    made.add_argument("--seed", type=int, help="chooses the faults again; default: a new one, which is printed")
-    made.add_argument("--script", default="curve.py", choices=("curve.py", "accumulating.py"), help="what is trained")
-    made.add_argument("--keep", action="store_true", help="keep records, output and logs also when all is well")
+    made.add_argument(
+        "--seed", type=int, help="chooses the faults again; default: a new one, which is printed"
+    )
+    made.add_argument(
+        "--script",
+        default="curve.py",
+        choices=("curve.py", "accumulating.py"),
+        help="what is trained",
+    )
+    made.add_argument(
+        "--keep", action="store_true", help="keep records, output and logs also when all is well"
+    )
     return made
 
 
 class Verdict:
-    """A disturbed run, an undisturbed one of as many steps, and what is not equal. `differs`: the first step that is not."""
+    """A disturbed run, an undisturbed one of as many steps, and what is not equal. `differs`: the
+    first step that is not."""
 
     def __init__(self, args: argparse.Namespace, ranks: int, title: str) -> None:
         end_cleanly()
@@ -62,7 +75,11 @@ class Verdict:
             self.console.print(f"[bold green]EQUAL[/]: {compared} after {len(stories)} faults")
         if self._keep or self.wrong:
             (self._work / "stories").write_text("".join(f"{s}\n" for s in stories))
-            self.console.print(f"what was done, records, output and logs: {self._work}", soft_wrap=True, highlight=False)
+            self.console.print(
+                f"what was done, records, output and logs: {self._work}",
+                soft_wrap=True,
+                highlight=False,
+            )
         else:
             shutil.rmtree(self._work)
         sys.exit(bool(self.wrong))
@@ -84,7 +101,10 @@ def differences(one: Path, other: Path, ranks: int, steps: int) -> tuple[list[st
         if unequal:
             step = unequal[0]
             first = step if first is None else min(first, step)
-            found.append(f"rank {rank}, step {step}: losses {mine[step]}, undisturbed {theirs[step]}; {len(unequal)} steps differ")
+            found.append(
+                f"rank {rank}, step {step}: losses {mine[step]}, undisturbed {theirs[step]};"
+                f" {len(unequal)} steps differ"
+            )
         if (one / f"final.{rank}").read_text() != (other / f"final.{rank}").read_text():
             found.append(f"rank {rank}: what was trained differs at the end")
     return found, first

@@ -1,4 +1,5 @@
-"""Reading the state page of a job from outside, with libtaskd's own functions: what the agent sees of its ranks."""
+"""Reading the state page of a job from outside, with libtaskd's own functions: what the agent sees
+of its ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ class View(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("rank", "phase", "incarnation", "pause")),
         ("pid", ctypes.c_int32),
         ("attached", ctypes.c_uint32),
-        *((name, ctypes.c_uint64) for name in ("step", "heartbeat_ns", "started", "usual_ns", "until_ns", "damaged")),
+        *(
+            (name, ctypes.c_uint64)
+            for name in ("step", "heartbeat_ns", "started", "usual_ns", "until_ns", "damaged")
+        ),
     ]
 
 
@@ -58,6 +62,7 @@ class StatePage:
         return view
 
     def damages(self, slot: int) -> list[Damage]:
-        """The newest few memory pages that its process has lost, each with the moment of the touch."""
+        """The newest few memory pages that its process has lost, each with the moment of the
+        touch."""
         found = (Damage * 4)()
         return found[: self._library.taskd_damages(self._page, slot, found)]

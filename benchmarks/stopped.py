@@ -1,10 +1,14 @@
-"""Processes that stand still: manager, zygote and ranks are stopped by a signal (SIGSTOP), or killed, and ranks die meanwhile.
+"""Processes that stand still: manager, zygote and ranks are stopped by a signal (SIGSTOP), or
+killed, and ranks die meanwhile.
 
-    python benchmarks/stopped.py [--seconds 600] [--seed N] [--ranks 4] [--only manager] [--manager 1 2 3 5 8 10 15]
+    python benchmarks/stopped.py [--seconds 600] [--seed N] [--ranks 4] [--only manager] [--manager
+    1 2 3 5 8 10 15]
 
-One job of benchmarks/curve.py, and after it an undisturbed run of as many steps: every loss of every rank is compared, as the soak does.
-The manager stands still for each of the times given while a rank is killed; a zygote is stopped or killed and then a rank; a rank is
-stopped while it trains, or at a random moment of the repair of another; a rank is stopped for a moment, and must not be replaced.
+One job of benchmarks/curve.py, and after it an undisturbed run of as many steps: every loss of
+every rank is compared, as the soak does. The manager stands still for each of the times given while
+a rank is killed; a zygote is stopped or killed and then a rank; a rank is stopped while it trains,
+or at a random moment of the repair of another; a rank is stopped for a moment, and must not be
+replaced.
 """
 
 from __future__ import annotations
@@ -47,13 +51,20 @@ class Scene:
 
     def process(self, module: str) -> int:
         """The newest process of the job that runs `module`."""
-        found = [p for p in psutil.Process(self.run.process.pid).children(recursive=True) if self._runs(p, module)]
+        found = [
+            p
+            for p in psutil.Process(self.run.process.pid).children(recursive=True)
+            if self._runs(p, module)
+        ]
         return max(found, key=lambda p: p.create_time()).pid if found else 0
 
     @staticmethod
     def _runs(process: psutil.Process, module: str) -> bool:
         try:
-            return any(module in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE
+            return (
+                any(module in word for word in process.cmdline())
+                and process.status() != psutil.STATUS_ZOMBIE
+            )
         except psutil.Error:
             return False
 
@@ -89,7 +100,12 @@ class Scene:
         elif name == "zygote":
             zygote = self.process("taskd.agent.zygote")
             if zygote:
-                self.signal(story, "the zygote", zygote, signal.SIGSTOP if detail == "stopped" else signal.SIGKILL)
+                self.signal(
+                    story,
+                    "the zygote",
+                    zygote,
+                    signal.SIGSTOP if detail == "stopped" else signal.SIGKILL,
+                )
             time.sleep(self.dice.choice([0.0, 0.0, self.dice.uniform(0.0, 0.2), 6.0]))
             self.kill_rank(story)
         elif name == "rank stopped":
@@ -120,7 +136,12 @@ class Scene:
 
 def deck(dice: random.Random, manager: list[float], only: str) -> Iterator[Story]:
     kinds = [f"manager stopped, {seconds:g} s" for seconds in manager]
-    kinds += ["zygote, stopped", "zygote, killed", "rank stopped, in a step", "rank stopped, for a moment"]
+    kinds += [
+        "zygote, stopped",
+        "zygote, killed",
+        "rank stopped, in a step",
+        "rank stopped, for a moment",
+    ]
     kinds += ["rank stopped, in a repair"] * 3
     while True:
         cards = [k for k in kinds if only in k]
@@ -128,7 +149,9 @@ def deck(dice: random.Random, manager: list[float], only: str) -> Iterator[Story
         yield from map(Story, cards)
 
 
-def disturb(directory: Path, args: argparse.Namespace, dice: random.Random, stories: list[Story]) -> int:
+def disturb(
+    directory: Path, args: argparse.Namespace, dice: random.Random, stories: list[Story]
+) -> int:
     """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
     with Run(directory, args.ranks, taskd=True, script="curve.py") as run:
         scene = Scene(run, dice)
@@ -150,16 +173,27 @@ def main() -> None:
     parser = soaking.parser(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--only", default="", metavar="TEXT", help="kinds with TEXT in their name")
-    parser.add_argument("--manager", type=float, nargs="+", default=MANAGER, metavar="SECONDS", help="for which it stands still")
+    parser.add_argument(
+        "--manager",
+        type=float,
+        nargs="+",
+        default=MANAGER,
+        metavar="SECONDS",
+        help="for which it stands still",
+    )
     args = parser.parse_args()
-    verdict = soaking.Verdict(args, args.ranks, f"processes that stand still, in a job of {args.ranks} ranks")
+    verdict = soaking.Verdict(
+        args, args.ranks, f"processes that stand still, in a job of {args.ranks} ranks"
+    )
     stories: list[Story] = []
     verdict.compare(lambda directory: disturb(directory, args, verdict.dice, stories))
     verdict.give(table(stories), [f"{s.seconds:6.1f} s  from step {s.first}  {s}" for s in stories])
 
 
 def table(stories: list[Story]) -> Table:
-    out = Table(title=f"seconds from the first signal until all ranks have committed {BEYOND} steps more")
+    out = Table(
+        title=f"seconds from the first signal until all ranks have committed {BEYOND} steps more"
+    )
     for name in ("", "count", "median", "worst"):
         out.add_column(name, justify="left" if not name else "right")
     for kind in sorted({s.kind for s in stories}):

@@ -1,11 +1,15 @@
-"""What the benchmarks train: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the record that its ranks keep.
+"""What the benchmarks train: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the
+record that its ranks keep.
 
     taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR
-    torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE        saved each 10th step
+    torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE
 
-DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid, CPU time): the clock is the same in all
-processes of a machine, and a mapped file survives a kill. DIR/raised.R holds in the same form when an exception came out of a
-step. DIR/orders carries what the benchmark asks of a rank.
+The checkpoint is saved each 10th step.
+
+DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid, CPU time): the
+clock is the same in all processes of a machine, and a mapped file survives a kill. DIR/raised.R
+holds in the same form when an exception came out of a step. DIR/orders carries what the benchmark
+asks of a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from typing import Any
 WIDTH, DEPTH, BATCH = 256, 4, 352
 KEEP_EVERY = 10  # steps between two checkpoints
 CAPACITY = 200_000  # committed steps of one rank; the file is sparse
-RECORD = struct.Struct("<qqqq")  # step, monotonic ns (0: not written), pid, CPU time of the process in ns
+# step, monotonic ns (0: not written), pid, CPU time of the process in ns
+RECORD = struct.Struct("<qqqq")
 ORDER = struct.Struct("<q")  # per rank: GiB of ballast, or
 RAISE = -1  # a fault of the device in the next step
 
@@ -32,7 +37,8 @@ class DeviceFault(Exception):
 
 
 class Steps:
-    """The committed steps of one rank, appended to by the rank and read by the benchmark while it runs."""
+    """The committed steps of one rank, appended to by the rank and read by the benchmark while it
+    runs."""
 
     def __init__(self, directory: str | Path, rank: int, name: str = "steps") -> None:
         path = Path(directory) / f"{name}.{rank}"
@@ -50,7 +56,14 @@ class Steps:
             self._at += 1
 
     def append(self, step: int, pid: int) -> None:
-        RECORD.pack_into(self._map, self._at * RECORD.size, step, time.monotonic_ns(), pid, time.process_time_ns())
+        RECORD.pack_into(
+            self._map,
+            self._at * RECORD.size,
+            step,
+            time.monotonic_ns(),
+            pid,
+            time.process_time_ns(),
+        )
         self._at += 1
 
     def __len__(self) -> int:
@@ -63,7 +76,9 @@ class Steps:
 
     def after(self, at: int) -> int:
         """The index of the first record later than `at`."""
-        return bisect.bisect_right(range(len(self)), at, key=lambda i: RECORD.unpack_from(self._map, i * RECORD.size)[1])
+        return bisect.bisect_right(
+            range(len(self)), at, key=lambda i: RECORD.unpack_from(self._map, i * RECORD.size)[1]
+        )
 
     def last(self) -> tuple[int, int, int, int] | None:
         count = len(self)
@@ -94,7 +109,9 @@ def build() -> tuple[Any, Any]:
     import torch
 
     torch.manual_seed(1)
-    model = torch.nn.Sequential(*[layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())])
+    model = torch.nn.Sequential(
+        *[layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    )
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
@@ -104,7 +121,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=CAPACITY // 2)
     parser.add_argument("--checkpoint", help="save to this file each 10 steps and begin from it")
     parser.add_argument(
-        "--every-other", type=int, help="after each so many steps, as many outside of any attempt, recorded as -1"
+        "--every-other",
+        type=int,
+        help="after each so many steps, as many outside of any attempt, recorded as -1",
     )
     args = parser.parse_args()
 
@@ -115,7 +134,9 @@ def main() -> None:
     from taskd import devices
 
     torch.set_num_threads(1)
-    devices.register(devices.Pattern("a benchmark's device", devices.FaultType.OTHER, types=(DeviceFault,)))
+    devices.register(
+        devices.Pattern("a benchmark's device", devices.FaultType.OTHER, types=(DeviceFault,))
+    )
     dist.init_process_group("gloo")
     rank, pid = dist.get_rank(), os.getpid()
     model, optimizer = build()
@@ -128,12 +149,18 @@ def main() -> None:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         job.step = saved["step"]
-    steps, raised, orders, ballast = Steps(args.out, rank), Steps(args.out, rank, "raised"), Orders(args.out), None
+    steps, raised, orders, ballast = (
+        Steps(args.out, rank),
+        Steps(args.out, rank, "raised"),
+        Orders(args.out),
+        None,
+    )
 
     def train(step: int) -> None:
         optimizer.zero_grad()
         loss = ddp(batches[step % len(batches)]).square().mean()
-        if orders.get(rank) == RAISE:  # the others are in their forward, or wait for this rank in their backward
+        # the others are in their forward, or wait for this rank in their backward
+        if orders.get(rank) == RAISE:
             orders.put(rank, 0)
             raise DeviceFault
         loss.backward()
@@ -150,9 +177,14 @@ def main() -> None:
             continue
         steps.append(step, pid)
         if args.checkpoint and rank == 0 and (step + 1) % KEEP_EVERY == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step + 1,
+            }
             torch.save(state, args.checkpoint + ".new")
-            os.replace(args.checkpoint + ".new", args.checkpoint)  # a kill in the middle leaves the one before
+            # a kill in the middle leaves the one before
+            os.replace(args.checkpoint + ".new", args.checkpoint)
         if args.every_other and (step + 1) % args.every_other == 0:
             for extra in range(args.every_other):
                 train(extra)

@@ -1,8 +1,10 @@
-"""Writes docs/api.md from the docstrings; with --check, fails when the file is not what would be written.
+"""Writes docs/api.md from the docstrings; with --check, fails when the file is not what would be
+written.
 
     python scripts/api_docs.py [--check]
 
-Signatures and docstrings are read from the source without importing it; the help of the commands is click's own.
+Signatures and docstrings are read from the source without importing it; the help of the commands is
+click's own.
 """
 
 from __future__ import annotations
@@ -23,29 +25,56 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 SECTIONS = (
     ("In a training script", "taskd/__init__.py", ("protect",)),
-    ("The job", "taskd/worker/job.py", ("Job", "Job.protected", "Job.steps", "Job.batches", "Job.long_operation", "Job.check", "Attempt")),
+    (
+        "The job",
+        "taskd/worker/job.py",
+        (
+            "Job",
+            "Job.protected",
+            "Job.steps",
+            "Job.batches",
+            "Job.long_operation",
+            "Job.check",
+            "Attempt",
+        ),
+    ),
     ("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
     (
         "Requests to a running job: `taskd.control`",
         "taskd/control.py",
         (
-            "Control", "Control.pause", "Control.resume", "Control.inject", "Control.told_code", "Control.sub_healthy",
-            "Control.switch_recovery", "Control.release_device", "ControlError",
+            "Control",
+            "Control.pause",
+            "Control.resume",
+            "Control.inject",
+            "Control.told_code",
+            "Control.sub_healthy",
+            "Control.switch_recovery",
+            "Control.release_device",
+            "ControlError",
         ),  # fmt: skip
     ),
     ("Devices: `taskd.devices`", "taskd/devices/__init__.py", ("of", "register")),
-    ("The documented functions: `taskd.api`", "taskd/api.py", ()),  # (): what __all__ names, in the order of the file
+    # (): what __all__ names, in the order of the file
+    ("The documented functions: `taskd.api`", "taskd/api.py", ()),
 )
 
 
 def render() -> str:
-    parts = ["# Functions and commands", "Written by `scripts/api_docs.py` from the docstrings. Change those, not this."]
+    parts = [
+        "# Functions and commands",
+        "Written by `scripts/api_docs.py` from the docstrings. Change those, not this.",
+    ]
     for title, path, names in SECTIONS:
         module = ast.parse((generated.ROOT / path).read_text(encoding="utf-8"))
         parts += [f"## {title}"]
         if not names:
             parts += _text(module)
-            names = tuple(n.name for n in module.body if isinstance(n, Definition) and n.name in _exported(module))
+            names = tuple(
+                n.name
+                for n in module.body
+                if isinstance(n, Definition) and n.name in _exported(module)
+            )
         for name in names:
             parts += _entry(_find(module, name), name)
     parts += ["## Commands", *_commands()]
@@ -62,7 +91,8 @@ def _exported(module: ast.Module) -> list[str]:
 def _find(module: ast.Module, dotted: str) -> Definition:
     found: ast.Module | Definition = module
     for name in dotted.split("."):
-        found = [n for n in found.body if isinstance(n, Definition) and n.name == name][-1]  # behind its overloads
+        # behind its overloads
+        found = [n for n in found.body if isinstance(n, Definition) and n.name == name][-1]
     assert isinstance(found, Definition)
     return found
 

@@ -1,4 +1,5 @@
-"""Guided fuzzing of what reads files and variables; needs atheris (pip install atheris). tests/faults/test_fuzz.py is what runs in CI.
+"""Guided fuzzing of what reads files and variables; needs atheris (pip install atheris).
+tests/faults/test_fuzz.py is what runs in CI.
 
     python scripts/fuzz.py codes|rules|journal|settings [-max_total_time=60]
 
@@ -52,7 +53,12 @@ def one_setting(data: bytes) -> None:
         assert str(error)
 
 
-TARGETS = {"codes": of_file(codes.parse), "rules": of_file(customization.parse), "journal": journal, "settings": one_setting}
+TARGETS = {
+    "codes": of_file(codes.parse),
+    "rules": of_file(customization.parse),
+    "journal": journal,
+    "settings": one_setting,
+}
 
 
 if __name__ == "__main__":

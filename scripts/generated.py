@@ -1,4 +1,5 @@
-"""A document that a script writes; with --check, the script fails when the file is not what would be written."""
+"""A document that a script writes; with --check, the script fails when the file is not what would
+be written."""
 
 from __future__ import annotations
 
@@ -17,6 +18,9 @@ def main(arguments: list[str], usage: str | None, target: Path, text: str) -> in
         target.write_text(text, encoding="utf-8")
     elif not target.is_file() or target.read_text(encoding="utf-8") != text:
         name, script = target.relative_to(ROOT), Path(sys.argv[0]).name
-        print(f"{name} is not up to date: run python scripts/{script} and commit the result", file=sys.stderr)
+        print(
+            f"{name} is not up to date: run python scripts/{script} and commit the result",
+            file=sys.stderr,
+        )
         return 1
     return 0

@@ -1,7 +1,8 @@
 """The ten documented functions of taskd, under their documented names, arguments and results.
 
-They check what they are given, never raise for it (the reason is logged and False returned), and do not change the caller's
-dicts. There is one manager, worker and agent per process. Importing this module loads neither torch nor ZeroMQ.
+They check what they are given, never raise for it (the reason is logged and False returned), and do
+not change the caller's dicts. There is one manager, worker and agent per process. Importing this
+module loads neither torch nor ZeroMQ.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ _agent: tuple[str, Any] | None = None  # framework, the launcher's agent
 _operators: dict[str, Callable[..., Any]] = {}
 
 
-# -- manager ---------------------------------------------------------------------------------------------------------------
+# -- manager ---------------------------------------------------------------------------------------
 
 
 def init_taskd_manager(config: dict[str, Any]) -> bool:
     """Check the manager's config and keep it for `start_taskd_manager`.
 
-    Keys: `job_id` (str; None: MINDX_TASK_ID), `node_nums` (int), `proc_per_node` (int); optional `fault_recover` and
-    `taskd_enable` ("on" or "off"), `plugin_dir`, `cluster_infos` (accepted, not used). Each mistake is one line in the log.
+    Keys: `job_id` (str; None: MINDX_TASK_ID), `node_nums` (int), `proc_per_node` (int); optional
+    `fault_recover` and `taskd_enable` ("on" or "off"), `plugin_dir`, `cluster_infos` (accepted, not
+    used). Each mistake is one line in the log.
     """
     from taskd.manager.config import BadConfig, parse
 
@@ -66,14 +68,18 @@ def init_taskd_manager(config: dict[str, Any]) -> bool:
 
 
 def start_taskd_manager() -> bool:
-    """Run the manager in this thread until the job is over. True iff it ended well; why not is in the log."""
+    """Run the manager in this thread until the job is over. True iff it ended well; why not is in
+    the log."""
     from taskd.manager.endpoint import PortInUse
     from taskd.manager.start import make
     from taskd.protocol.keys import BadSecret
 
     logs.setup("manager")
     if _manager is None:
-        log.error("start_taskd_manager: there is no config; call init_taskd_manager first, and look at what it returned")
+        log.error(
+            "start_taskd_manager: there is no config; call init_taskd_manager first, and look at"
+            " what it returned"
+        )
         return False
     try:
         server = make(_manager)
@@ -84,19 +90,30 @@ def start_taskd_manager() -> bool:
     return server.run().ok is True
 
 
-# -- worker ----------------------------------------------------------------------------------------------------------------
+# -- worker ----------------------------------------------------------------------------------------
 
 
-def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt") -> bool:
+def init_taskd_worker(
+    rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt"
+) -> bool:
     """Tell taskd that this process is the training rank `rank_id`; `framework` is "pt" or "ms".
 
-    Under an agent (TASKD_SLOT and TASKD_PAGE are set) the process is attached to its node's state page, if it is not already.
-    `upper_limit_of_disk_in_mb` bounds what profiling may write; this version writes none.
+    Under an agent (TASKD_SLOT and TASKD_PAGE are set) the process is attached to its node's state
+    page, if it is not already. `upper_limit_of_disk_in_mb` bounds what profiling may write; this
+    version writes none.
     """
     global _worker
     wrong = (
-        _not_int("rank_id", rank_id, 0, MAX_RANK, "give the global rank, torch.distributed.get_rank()")
-        or _not_int("upper_limit_of_disk_in_mb", upper_limit_of_disk_in_mb, 0, MAX_DISK_MB, "leave it out for 5000")
+        _not_int(
+            "rank_id", rank_id, 0, MAX_RANK, "give the global rank, torch.distributed.get_rank()"
+        )
+        or _not_int(
+            "upper_limit_of_disk_in_mb",
+            upper_limit_of_disk_in_mb,
+            0,
+            MAX_DISK_MB,
+            "leave it out for 5000",
+        )
         or _not_one_of("framework", framework, WORKER_FRAMEWORKS)
     )
     if wrong:
@@ -108,16 +125,19 @@ def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, frame
 
 
 def start_taskd_worker() -> bool:
-    """Documented as the start of the rank's monitoring, which in taskd begins with `init_taskd_worker` already."""
+    """Documented as the start of the rank's monitoring, which in taskd begins with
+    `init_taskd_worker` already."""
     if _worker is None:
         return _refuse(
-            "start_taskd_worker", "there is no worker; call init_taskd_worker(rank_id) first, and see what it returned"
+            "start_taskd_worker",
+            "there is no worker; call init_taskd_worker(rank_id) first, and see what it returned",
         )
     return True
 
 
 def destroy_taskd_worker() -> bool:
-    """Forget the worker. The process stays attached to the state page, so that a later death is still explained."""
+    """Forget the worker. The process stays attached to the state page, so that a later death is
+    still explained."""
     global _worker
     if _worker is None:
         return _refuse("destroy_taskd_worker", "there is no worker to destroy")
@@ -130,35 +150,45 @@ def _attach() -> bool:
     if not slot or not page:
         return True  # no agent started this process: nothing to attach to
     if not (slot.isascii() and slot.isdigit()):
-        return _refuse("init_taskd_worker", f"TASKD_SLOT={slot!r}: allowed is a number; the agent sets it, leave it alone")
+        return _refuse(
+            "init_taskd_worker",
+            f"TASKD_SLOT={slot!r}: allowed is a number; the agent sets it, leave it alone",
+        )
     try:
         from taskd.cython_api import core
     except ImportError as error:
-        text = "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed later and not explained"
+        text = (
+            "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed"
+            " later and not explained"
+        )
         log.warning(text, error)
         return True
     try:
         core.attach(page, int(slot))
     except (OSError, ValueError) as error:
-        return _refuse("init_taskd_worker", f"slot {slot} of the state page {page} cannot be had: {error}")
+        return _refuse(
+            "init_taskd_worker", f"slot {slot} of the state page {page} cannot be had: {error}"
+        )
     return True
 
 
-# -- agent -----------------------------------------------------------------------------------------------------------------
+# -- agent -----------------------------------------------------------------------------------------
 
 
 def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # noqa: B006 (the documented signature; never changed)
     """Keep the launcher's agent for `start_taskd_agent`.
 
-    `config` may have `Framework` ("PyTorch" or "MindSpore"), `UpstreamAddr`, `UpstreamPort`, `ServerRank`; `cls` is torchrun's
-    elastic agent object, needed for PyTorch.
+    `config` may have `Framework` ("PyTorch" or "MindSpore"), `UpstreamAddr`, `UpstreamPort`,
+    `ServerRank`; `cls` is torchrun's elastic agent object, needed for PyTorch.
     """
     global _agent
     wrong = _wrong_config(config, ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank"))
     framework = "" if wrong else config.get("Framework", "PyTorch")
     wrong = wrong or _not_one_of("Framework", framework, AGENT_FRAMEWORKS)
     if not wrong and framework == "PyTorch" and not callable(getattr(cls, "run", None)):
-        wrong = f"cls is {type(cls).__name__}, which has no run(): give torchrun's elastic agent object"
+        wrong = (
+            f"cls is {type(cls).__name__}, which has no run(): give torchrun's elastic agent object"
+        )
     if wrong:
         return _refuse("init_taskd_agent", wrong)
     _agent = (framework, cls)
@@ -166,19 +196,28 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
 
 
 def start_taskd_agent() -> Any:
-    """Run the launcher's agent until its ranks have ended; returns its result (torch's RunResult), None without an agent."""
+    """Run the launcher's agent until its ranks have ended; returns its result (torch's RunResult),
+    None without an agent."""
     if _agent is None:
-        log.error("start_taskd_agent: there is no agent; call init_taskd_agent first, and look at what it returned")
+        log.error(
+            "start_taskd_agent: there is no agent; call init_taskd_agent first, and look at what it"
+            " returned"
+        )
         return None
     framework, agent = _agent
     if framework != "PyTorch":
-        log.error("start_taskd_agent: no agent of %s is run by this function in this version; use its own launcher", framework)
+        log.error(
+            "start_taskd_agent: no agent of %s is run by this function in this version; use its own"
+            " launcher",
+            framework,
+        )
         return None
     return agent.run()
 
 
 def register_func(operator: str, func: Callable[..., Any]) -> bool:
-    """Keep the launcher's function for an operator: KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART or START_WORKER_LIST."""
+    """Keep the launcher's function for an operator: KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART
+    or START_WORKER_LIST."""
     wrong = _not_one_of("operator", operator, OPERATORS)
     if not wrong and not callable(func):
         wrong = f"func for {operator} is {type(func).__name__}, which cannot be called"
@@ -188,15 +227,21 @@ def register_func(operator: str, func: Callable[..., Any]) -> bool:
     return True
 
 
-# -- proxy -----------------------------------------------------------------------------------------------------------------
+# -- proxy -----------------------------------------------------------------------------------------
 
 
 def init_taskd_proxy(config: dict[str, Any]) -> bool:
-    """Check the config of a proxy. None is run: agents of taskd connect to the manager themselves."""
-    wrong = _wrong_config(config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank"))
+    """Check the config of a proxy. None is run: agents of taskd connect to the manager
+    themselves."""
+    wrong = _wrong_config(
+        config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank")
+    )
     if wrong:
         return _refuse("init_taskd_proxy", wrong)
-    log.info("init_taskd_proxy: nothing to start, agents connect to the manager directly (port %d)", settings.PORT)
+    log.info(
+        "init_taskd_proxy: nothing to start, agents connect to the manager directly (port %d)",
+        settings.PORT,
+    )
     return True
 
 
@@ -205,7 +250,7 @@ def destroy_taskd_proxy() -> bool:
     return True
 
 
-# -- small -----------------------------------------------------------------------------------------------------------------
+# -- small -----------------------------------------------------------------------------------------
 
 
 def _refuse(function: str, reason: str) -> bool:
@@ -226,7 +271,8 @@ def _not_one_of(name: str, value: object, known: tuple[str, ...]) -> str:
 
 
 def _wrong_config(config: object, known: tuple[str, ...]) -> str:
-    """What is wrong with an agent's or proxy's dict; "" if nothing. Numbers are documented as strings; ints are taken too."""
+    """What is wrong with an agent's or proxy's dict; "" if nothing. Numbers are documented as
+    strings; ints are taken too."""
     if not isinstance(config, dict):
         return f"config is {type(config).__name__}: give a dict with some of {', '.join(known)}"
     for key, value in config.items():
@@ -235,8 +281,16 @@ def _wrong_config(config: object, known: tuple[str, ...]) -> str:
         if key.endswith(("Port", "Rank")):
             lowest, highest = (1, 65535) if key.endswith("Port") else (0, MAX_RANK)
             text = str(value) if type(value) in (str, int) else ""
-            if not (text.isascii() and text.isdigit() and len(text) <= 10 and lowest <= int(text) <= highest):
-                return f"config key {key!r} is {value!r}: allowed is a number from {lowest} to {highest}, as a string"
+            if not (
+                text.isascii()
+                and text.isdigit()
+                and len(text) <= 10
+                and lowest <= int(text) <= highest
+            ):
+                return (
+                    f"config key {key!r} is {value!r}: allowed is a number from {lowest} to"
+                    f" {highest}, as a string"
+                )
         elif not isinstance(value, str) or not value.strip():
             return f"config key {key!r} is {value!r}: allowed is a string that is not empty"
     return ""

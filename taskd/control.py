@@ -1,7 +1,8 @@
-"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose, move a node that is sub-healthy.
+"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose,
+move a node that is sub-healthy.
 
-What `taskd pause`, `taskd continue` and `taskd inject` use; for programs that have to stand between two steps of a job, such as
-the switching of a network card or a stress test of its accelerators:
+What `taskd pause`, `taskd continue` and `taskd inject` use; for programs that have to stand between
+two steps of a job, such as the switching of a network card or a stress test of its accelerators:
 
     with Control() as control:
         control.pause()
@@ -41,10 +42,12 @@ class NoAnswer(ControlError):
 
 
 class Control:
-    """A connection to the manager of the job that the environment names (TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID, TASKD_SECRET).
+    """A connection to the manager of the job that the environment names (TASKD_MANAGER_ADDR,
+    TASKD_PORT, MINDX_TASK_ID, TASKD_SECRET).
 
-    Without TASKD_SECRET: a job of one node that this user has started on this machine is found by MINDX_TASK_ID and TASKD_PORT alone.
-    Not for use by several threads at once. Raises settings.BadSetting and keys.BadSecret; NoManager where nothing says what the secret is.
+    Without TASKD_SECRET: a job of one node that this user has started on this machine is found by
+    MINDX_TASK_ID and TASKD_PORT alone. Not for use by several threads at once. Raises
+    settings.BadSetting and keys.BadSecret; NoManager where nothing says what the secret is.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -57,54 +60,71 @@ class Control:
         self._link = Link(self._address, keys, job, messages.OPERATOR)
 
     def pause(self, timeout: float = 60.0) -> str:
-        """Stop all ranks before the same step; returns in words which. Takes about the rest of the step under way.
+        """Stop all ranks before the same step; returns in words which. Takes about the rest of the
+        step under way.
 
-        Raises ControlError when not all have stopped within `timeout` seconds; the hold is taken back then.
+        Raises ControlError when not all have stopped within `timeout` seconds; the hold is taken
+        back then.
         """
         try:
             return self._ask(events.HoldRequested(request := _name()), request, timeout)
         except NoAnswer:
             self.resume()
-            raise ControlError(f"not every rank had stopped within {timeout:g} s; the ranks go on") from None
+            raise ControlError(
+                f"not every rank had stopped within {timeout:g} s; the ranks go on"
+            ) from None
 
     def resume(self, timeout: float = 10.0) -> str:
         """Let held ranks go on. Harmless when none is held."""
         return self._ask(events.ContinueRequested(request := _name()), request, timeout)
 
     def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
-        """Have faults repaired, or not: the documented process-recover-enable `on` and `pause`. While it is paused the next fault ends
-        the job, by `dump` where that is configured. A new manager does not know of it: faults are repaired again."""
+        """Have faults repaired, or not: the documented process-recover-enable `on` and `pause`.
+        While it is paused the next fault ends the job, by `dump` where that is configured. A new
+        manager does not know of it: faults are repaired again."""
         return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
 
-    def inject(self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0) -> str:
-        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns what was done. Like `sub_healthy` and
-        `told_code`, refused (ControlError) by a job that was not started with TASKD_FAULT_INJECTION=on."""
-        return self._ask(messages.Inject(request := _name(), rank, what, dict(options)), request, timeout)
+    def inject(
+        self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
+    ) -> str:
+        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns
+        what was done. Like `sub_healthy` and `told_code`, refused (ControlError) by a job that was
+        not started with TASKD_FAULT_INJECTION=on."""
+        return self._ask(
+            messages.Inject(request := _name(), rank, what, dict(options)), request, timeout
+        )
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
-        """Say that `node` still works and should not be relied on. What is done about it is configured (subHealthyStrategy); returns in
-        words what was. With `hotSwitch` that is when the node has moved to a standby: at most 270 s for one to come, 15 minutes for
-        the script to be ready on it and 5 minutes for the step under way.
+        """Say that `node` still works and should not be relied on. What is done about it is
+        configured (subHealthyStrategy); returns in words what was. With `hotSwitch` that is when
+        the node has moved to a standby: at most 270 s for one to come, 15 minutes for the script to
+        be ready on it and 5 minutes for the step under way.
 
         Raises ControlError when the node does not move, and says why; the job goes on where it is.
         """
         return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
 
-    def told_code(self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0) -> str:
-        """Say that the device of `rank` has a fault code. `kind`: `occur` (it is there now), `recover` (it is away), `once` (it was there
-        for a moment). `severity`: hint, minor, major or critical, as the driver told it, or "". What a code means, the job's fault
-        configuration says (TASKD_FAULT_CONFIG); returns in words what it asks of the job.
+    def told_code(
+        self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
+    ) -> str:
+        """Say that the device of `rank` has a fault code. `kind`: `occur` (it is there now),
+        `recover` (it is away), `once` (it was there for a moment). `severity`: hint, minor, major
+        or critical, as the driver told it, or "". What a code means, the job's fault configuration
+        says (TASKD_FAULT_CONFIG); returns in words what it asks of the job.
 
         Raises ControlError when nothing can be done, and says why.
         """
-        return self._ask(messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout)
+        return self._ask(
+            messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
+        )
 
     def release_device(self, device: str, timeout: float = 10.0) -> str:
         """Let a device that is ManuallySeparateNPU be used again."""
         return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
 
     def status(self, timeout: float = 5.0) -> str:
-        """What the job does right now, in lines for people. A manager that is not in charge yet does not answer."""
+        """What the job does right now, in lines for people. A manager that is not in charge yet
+        does not answer."""
         return self._ask(messages.StatusAsked(request := _name()), request, timeout)
 
     def _ask(self, message: Any, request: str, timeout: float) -> str:
@@ -122,12 +142,17 @@ class Control:
                     if not answer.ok:
                         raise ControlError(answer.text)
                     return answer.text
-            if self._link.connections and not self._link.connected:  # its last words are heard; the next one knows nothing of the request
-                raise ControlError("the manager that was asked is gone: see with taskd status what has been done, and ask again")
+            # its last words are heard; the next one knows nothing of the request
+            if self._link.connections and not self._link.connected:
+                raise ControlError(
+                    "the manager that was asked is gone: see with taskd status what has been done,"
+                    " and ask again"
+                )
         if not self._link.heard and not self._link.connected:
             raise NoManager(
-                f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set TASKD_MANAGER_ADDR (or TASKD_PORT), "
-                "MINDX_TASK_ID and TASKD_SECRET as the job has them"
+                f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"
+                " TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job"
+                " has them"
             )
         raise NoAnswer(f"no answer within {timeout:g} s")
 
@@ -137,7 +162,12 @@ class Control:
     def __enter__(self) -> Control:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 

@@ -1,12 +1,15 @@
-"""A dump on disk: what is written, how it is sealed, and how it is found again. Shared by agents and ranks.
+"""A dump on disk: what is written, how it is sealed, and how it is found again. Shared by agents
+and ranks.
 
-DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, with `index` beside it, by which taskd reads it
-back: torch's own metadata is a pickle), each rank's record (`records/rank-R`) and `manifest.json`, the list of all files with their
-sizes and checksums. It is written under another name and renamed when it is complete and on the disk: a directory without a manifest
-is no dump.
+DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, with
+`index` beside it, by which taskd reads it back: torch's own metadata is a pickle), each rank's
+record (`records/rank-R`) and `manifest.json`, the list of all files with their sizes and checksums.
+It is written under another name and renamed when it is complete and on the disk: a directory
+without a manifest is no dump.
 
-Where the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the same one takes the dump up. Without
-one the seal finds damage only; whose dump it is, the owner of its directory tells.
+Where the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the
+same one takes the dump up. Without one the seal finds damage only; whose dump it is, the owner of
+its directory tells.
 """
 
 from __future__ import annotations
@@ -40,10 +43,15 @@ class BadDump(ValueError):
 
 def key(environ: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:
     """What dumps are sealed with here, and whether that is a secret. Raises keys.BadSecret."""
-    from taskd.protocol.secret import configured  # brings ZeroMQ, which a rank does not need otherwise
+    # brings ZeroMQ, which a rank does not need otherwise
+    from taskd.protocol.secret import configured
 
     secret = configured(environ)
-    return (PUBLIC, False) if secret is None else (hashlib.blake2b(secret, person=b"taskd-dump-1", digest_size=32).digest(), True)
+    return (
+        (PUBLIC, False)
+        if secret is None
+        else (hashlib.blake2b(secret, person=b"taskd-dump-1", digest_size=32).digest(), True)
+    )
 
 
 def seal_of(rank: int) -> Seal:
@@ -84,13 +92,22 @@ def describe(directory: Path, path: Path) -> File:
 
 
 def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
-    """Make a dump of what has been written into `work`; returns where it is then. Older dumps stay as they are. Raises OSError, BadDump."""
+    """Make a dump of what has been written into `work`; returns where it is then. Older dumps stay
+    as they are. Raises OSError, BadDump."""
     listed = sorted(files)
     for name, size, _ in listed:
         if not (work / name).is_file() or (work / name).stat().st_size != size:
-            raise BadDump(f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the same directory on all nodes")
+            raise BadDump(
+                f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the"
+                " same directory on all nodes"
+            )
     secret, keyed = key()
-    manifest: dict[str, Any] = {"version": VERSION, "step": step, "world_size": world_size, "keyed": keyed}
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "step": step,
+        "world_size": world_size,
+        "keyed": keyed,
+    }
     manifest["files"] = [list(f) for f in listed]
     manifest["digest"] = _digest(manifest, secret)
     with open(work / MANIFEST, "w", encoding="utf-8") as file:
@@ -125,7 +142,10 @@ def newest(place: Path) -> Found:
                 if path.name.startswith("step-"):
                     found.append(read(path))
     if not found:
-        raise BadDump(f"{place} is no complete dump and has none in it: name a directory that `dump` has written (TASKD_DUMP_PATH)")
+        raise BadDump(
+            f"{place} is no complete dump and has none in it: name a directory that `dump` has"
+            " written (TASKD_DUMP_PATH)"
+        )
     return max(found, key=lambda f: (f.step, f.path.stat().st_mtime))
 
 
@@ -136,7 +156,11 @@ def read(path: Path) -> Found:
         version = manifest["version"]
         if version != VERSION:
             raise BadDump(f"{path} was written by another version of taskd")
-        step, world, files = int(manifest["step"]), int(manifest["world_size"]), [(str(n), int(s)) for n, s, _ in manifest["files"]]
+        step, world, files = (
+            int(manifest["step"]),
+            int(manifest["world_size"]),
+            [(str(n), int(s)) for n, s, _ in manifest["files"]],
+        )
         digest, keyed = str(manifest.pop("digest")), manifest["keyed"] is True
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, BadDump):
@@ -144,24 +168,37 @@ def read(path: Path) -> Found:
         raise BadDump(f"{path / MANIFEST} cannot be read: {error}") from None
     secret, have = key()
     if keyed and not have:
-        raise BadDump(f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had it that wrote it")
+        raise BadDump(
+            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had"
+            " it that wrote it"
+        )
     if not hmac.compare_digest(digest, _digest(manifest, secret if keyed else PUBLIC)):
-        raise BadDump(f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's")
+        raise BadDump(
+            f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's"
+        )
     for name, size in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise BadDump(f"{path / MANIFEST} names {name!r}, which lies outside of the dump")
         if not (path / name).is_file() or (path / name).stat().st_size != size:
             raise BadDump(f"{path / name} is missing, or not of {size} bytes: the dump is damaged")
     prefix = f"{RECORDS}/rank-"
-    ranks = frozenset(int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix))
+    ranks = frozenset(
+        int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
+    )
     return Found(path, step, world, ranks)
 
 
 def check(found: Found, only: str = "") -> None:
-    """Compare the checksums of all files, or of those whose names begin with `only`. Raises BadDump."""
-    for name, _, checksum in json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))["files"]:
+    """Compare the checksums of all files, or of those whose names begin with `only`. Raises
+    BadDump."""
+    for name, _, checksum in json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))[
+        "files"
+    ]:
         if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
-            raise BadDump(f"{found.path / name} has another checksum than when it was written: the dump is damaged")
+            raise BadDump(
+                f"{found.path / name} has another checksum than when it was written: the dump is"
+                " damaged"
+            )
 
 
 def _digest(manifest: dict[str, Any], secret: bytes) -> str:

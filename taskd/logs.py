@@ -1,4 +1,5 @@
-"""Where taskd's log lines go: ordinary `logging` under the logger "taskd", one file per process, and stderr.
+"""Where taskd's log lines go: ordinary `logging` under the logger "taskd", one file per process,
+and stderr.
 
 A log that cannot be written never stops a training job: one line on stderr says what to do.
 """
@@ -24,14 +25,21 @@ _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\
 
 class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # texts from other nodes end up here: they must neither steer a terminal nor look like a line of ours
+        # texts from other nodes end up here: they must neither steer a terminal nor look like a
+        # line of ours
         record.message = record.message.translate(_CONTROL).replace("\n", "\n    ")
         return super().formatMessage(record)
 
 
 class _File(logging.handlers.RotatingFileHandler):
     def __init__(self, path: Path) -> None:
-        super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILE_COUNT, encoding="utf-8", errors="backslashreplace")
+        super().__init__(
+            path,
+            maxBytes=FILE_BYTES,
+            backupCount=FILE_COUNT,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
         self.complained = False
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -41,8 +49,9 @@ class _File(logging.handlers.RotatingFileHandler):
 
 
 def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
-    """Send the lines of the logger tree "taskd" to TASKD_LOG_PATH/<name>.log and to stderr. Calling it again changes nothing,
-    except with another name (a forked rank has its own file). Never raises for what the environment holds."""
+    """Send the lines of the logger tree "taskd" to TASKD_LOG_PATH/<name>.log and to stderr. Calling
+    it again changes nothing, except with another name (a forked rank has its own file). Never
+    raises for what the environment holds."""
     logger = logging.getLogger("taskd")
     ours = [h for h in logger.handlers if getattr(h, "taskd_name", None) is not None]
     if ours and all(getattr(h, "taskd_name", None) == name for h in ours):
@@ -68,7 +77,8 @@ def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
         handler.taskd_name = name  # type: ignore[attr-defined]
         logger.addHandler(handler)
     logger.setLevel(min(getattr(logging, level) for _, level in handlers))
-    logger.propagate = False  # else a script that configured the root logger prints every line twice
+    # else a script that configured the root logger prints every line twice
+    logger.propagate = False
     if refused is not None:
         logger.warning("%s; the default is used", refused)
     return logger
@@ -86,5 +96,8 @@ def _open(directory: Path, name: str) -> _File | None:
 
 def _complain(file: str, error: BaseException | None) -> None:
     reason = getattr(error, "strerror", None) or error
-    text = f"taskd: no log is written to {file}: {reason}; set TASKD_LOG_PATH to a directory that this user may write to"
+    text = (
+        f"taskd: no log is written to {file}: {reason}; set TASKD_LOG_PATH to a directory that this"
+        " user may write to"
+    )
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,5 @@
-"""The exception that ended a rank: the rank leaves its traceback in the directory that it shares with its agent.
+"""The exception that ended a rank: the rank leaves its traceback in the directory that it shares
+with its agent.
 
 `import taskd` puts `offer` before the hook that prints tracebacks. The standard library only.
 """
@@ -47,7 +48,10 @@ def _leave(text: str) -> None:
 def read(directory: Path, local: int, pid: int) -> str:
     """What process `pid` of local rank `local` has left; "" if nothing."""
     try:
-        fd = os.open(_path(directory, str(local), pid), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(
+            _path(directory, str(local), pid),
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+        )
     except OSError:
         return ""
     with open(fd, "rb") as file:

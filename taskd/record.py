@@ -1,8 +1,10 @@
-"""A rank's record as bytes: a head with sizes, fields, raw sections, and a keyed digest over all of it.
+"""A rank's record as bytes: a head with sizes, fields, raw sections, and a keyed digest over all of
+it.
 
-The same bytes lie in the node's shared memory, travel to the node that keeps a copy, and go into a dump. Who reads them
-checks sizes first, then the digest, which only holders of the job's key can make, and looks at the content last. What the
-fields mean is the worker's business (`worker/entry.py`); nothing here needs torch.
+The same bytes lie in the node's shared memory, travel to the node that keeps a copy, and go into a
+dump. Who reads them checks sizes first, then the digest, which only holders of the job's key can
+make, and looks at the content last. What the fields mean is the worker's business
+(`worker/entry.py`); nothing here needs torch.
 
     digest (32) | head (32) | length of each section (8 each) | fields | sections
 """
@@ -42,14 +44,16 @@ class Seal:
     rank: int
 
     def close(self, step: int, fields: Buffer, sections: Sequence[Buffer] = ()) -> list[Buffer]:
-        """The record for the start of `step`, in parts that are to be laid end to end. `sections` are buffers of bytes."""
+        """The record for the start of `step`, in parts that are to be laid end to end. `sections`
+        are buffers of bytes."""
         head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
         lengths = b"".join(_LENGTH.pack(len(section)) for section in sections)
         parts: list[Buffer] = [head, lengths, fields, *sections]
         return [self._digest(parts), *parts]
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
-        """Fields and sections of the record for the start of `step`, as views of `data`. Raises BadRecord."""
+        """Fields and sections of the record for the start of `step`, as views of `data`. Raises
+        BadRecord."""
         view = memoryview(data)
         if len(view) < _DIGEST + _HEAD.size:
             raise BadRecord(f"{len(view)} bytes are too few for a record")
@@ -57,7 +61,9 @@ class Seal:
         if magic != _MAGIC:
             raise BadRecord("it does not begin as a record does")
         if version != VERSION:
-            raise BadRecord(f"it has format {version}, this taskd reads {VERSION}: use one taskd on all nodes")
+            raise BadRecord(
+                f"it has format {version}, this taskd reads {VERSION}: use one taskd on all nodes"
+            )
         if (rank, found) != (self.rank, step):
             raise BadRecord(
                 f"it is of rank {rank} and step {found}, not of rank {self.rank} and step {step}"
@@ -74,7 +80,10 @@ class Seal:
                 f"{len(view)} bytes are there, its head speaks of {at + length + sum(lengths)}"
             )
         if not hmac.compare_digest(self._digest([view[_DIGEST:]]), bytes(view[:_DIGEST])):
-            raise BadRecord("its digest is wrong: it was damaged, or made with another secret or for another job")
+            raise BadRecord(
+                "its digest is wrong: it was damaged, or made with another secret or for"
+                " another job"
+            )
         fields, at = view[at : at + length], at + length
         sections = []
         for size in lengths:
@@ -101,7 +110,8 @@ class Seal:
 
 
 def write_key(directory: Path, key: bytes, job: str) -> None:
-    """Leave the key of a job's records for the ranks of this node. The directory is the user's alone."""
+    """Leave the key of a job's records for the ranks of this node. The directory is the user's
+    alone."""
     fd = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(key + job.encode())

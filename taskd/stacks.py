@@ -1,5 +1,5 @@
-"""Where the threads of a rank are, in Python, also when it is stuck in C with the interpreter's lock: faulthandler writes it from a
-signal handler into a pipe that the agent reads."""
+"""Where the threads of a rank are, in Python, also when it is stuck in C with the interpreter's
+lock: faulthandler writes it from a signal handler into a pipe that the agent reads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import select
 import signal
 from pathlib import Path
 
-SIGNAL = signal.SIGRTMAX - 3  # nobody's: the real-time signals at the ends are used by C libraries and profilers
-FIRST = 0.2  # seconds that the first line may take; a process that is stopped, or waits in the kernel, writes none
-QUIET = 0.03  # seconds after which no more is expected: the handler writes without waiting for anything
+# nobody's: the real-time signals at the ends are used by C libraries and profilers
+SIGNAL = signal.SIGRTMAX - 3
+# seconds that the first line may take; a process that is stopped, or waits in the kernel, writes
+# none
+FIRST = 0.2
+# seconds after which no more is expected: the handler writes without waiting for anything
+QUIET = 0.03
 
 
 def pipe(directory: Path, local_rank: int) -> int:
@@ -52,7 +56,8 @@ STOPPED = ("stopped by a signal", "stopped by a debugger")
 
 
 def state(pid: int) -> str:
-    """What the kernel says of a process that may be stuck, in words; "" when it is an ordinary one."""
+    """What the kernel says of a process that may be stuck, in words; "" when it is an ordinary
+    one."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,8 +1,10 @@
-"""Run a module of taskd's without the working directory on its path: python .../taskd/start.py -m taskd.manager ARGUMENTS.
+"""Run a module of taskd's without the working directory on its path: python .../taskd/start.py -m
+taskd.manager ARGUMENTS.
 
-`python -m` puts the working directory before the standard library, and a user's folder may well hold a signal.py, a random.py or a
-taskd/. -P would do, from Python 3.11 on, and processes that a rank starts would inherit it. This file is run by its path instead, and
-what Python puts first then, the directory of this file, goes before anything is imported.
+`python -m` puts the working directory before the standard library, and a user's folder may well
+hold a signal.py, a random.py or a taskd/. -P would do, from Python 3.11 on, and processes that a
+rank starts would inherit it. This file is run by its path instead, and what Python puts first then,
+the directory of this file, goes before anything is imported.
 """
 
 import sys
@@ -12,12 +14,21 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 
 def command(module: str, *arguments: str, python: str = "", unbuffered: bool = False) -> list[str]:
-    """How `module` is started. `-m` and the module's name stand in it, for people who look for processes by them."""
-    return [python or sys.executable, *(["-u"] if unbuffered else []), __file__, "-m", module, *arguments]
+    """How `module` is started. `-m` and the module's name stand in it, for people who look for
+    processes by them."""
+    return [
+        python or sys.executable,
+        *(["-u"] if unbuffered else []),
+        __file__,
+        "-m",
+        module,
+        *arguments,
+    ]
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    """As `python -m` would. It stays `__main__`, whatever it becomes: a forked replacement puts the user's script there, for good."""
+    """As `python -m` would. It stays `__main__`, whatever it becomes: a forked replacement puts the
+    user's script there, for good."""
     import importlib.util
 
     spec = importlib.util.find_spec(module)
@@ -28,7 +39,15 @@ def _run(module: str, arguments: list[str]) -> None:
     if spec is None or code is None:
         sys.exit(f"{sys.executable}: no module named {module}")
     sys.argv = [spec.origin or module, *arguments]
-    exec(code, {"__name__": "__main__", "__file__": spec.origin, "__spec__": spec, "__package__": spec.parent})
+    exec(
+        code,
+        {
+            "__name__": "__main__",
+            "__file__": spec.origin,
+            "__spec__": spec,
+            "__package__": spec.parent,
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""What a rank leaves behind on its node: files in shared memory that belong to the agent's directory and outlive the rank.
+"""What a rank leaves behind on its node: files in shared memory that belong to the agent's
+directory and outlive the rank.
 
-*Entries* are the private state of a rank (random numbers, loader position, buffers, small objects) at the start of a step, three
-slots. *Stripes* are this rank's part of the node's copy of the replicated training state, two slots. A slot's header is
-invalidated before it is written and set again, last, with a release store: a rank killed in the middle of a write leaves
-the other slots as they were. Written by the worker, read by the worker that replaces it and by the agent. No torch here.
+*Entries* are the private state of a rank (random numbers, loader position, buffers, small objects)
+at the start of a step, three slots. *Stripes* are this rank's part of the node's copy of the
+replicated training state, two slots. A slot's header is invalidated before it is written and set
+again, last, with a release store: a rank killed in the middle of a write leaves the other slots as
+they were. Written by the worker, read by the worker that replaces it and by the agent. No torch
+here.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, k
 _HEADER_BYTES = 64
 _PAGE = 4096
 
-# Kinds of entries, see core.events.Position, in the order in which a step's are written. STANDING: final, of a rank that was held before
-# the step and had not fetched its batch.
+# Kinds of entries, see core.events.Position, in the order in which a step's are written. STANDING:
+# final, of a rank that was held before the step and had not fetched its batch.
 PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
 KINDS = (PROVISIONAL, PASS_END, STANDING, FINAL)
 
@@ -44,15 +47,18 @@ class Slot:
 
 
 class SlotFile:
-    """A file of `slots` records of up to `capacity` bytes. Reserved in full when made, so that a full /dev/shm is an
-    OSError(ENOSPC) here and not a SIGBUS at a later store."""
+    """A file of `slots` records of up to `capacity` bytes. Reserved in full when made, so that a
+    full /dev/shm is an OSError(ENOSPC) here and not a SIGBUS at a later store."""
 
     def __init__(self, path: Path, slots: int, capacity: int | None = None) -> None:
-        """Open the file at `path`, or, with a `capacity`, make a new one that stands at `path` after `publish`."""
+        """Open the file at `path`, or, with a `capacity`, make a new one that stands at `path`
+        after `publish`."""
         self.path, self.slots = path, slots
         if capacity is not None:
             capacity = -(-max(capacity, 1) // _PAGE) * _PAGE
-            fd = os.open(self._unpublished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                self._unpublished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+            )
             try:
                 size = _PAGE + slots * capacity
                 os.posix_fallocate(fd, 0, size)
@@ -79,7 +85,8 @@ class SlotFile:
         return self.path.with_name(self.path.name + ".new")
 
     def publish(self) -> None:
-        """Put the file in place of what stood at `path`: a reader opens the one or the other, never half of one."""
+        """Put the file in place of what stood at `path`: a reader opens the one or the other, never
+        half of one."""
         os.rename(self._unpublished, self.path)
 
     @property
@@ -92,7 +99,11 @@ class SlotFile:
 
     def read_slot(self, index: int) -> Slot | None:
         tag, length, checksum, kind = _HEADER.unpack_from(self._map, index * _HEADER_BYTES)
-        return Slot(index, tag - 1, length, checksum, kind) if tag and length <= self.capacity else None
+        return (
+            Slot(index, tag - 1, length, checksum, kind)
+            if tag and length <= self.capacity
+            else None
+        )
 
     def valid(self) -> list[Slot]:
         """Complete slots, lowest step first, of one step the earlier kind first."""
@@ -114,40 +125,50 @@ class SlotFile:
         return value
 
 
-# A pipe in the directory, through which a rank says that it has written a record: local rank, kind, number of the record, step.
+# A pipe in the directory, through which a rank says that it has written a record: local rank, kind,
+# number of the record, step.
 NOTES = "records"
 NOTE = struct.Struct("<IIQQ")
 
 
 class Entries:
-    """The private records of one rank. A record that was not written by this process counts only if its seal is right:
-    what is damaged, forged or of another taskd does not exist, and the next source is taken."""
+    """The private records of one rank. A record that was not written by this process counts only if
+    its seal is right: what is damaged, forged or of another taskd does not exist, and the next
+    source is taken."""
 
     SLOTS = 3
 
     def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
-        """`rank`: the global one, which the records name. Raises FileNotFoundError where the agent has left no key."""
+        """`rank`: the global one, which the records name. Raises FileNotFoundError where the agent
+        has left no key."""
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
         self.seal = record.seal_of(directory, rank)
-        self._refused: set[tuple[int, int]] = set()  # (slot, checksum) of records that were refused, each said once
+        # (slot, checksum) of records that were refused, each said once
+        self._refused: set[tuple[int, int]] = set()
         self.open()
 
     def open(self) -> None:
         """Look at the file anew: another one may be in its place."""
         self._file: SlotFile | None = None
-        self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS  # (step, kind) by slot, as the file has it
-        self._trusted: dict[int, tuple[int, int]] = {}  # slot -> step and checksum of a record whose seal is known to be right
+        # (step, kind) by slot, as the file has it
+        self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS
+        # slot -> step and checksum of a record whose seal is known to be right
+        self._trusted: dict[int, tuple[int, int]] = {}
         with contextlib.suppress(FileNotFoundError):
             self._file = SlotFile(self._path, self.SLOTS)
             for slot in self._file.valid():
                 self._kept[slot.index] = (slot.step, slot.kind)
 
     def write(
-        self, step: int, kind: int, parts: Sequence[record.Buffer], whole: Callable[[], bool] = lambda: True
+        self,
+        step: int,
+        kind: int,
+        parts: Sequence[record.Buffer],
+        whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out not to be `whole`. Evicts
-        the oldest one. Raises OSError(ENOSPC)."""
+        """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out
+        not to be `whole`. Evicts the oldest one. Raises OSError(ENOSPC)."""
         length = sum(map(len, parts))
         if self._file is None or length > self._file.capacity:
             self._grow(length)
@@ -185,7 +206,8 @@ class Entries:
                     self._kept[slot.index] = None
 
     def read(self, step: int) -> tuple[int, bytes] | None:
-        """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails does not exist."""
+        """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails
+        does not exist."""
         for slot in reversed(self._file.valid() if self._file else []):
             if slot.step == step and self._whole(slot) and self._file is not None:
                 at = self._file.offset(slot.index)
@@ -205,7 +227,12 @@ class Entries:
         except record.BadRecord as error:
             if (slot.index, slot.checksum) not in self._refused:
                 self._refused.add((slot.index, slot.checksum))
-                log.error("rank %d: the record of step %d is not used: %s", self.seal.rank, slot.step, error)
+                log.error(
+                    "rank %d: the record of step %d is not used: %s",
+                    self.seal.rank,
+                    slot.step,
+                    error,
+                )
             return False
         self._trusted[slot.index] = (slot.step, slot.checksum)
         return True
@@ -229,7 +256,8 @@ class Entries:
         return frozenset(final), frozenset(provisional)
 
     def mark(self, step: int) -> None:
-        """Note, for a later process of this rank too, that `step` was repeated because of its result."""
+        """Note, for a later process of this rank too, that `step` was repeated because of its
+        result."""
         self._marks.write_text(str(step))
 
     def marked(self) -> int | None:
@@ -240,9 +268,11 @@ class Entries:
             return None
 
     def _victim(self, step: int, kind: int) -> int:
-        if (step, kind) in self._kept:  # of a repeated step: the same again, and the step before may still be needed
+        # of a repeated step: the same again, and the step before may still be needed
+        if (step, kind) in self._kept:
             return self._kept.index((step, kind))
-        if (step, STANDING) in self._kept:  # which this one takes the place of; the provisional one is still there
+        # which this one takes the place of; the provisional one is still there
+        if (step, STANDING) in self._kept:
             return self._kept.index((step, STANDING))
         if None in self._kept:
             return self._kept.index(None)
@@ -278,9 +308,12 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
 
 
 def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
-    """What a dead rank's files say about where it was; None: nothing. Reads everything once: seals are verified."""
+    """What a dead rank's files say about where it was; None: nothing. Reads everything once: seals
+    are verified."""
     entries = Entries(directory, local_rank, rank)
     final, provisional = entries.steps()
     if not final and not provisional:
         return None
-    return Position(max(final | provisional), None, final, provisional, stripe_steps(directory, local_rank))
+    return Position(
+        max(final | provisional), None, final, provisional, stripe_steps(directory, local_rank)
+    )

@@ -1,4 +1,5 @@
-"""Two workers share the tests (pytest-xdist). What takes longest is given out first, test by test, so that both end together."""
+"""Two workers share the tests (pytest-xdist). What takes longest is given out first, test by test,
+so that both end together."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import Any
 
 import pytest
 
-# A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs one of the other jobs, two cores are few.
+# A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs
+# one of the other jobs, two cores are few.
 HOSTS = ("tests/nodes/", "tests/soak/")
 JOBS = ("tests/recovery/", "tests/cli/", "tests/docs/")
 

@@ -1,7 +1,8 @@
 """taskd's import put into an installed torch, and taken out again: the file's side of `run_py`.
 
-What is written replaces the file in one step, so that whoever imports it meanwhile reads the old text or the new one. One
-process at a time does it (a lock on the directory, which leaves nothing behind). What does not import afterwards is put back.
+What is written replaces the file in one step, so that whoever imports it meanwhile reads the old
+text or the new one. One process at a time does it (a lock on the directory, which leaves nothing
+behind). What does not import afterwards is put back.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from pathlib import Path
 from taskd.adaptor import run_py
 from taskd.adaptor.run_py import Refused
 
-IMPORT_LIMIT = 120.0  # seconds; `import torch.distributed.run` takes 2 to 10, from a cold network disk a minute
+# seconds; `import torch.distributed.run` takes 2 to 10, from a cold network disk a minute
+IMPORT_LIMIT = 120.0
 LOCK_LIMIT = 2 * IMPORT_LIMIT + 60  # whoever holds the lock imports twice at most
 MAX_BYTES = 4 << 20  # torch 2.13's has 33 kB; a larger file is another one
-FRESH = ".run.py.taskd"  # always the same name: what a process that was killed has left is replaced by the next one
+# always the same name: what a process that was killed has left is replaced by the next one
+FRESH = ".run.py.taskd"
 
-# The import is done where the launcher does it, and asked for what the launcher needs. Torch's own words come out on failure.
+# The import is done where the launcher does it, and asked for what the launcher needs. Torch's own
+# words come out on failure.
 _PROBE = f"""
 import os, sys
-sys.path[:1] = [p for p in sys.path[:1] if p]  # the working directory: a module in it must not stand for one of torch's
+# the working directory: a module in it must not stand for one of torch's
+sys.path[:1] = [p for p in sys.path[:1] if p]
 import torch.distributed.run as run
 if not os.path.samefile(run.__file__, sys.argv[1]):
     sys.exit(f"another torch is imported: {{run.__file__}}")
@@ -43,12 +48,13 @@ if api.LocalElasticAgent is not TaskdElasticAgent:
 
 
 class NotVerified(RuntimeError):
-    """The patched file does not do what it should; the text says why. The file is as it was before."""
+    """The patched file does not do what it should; the text says why. The file is as it was
+    before."""
 
 
 def find(site: Path | None = None) -> Path:
-    """torch/distributed/run.py of the torch in the directory `site` (a site-packages), else of this Python's. Imports nothing.
-    Raises Refused."""
+    """torch/distributed/run.py of the torch in the directory `site` (a site-packages), else of this
+    Python's. Imports nothing. Raises Refused."""
     if site is None:
         try:
             spec = importlib.util.find_spec("torch")
@@ -56,7 +62,10 @@ def find(site: Path | None = None) -> Path:
             spec = None
         places = list(spec.submodule_search_locations or ()) if spec is not None else []
         if not places:
-            raise Refused(f"{sys.executable} has no torch: install it, or name the directory that holds it with --torch")
+            raise Refused(
+                f"{sys.executable} has no torch: install it, or name the directory that holds it"
+                " with --torch"
+            )
         site = Path(places[0]).parent
     return site.absolute() / "torch" / "distributed" / "run.py"
 
@@ -69,8 +78,9 @@ def status(path: Path) -> run_py.Reading:
 
 
 def install(path: Path, site: Path | None = None) -> bool:
-    """Put the import in, and see that it works. False: it was there already, and works. `site`: put before where Python looks for
-    modules when it is tried. Raises Refused, and NotVerified, after which the file is as it was before."""
+    """Put the import in, and see that it works. False: it was there already, and works. `site`: put
+    before where Python looks for modules when it is tried. Raises Refused, and NotVerified, after
+    which the file is as it was before."""
     with _locked(path):
         before = _content(path)
         _torchrun(before)
@@ -105,7 +115,9 @@ def remove(path: Path) -> run_py.Reading:
 
 def _torchrun(source: bytes) -> run_py.Reading:
     reading = run_py.read(source)
-    missing = [f"{name}()" for name in ("main", "run") if f"\ndef {name}(".encode() not in reading.plain]
+    missing = [
+        f"{name}()" for name in ("main", "run") if f"\ndef {name}(".encode() not in reading.plain
+    ]
     if missing:
         raise Refused(f"it is not torchrun: it defines no {' and no '.join(missing)}")
     return reading
@@ -115,7 +127,10 @@ def _content(path: Path) -> bytes:
     site = path.parents[2]
     straight = site.resolve() / path.relative_to(site)
     if straight.resolve() != straight:
-        raise Refused(f"it is a link to {straight.resolve()}, which others may use: name the directory there with --torch")
+        raise Refused(
+            f"it is a link to {straight.resolve()}, which others may use: name the directory there"
+            " with --torch"
+        )
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -137,10 +152,14 @@ def _compile(source: bytes, path: Path) -> None:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    """The file gets that content, under its owner, mode and attributes, at once and for good. Raises Refused; the old file stays."""
+    """The file gets that content, under its owner, mode and attributes, at once and for good.
+    Raises Refused; the old file stays."""
     found = path.stat()
     if not found.st_mode & 0o222:
-        raise Refused(f"it is read-only (mode {stat.S_IMODE(found.st_mode):04o}): make it writable first, chmod u+w {path}")
+        raise Refused(
+            f"it is read-only (mode {stat.S_IMODE(found.st_mode):04o}): make it writable first,"
+            f" chmod u+w {path}"
+        )
     fresh = path.with_name(FRESH)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -157,7 +176,8 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
     except OSError as error:
         raise Refused(f"it cannot be replaced: {_reason(error)}") from None
     _forget_compiled(path)
-    with contextlib.suppress(OSError):  # not every file system can; the replacement is complete all the same
+    # not every file system can; the replacement is complete all the same
+    with contextlib.suppress(OSError):
         _sync(path.parent)
 
 
@@ -177,8 +197,9 @@ def _write(fresh: Path, content: bytes, path: Path, found: os.stat_result) -> No
 
 
 def _forget_compiled(path: Path) -> None:
-    """Python compares size and time of a source with those noted in its compiled file, except where that was made not to be checked:
-    so it is removed. What cannot be removed shows in the verification."""
+    """Python compares size and time of a source with those noted in its compiled file, except where
+    that was made not to be checked: so it is removed. What cannot be removed shows in the
+    verification."""
     for compiled in (path.parent / "__pycache__").glob("run.*.pyc"):
         with contextlib.suppress(OSError):
             compiled.unlink()
@@ -194,7 +215,8 @@ def _sync(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else is at this file. Where the file system knows no locks nobody can be kept away, and replacing is still atomic."""
+    """Nobody else is at this file. Where the file system knows no locks nobody can be kept away,
+    and replacing is still atomic."""
     try:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -218,7 +240,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def why_not(path: Path, site: Path | None) -> str | None:
-    """Why a launcher would not have taskd in it, or None: asked of a new interpreter, as the launcher is one."""
+    """Why a launcher would not have taskd in it, or None: asked of a new interpreter, as the
+    launcher is one."""
     places = [str(site.resolve())] if site is not None else []
     places += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TASKD_")}
@@ -239,7 +262,10 @@ def why_not(path: Path, site: Path | None) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return f"`import torch.distributed.run`: {lines[-1].strip() if lines else f'exit status {done.returncode}'}"
+    return (
+        "`import torch.distributed.run`:"
+        f" {lines[-1].strip() if lines else f'exit status {done.returncode}'}"
+    )
 
 
 def _reason(error: OSError) -> str:

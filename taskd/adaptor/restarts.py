@@ -1,4 +1,5 @@
-"""The default of --max_restarts under taskd. What the user says, on the command line, in PET_MAX_RESTARTS or in a LaunchConfig, stays."""
+"""The default of --max_restarts under taskd. What the user says, on the command line, in
+PET_MAX_RESTARTS or in a LaunchConfig, stays."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Option(argparse_util.env):
 
 
 def install() -> None:
-    """torchrun's options are made with ours from now on, also where it has been imported already. Idempotent."""
+    """torchrun's options are made with ours from now on, also where it has been imported already.
+    Idempotent."""
     argparse_util.env = Option  # type: ignore[misc]
     for name in ("torch.distributed.run", "__main__"):
         module = sys.modules.get(name)

@@ -1,8 +1,10 @@
-"""The import of taskd in torch/distributed/run.py: bytes in, bytes out, or Refused with the reason. No file is touched here.
+"""The import of taskd in torch/distributed/run.py: bytes in, bytes out, or Refused with the reason.
+No file is touched here.
 
-Two kinds of lines are known. OURS is put in once, before the first top-level `import os`, found by the parser. SED is what the
-documented `sed '/import os/i ...'` puts before every line in which these words stand, once per call of it. Whatever else
-imports taskd there was written by somebody whose reason is not known: such a file is left alone.
+Two kinds of lines are known. OURS is put in once, before the first top-level `import os`, found by
+the parser. SED is what the documented `sed '/import os/i ...'` puts before every line in which
+these words stand, once per call of it. Whatever else imports taskd there was written by somebody
+whose reason is not known: such a file is left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from dataclasses import dataclass
 
 MODULE = "taskd.python.adaptor.patch"
 SED = f"import {MODULE}".encode()
-OURS = SED + b"  # by `taskd patch --install`; `taskd patch --remove` takes this line out"  # without the words that sed looks for
+# without the words that sed looks for
+OURS = SED + b"  # by `taskd patch --install`; `taskd patch --remove` takes this line out"
 WORDS = b"import os"
 _BOM = b"\xef\xbb\xbf"
 
@@ -37,12 +40,15 @@ class Reading:
     @property
     def state(self) -> str:
         if self.ours:
-            return "installed by `taskd patch`" + (f", and by sed ({_times(self.sed)})" if self.sed else "")
+            return "installed by `taskd patch`" + (
+                f", and by sed ({_times(self.sed)})" if self.sed else ""
+            )
         return f"installed by sed ({_times(self.sed)})" if self.sed else "not installed"
 
 
 def read(source: bytes) -> Reading:
-    """What is in `source`. Raises Refused where it is no torchrun that this module understands, with its own lines left out."""
+    """What is in `source`. Raises Refused where it is no torchrun that this module understands,
+    with its own lines left out."""
     bom, lines = _split(source)
     kept: list[bytes] = []
     ours = sed = pending = 0
@@ -78,12 +84,16 @@ def installed(source: bytes) -> bytes:
     number = _first_import(tree)
     lines.insert(number - 1, OURS + _line_end(plain))
     made = bom + b"".join(lines)
-    # no source is known with which this fails; it is what makes the change safe with those that are not
+    # no source is known with which this fails; it is what makes the change safe with those that are
+    # not
     after = _parse(made)
     added = [n for n in after.body if isinstance(n, ast.Import) and n.names[0].name == MODULE]
     after.body = [n for n in after.body if n not in added]
     if len(added) != 1 or ast.dump(after) != ast.dump(tree):
-        raise Refused(f"line {number} stands inside something else: an import before it would change more than it adds")
+        raise Refused(
+            f"line {number} stands inside something else: an import before it would change more"
+            " than it adds"
+        )
     return made
 
 
@@ -93,16 +103,22 @@ def removed(source: bytes) -> bytes:
 
 
 def _split(source: bytes) -> tuple[bytes, list[bytes]]:
-    """A byte order mark, and the lines with their ends. Not str.splitlines: it ends lines where Python's parser does not."""
+    """A byte order mark, and the lines with their ends. Not str.splitlines: it ends lines where
+    Python's parser does not."""
     bom = _BOM if source.startswith(_BOM) else b""
     rest = source[len(bom) :]
-    return bom, [line + b"\n" for line in rest.split(b"\n")[:-1]] + ([last] if (last := rest.rpartition(b"\n")[2]) else [])
+    return bom, [line + b"\n" for line in rest.split(b"\n")[:-1]] + (
+        [last] if (last := rest.rpartition(b"\n")[2]) else []
+    )
 
 
 def _line_end(source: bytes) -> bytes:
     pairs = source.count(b"\r\n")
     if source.count(b"\r") != pairs or pairs not in (0, source.count(b"\n")):
-        raise Refused("its lines end in different ways (LF and CR): restore it, for example by installing torch again")
+        raise Refused(
+            "its lines end in different ways (LF and CR): restore it, for example by installing"
+            " torch again"
+        )
     return b"\r\n" if pairs else b"\n"
 
 
@@ -119,9 +135,16 @@ def _parse(source: bytes) -> ast.Module:
 
 def _first_import(tree: ast.Module) -> int:
     for node in tree.body:
-        if isinstance(node, ast.Import) and node.col_offset == 0 and any(alias.name == "os" for alias in node.names):
+        if (
+            isinstance(node, ast.Import)
+            and node.col_offset == 0
+            and any(alias.name == "os" for alias in node.names)
+        ):
             return node.lineno
-    raise Refused("it has no `import os` at its top level: it is not the torch/distributed/run.py that the documents mean")
+    raise Refused(
+        "it has no `import os` at its top level: it is not the torch/distributed/run.py that the"
+        " documents mean"
+    )
 
 
 def _is_taskd(name: str) -> bool:
@@ -129,7 +152,10 @@ def _is_taskd(name: str) -> bool:
 
 
 def _foreign(line: int) -> str:
-    return f"line {line} imports taskd, and neither `taskd patch` nor the documented sed has put it there: take it out by hand"
+    return (
+        f"line {line} imports taskd, and neither `taskd patch` nor the documented sed has put it"
+        " there: take it out by hand"
+    )
 
 
 def _times(count: int) -> str:

@@ -1,8 +1,9 @@
 """Signals to the launcher: one ends it in order, at any moment.
 
-torch raises SignalException wherever its main thread is. Between two lines that start something and note that it was started, nobody
-would end what was started; while the launcher cleans up, a second signal would keep it from that. So a signal is kept until what is
-being started is noted, and is not heard while the launcher is on its way out. SIGKILL needs none of this.
+torch raises SignalException wherever its main thread is. Between two lines that start something and
+note that it was started, nobody would end what was started; while the launcher cleans up, a second
+signal would keep it from that. So a signal is kept until what is being started is noted, and is not
+heard while the launcher is on its way out. SIGKILL needs none of this.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def _listen() -> None:
     """Those that torch handles, as it does once it starts its processes."""
     if threading.current_thread() is not threading.main_thread():
         return
-    for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(","):
+    for name in os.environ.get(
+        "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    ).split(","):
         number = getattr(signal, name.strip(), None)
         # what is ignored stays so: nohup
         if isinstance(number, signal.Signals) and signal.getsignal(number) is not signal.SIG_IGN:

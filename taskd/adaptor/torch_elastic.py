@@ -1,7 +1,8 @@
 """torchrun's agent with taskd inside: a subclass of LocalElasticAgent, put in place at one point.
 
-torch starts, monitors and stops the ranks as it always does. Under protection a rank that dies is not a failure of the group while
-the manager repairs it; only when the ladder has come to its end, or a script never called protect(), does torch hear of it.
+torch starts, monitors and stops the ranks as it always does. Under protection a rank that dies is
+not a failure of the group while the manager repairs it; only when the ladder has come to its end,
+or a script never called protect(), does torch hear of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.elastic.multiprocessing as multiprocessing
 import torch.distributed.launcher.api as launcher
-from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -38,8 +45,10 @@ from taskd.protocol import keys, secret
 
 log = logging.getLogger("taskd.agent")
 
-MEET = timedelta(seconds=120)  # that launchers may take to stop their ranks and come to a restart; torch gives ranks 30 s to end
-has_manager = False  # this process has started the job's manager: the job is at its beginning, and the node is ours
+# that launchers may take to stop their ranks and come to a restart; torch gives ranks 30 s to end
+MEET = timedelta(seconds=120)
+# this process has started the job's manager: the job is at its beginning, and the node is ours
+has_manager = False
 
 
 class TaskdElasticAgent(LocalElasticAgent):
@@ -55,7 +64,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         try:
             self._keys = secret.for_job(job, os.environ, port, self._most_nodes)
         except keys.BadSecret as error:
-            raise SystemExit(f"taskd: {error}") from None  # a line to read, and no traceback of torch's
+            # a line to read, and no traceback of torch's
+            raise SystemExit(f"taskd: {error}") from None
         self._supervisor = Supervisor(
             address=self._manager_address,
             keys=self._keys,
@@ -68,10 +78,12 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._set_up = set_up.SetUp()
         self._began = 0.0  # when the ranks were started last
         self._epoch = -1
-        self._order: Order | None = None  # a standby: the node that it has taken over, or gets ready for
+        # a standby: the node that it has taken over, or gets ready for
+        self._order: Order | None = None
         self._taking = False  # and it has not begun to
         self._attempt_store: Any = None  # where restarted ranks meet, if it is here
-        self._restart: commands.RestartAll | None = None  # the last one that torch's own rendezvous has no part in
+        # the last one that torch's own rendezvous has no part in
+        self._restart: commands.RestartAll | None = None
 
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
@@ -93,6 +105,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if hasattr(handler, "world_size"):
             return int(getattr(handler, "rank", -1))
         return 0 if getattr(getattr(handler, "settings", None), "max_nodes", 0) == 1 else -1
+
     @property
     def _most_nodes(self) -> int:
         """That the job may have, in whatever rendezvous; a standby's has several."""
@@ -101,20 +114,25 @@ class TaskdElasticAgent(LocalElasticAgent):
         return max(most, 2) if settings.standby(os.environ) else most
 
     def _comes_late(self) -> bool:
-        """Whether this launcher was started for a job that is under way, as a scheduler does with a pod that it has replaced: nobody
-        would meet it. Asked of the manager where there is one; at the start of a job that is not always so. Ends the launcher where its
-        node has another one: this is a second job on the port of the first."""
+        """Whether this launcher was started for a job that is under way, as a scheduler does with a
+        pod that it has replaced: nobody would meet it. Asked of the manager where there is one; at
+        the start of a job that is not always so. Ends the launcher where its node has another one:
+        this is a second job on the port of the first."""
         if has_manager or settings.standby(os.environ):
             return False
         spec, node = self._worker_group.spec, self._node()
-        address = settings.manager_address({**os.environ, "MASTER_ADDR": str(spec.master_addr or "")})
+        address = settings.manager_address(
+            {**os.environ, "MASTER_ADDR": str(spec.master_addr or "")}
+        )
         if node == 0 and not settings.manager_is_named(os.environ) and self._nodes == 1:
             address = settings.bind_address(os.environ), address[1]
         answer = asking.arrive(address, self._keys, self._job, node)
         if answer is None:
             return False
         if answer.protected and self._nodes > 1 and "recover" in settings.ladder_from(os.environ):
-            log.warning("the job is under way: this launcher waits for a node that is lost, as a standby")
+            log.warning(
+                "the job is under way: this launcher waits for a node that is lost, as a standby"
+            )
             os.environ["TASKD_STANDBY"] = "on"
             return True
         if answer.taken:
@@ -126,21 +144,26 @@ class TaskdElasticAgent(LocalElasticAgent):
         host = "127.0.0.1"
         if settings.standby(os.environ) or (self._worker_group.group_world_size or 1) > 1:
             host = settings.own_address(os.environ) or _address_towards(self._manager_address())
-        # a listening socket of one family: behind torch's own, of both, every client's address is looked up in the name service,
-        # and a name server that does not answer then holds up every rebuild for 5 s
+        # a listening socket of one family: behind torch's own, of both, every client's address is
+        # looked up in the name service, and a name server that does not answer then holds up every
+        # rebuild for 5 s
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family, backlog=4096)
         port = listener.getsockname()[1]
-        store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+        store = dist.TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
         return store, (host, port)
 
-    # -- torch's hooks -----------------------------------------------------------------------------------------------------------
+    # -- torch's hooks -----------------------------------------------------------------------------
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Called with the ranks' environments as torch made them, just before they are started."""
         super()._setup_local_watchdog(envs)
         if self._restart is not None:
-            for environment in envs.values():  # the number under which the ranks meet at the store; launchers may have counted otherwise
+            # the number under which the ranks meet at the store; launchers may have counted
+            # otherwise
+            for environment in envs.values():
                 environment["TORCHELASTIC_RESTART_COUNT"] = str(self._restart.attempt)
         else:
             self._use_fresh_store(envs)
@@ -150,12 +173,17 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
             self._prepared = True
         except OSError as error:
-            log.error("this node's ranks are not protected, shared memory cannot be made: %s; make room in /dev/shm", error)
+            log.error(
+                "this node's ranks are not protected, shared memory cannot be made: %s; make room"
+                " in /dev/shm",
+                error,
+            )
             self._prepared = False
 
     def _use_fresh_store(self, envs: dict[int, dict[str, str]]) -> None:
-        """Give restarted ranks a store of their own to meet in. torch 2.13 lets them meet where the attempt before did, and gloo then
-        finds addresses of dead processes there: of six plain restarts two hung and two needed several attempts."""
+        """Give restarted ranks a store of their own to meet in. torch 2.13 lets them meet where the
+        attempt before did, and gloo then finds addresses of dead processes there: of six plain
+        restarts two hung and two needed several attempts."""
         first = next(iter(envs.values()))
         attempt = first["TORCHELASTIC_RESTART_COUNT"]
         group = self._worker_group
@@ -178,23 +206,39 @@ class TaskdElasticAgent(LocalElasticAgent):
             node, nodes, ranks, world_size = order.node, order.nodes, order.ranks, order.world_size
         place: Any = group  # torch's annotations know these as None only
         place.workers = [
-            Worker(local, global_rank=rank, role_rank=rank, world_size=world_size, role_world_size=world_size)
+            Worker(
+                local,
+                global_rank=rank,
+                role_rank=rank,
+                world_size=world_size,
+                role_world_size=world_size,
+            )
             for local, rank in enumerate(ranks)
         ]
         place.store, place.group_rank, place.group_world_size = self._supervisor.store, node, nodes
-        place.master_addr, place.master_port = spec.master_addr or "127.0.0.1", spec.master_port or 0
+        place.master_addr, place.master_port = (
+            spec.master_addr or "127.0.0.1",
+            spec.master_port or 0,
+        )
         if restart is not None and not self._taking:
             place.master_addr, place.master_port = self._meeting_place(restart)
 
     def _meeting_place(self, restart: commands.RestartAll) -> tuple[str, int]:
-        """A store for this restart only: in one of before gloo finds addresses of dead processes. Whose store the manager has named makes
-        it, and tells there where it is."""
+        """A store for this restart only: in one of before gloo finds addresses of dead processes.
+        Whose store the manager has named makes it, and tells there where it is."""
         ours = restart.store == self._supervisor.addresses[0]
-        board = self._supervisor.store if ours else dist.TCPStore(*restart.store, is_master=False, wait_for_workers=False, timeout=MEET)
+        board = (
+            self._supervisor.store
+            if ours
+            else dist.TCPStore(
+                *restart.store, is_master=False, wait_for_workers=False, timeout=MEET
+            )
+        )
         return self._meet(board, restart.attempt, ours)
 
     def _meet(self, board: Any, attempt: int | str, ours: bool) -> tuple[str, int]:
-        """Where the ranks of a whole restart meet: in a store made for it, by `ours` launcher, which the others find by `board`."""
+        """Where the ranks of a whole restart meet: in a store made for it, by `ours` launcher,
+        which the others find by `board`."""
         key = f"taskd/attempt/{attempt}"
         if ours:
             self._attempt_store, (host, port) = self._make_store()
@@ -208,10 +252,16 @@ class TaskdElasticAgent(LocalElasticAgent):
                 self._taking = False
                 return self._take_over(worker_group, self._order)
             self._began = time.monotonic()
-            ids = self._start(worker_group, _Forked if settings.fork(os.environ) else SubprocessContext)
+            ids = self._start(
+                worker_group, _Forked if settings.fork(os.environ) else SubprocessContext
+            )
             if self._prepared and isinstance(self._pcontext, SubprocessContext):
-                ranks = [w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)]
-                self._supervisor.begin(self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1)
+                ranks = [
+                    w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)
+                ]
+                self._supervisor.begin(
+                    self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1
+                )
             return ids
         finally:
             stopping.started()
@@ -237,9 +287,12 @@ class TaskdElasticAgent(LocalElasticAgent):
             multiprocessing.SubprocessContext = SubprocessContext  # type: ignore[misc]
 
     def _exit_barrier(self) -> None:
-        """torch waits at a store on node 0, which may be gone, for nodes that may have been replaced; the manager knows them all."""
+        """torch waits at a store on node 0, which may be gone, for nodes that may have been
+        replaced; the manager knows them all."""
         known = self._restart is not None or self._order is not None
-        if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.protecting):
+        if (self._worker_group.group_world_size or 1) > 1 and (
+            known or self._supervisor.protecting
+        ):
             self._supervisor.farewell(self._exit_barrier_timeout)
         else:
             super()._exit_barrier()
@@ -259,7 +312,13 @@ class TaskdElasticAgent(LocalElasticAgent):
             if restart is not None and restart.attempt:
                 self._restart = restart
             elif self._restart is not None:
-                return self._give_up(Verdict("give up", "all ranks shall meet as at the start, where launchers are that may be gone"))
+                return self._give_up(
+                    Verdict(
+                        "give up",
+                        "all ranks shall meet as at the start, where launchers are that may be"
+                        " gone",
+                    )
+                )
             return RunResult(state=WorkerState.UNHEALTHY)
         if verdict.what == "give up":
             return self._give_up(verdict)
@@ -268,12 +327,19 @@ class TaskdElasticAgent(LocalElasticAgent):
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
         result = super()._monitor_workers(worker_group)
-        if result.is_failed() and not self._supervisor.protecting and (why := self._defect(result.failures)):
+        if (
+            result.is_failed()
+            and not self._supervisor.protecting
+            and (why := self._defect(result.failures))
+        ):
             self._remaining_restarts = 0
             self._say(why)
         elif result.is_failed() and self._restart is not None:
-            # torch would have this node's ranks meet the others as it did at the start, and those who were there may be gone
-            return self._give_up(Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted"))
+            # torch would have this node's ranks meet the others as it did at the start, and those
+            # who were there may be gone
+            return self._give_up(
+                Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted")
+            )
         return result
 
     def _dead(self) -> dict[int, ProcessFailure]:
@@ -297,23 +363,33 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._why = why.partition("\n")[0]
 
     def _defect(self, failures: dict[int, ProcessFailure]) -> str:
-        """Why no further start can help after these failures of an unprotected one, with the first traceback; "" where it may."""
+        """Why no further start can help after these failures of an unprotected one, with the first
+        traceback; "" where it may."""
         told = [
-            Failure(number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)) for number, f in failures.items()
+            Failure(
+                number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)
+            )
+            for number, f in failures.items()
         ]
         first = self._set_up.failed(told, time.monotonic() - self._began)
         if first is None:
             return ""
-        return set_up.reason(first) + (f"\n\nRank {first.rank}, the first time:\n{first.traceback.rstrip()}" if first.traceback else "")
+        return set_up.reason(first) + (
+            f"\n\nRank {first.rank}, the first time:\n{first.traceback.rstrip()}"
+            if first.traceback
+            else ""
+        )
 
     def _stand_down(self) -> RunResult:
-        """What this standby has prepared is not needed: torch comes to its end, and `run` waits for the next order."""
+        """What this standby has prepared is not needed: torch comes to its end, and `run` waits for
+        the next order."""
         self._remaining_restarts = 0
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
 
     def _give_up(self, verdict: Verdict) -> RunResult:
-        """The end of the ladder: no restart, one paragraph, and torch's own report of who failed."""
+        """The end of the ladder: no restart, one paragraph, and torch's own report of who
+        failed."""
         self._remaining_restarts = 0
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
@@ -342,7 +418,9 @@ class TaskdElasticAgent(LocalElasticAgent):
                 spec = self._worker_group.spec
                 self._supervisor.warm_up(spec.entrypoint, spec.args)
             late = self._comes_late()
-            result = self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
+            result = (
+                self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
+            )
             ok = not result.is_failed()
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
@@ -361,7 +439,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         spec, standby = self._worker_group.spec, self._supervisor.standby
         while True:
             log.info("standby: waiting for a node to take over")
-            order = self._order = self._supervisor.stand_by(spec.local_world_size, self._nodes, self._make_store)
+            order = self._order = self._supervisor.stand_by(
+                spec.local_world_size, self._nodes, self._make_store
+            )
             if order is None:
                 return RunResult(state=WorkerState.SUCCEEDED)
             self._epoch, self._taking = order.epoch - 1, True
@@ -375,15 +455,21 @@ class _Adopted(SubprocessContext):
     """torch's bookkeeping of processes that it does not start itself."""
 
     def _start(self) -> None:
-        self.subprocess_handlers = {local: Handler(Ordered(), local) for local in range(self.nprocs)}  # type: ignore[misc]
+        handlers: dict[int, Any] = {n: Handler(Ordered(), n) for n in range(self.nprocs)}
+        self.subprocess_handlers = handlers
 
 
 class _Forked(SubprocessContext):
-    """The same where the agent forks them: Python scripts that are not bound to a NUMA node by the command that starts them."""
+    """The same where the agent forks them: Python scripts that are not bound to a NUMA node by the
+    command that starts them."""
 
     def _start(self) -> None:
         prepared = "TASKD_AGENT" in self.envs[0]  # else there is no agent to tell
-        if prepared and runs_python(self.entrypoint, tuple(self.args[0])) and getattr(self, "_numa_options", None) is None:
+        if (
+            prepared
+            and runs_python(self.entrypoint, tuple(self.args[0]))
+            and getattr(self, "_numa_options", None) is None
+        ):
             _Adopted._start(self)  # type: ignore[arg-type]
         else:
             super()._start()

@@ -8,7 +8,8 @@ TESTED = "2.13.0"
 
 
 def refusal() -> str | None:
-    """Why this torch cannot be used, or None. Looks for the functions themselves: names of versions tell less."""
+    """Why this torch cannot be used, or None. Looks for the functions themselves: names of versions
+    tell less."""
     import torch
     import torch.distributed as dist
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -16,13 +17,22 @@ def refusal() -> str | None:
 
     needed = {
         "torch.distributed was built": dist.is_available(),
-        "LocalElasticAgent._setup_local_watchdog(envs)": "envs" in inspect.signature(LocalElasticAgent._setup_local_watchdog).parameters,
-        "DistributedDataParallel._update_process_group": hasattr(DistributedDataParallel, "_update_process_group"),
-        "DistributedDataParallel._ddp_init_helper": hasattr(DistributedDataParallel, "_ddp_init_helper"),
+        "LocalElasticAgent._setup_local_watchdog(envs)": (
+            "envs" in inspect.signature(LocalElasticAgent._setup_local_watchdog).parameters
+        ),
+        "DistributedDataParallel._update_process_group": hasattr(
+            DistributedDataParallel, "_update_process_group"
+        ),
+        "DistributedDataParallel._ddp_init_helper": hasattr(
+            DistributedDataParallel, "_ddp_init_helper"
+        ),
         "torch.distributed.Reducer": hasattr(dist, "Reducer"),
         "torch._foreach_copy_": hasattr(torch, "_foreach_copy_"),
     }
     missing = [name for name, there in needed.items() if not there]
     if missing:
-        return f"torch {torch.__version__} lacks {'; '.join(missing)}: taskd is tested with torch {TESTED}, install that or a later one"
+        return (
+            f"torch {torch.__version__} lacks {'; '.join(missing)}: taskd is tested with torch"
+            f" {TESTED}, install that or a later one"
+        )
     return None

@@ -1,4 +1,5 @@
-"""One question to the manager, before there is an agent: is the job under way, and has our node a launcher already?"""
+"""One question to the manager, before there is an agent: is the job under way, and has our node a
+launcher already?"""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ ANSWER = 2.0  # seconds; a CURVE handshake takes 2 ms
 
 
 def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> messages.UnderWay | None:
-    """The manager's answer to a launcher for `node`, -1 where it does not know. None also where nobody answers: at the start of a job its
-    manager may come later than its agents."""
+    """The manager's answer to a launcher for `node`, -1 where it does not know. None also where
+    nobody answers: at the start of a job its manager may come later than its agents."""
     try:
         socket.create_connection(address, CONNECT).close()
     except OSError:
@@ -36,6 +37,7 @@ def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> message
 def second(address: tuple[str, int], job: str, node: int) -> str:
     """What is said to a second job."""
     return (
-        f"port {address[1]} on {address[0]} is that of a job {job!r} which runs, and its node {node} has a launcher: "
-        "give this job another port (--port, or TASKD_PORT on all its nodes), or end the other job"
+        f"port {address[1]} on {address[0]} is that of a job {job!r} which runs, and its node"
+        f" {node} has a launcher: give this job another port (--port, or TASKD_PORT on all its"
+        " nodes), or end the other job"
     )

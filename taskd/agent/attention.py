@@ -1,5 +1,6 @@
-"""What an agent does about ranks that train: notices that one makes no progress, answers roll calls, tells of lost memory pages, and
-passes on what operators ask. Used by the supervisor's thread; threads that wait for something hand the rest back to it."""
+"""What an agent does about ranks that train: notices that one makes no progress, answers roll
+calls, tells of lost memory pages, and passes on what operators ask. Used by the supervisor's
+thread; threads that wait for something hand the rest back to it."""
 
 from __future__ import annotations
 
@@ -42,9 +43,10 @@ class Attention:
     later: Callable[[Callable[[], None]], None]
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
-    _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)  # local rank -> its process, and since when it is
+    # local rank -> its process, and since when it is
+    _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)
 
-    # -- memory pages ----------------------------------------------------------------------------------------------------
+    # -- memory pages ------------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
         """A new epoch: listen to its bell, which a rank rings from a signal handler."""
@@ -69,13 +71,25 @@ class Attention:
                     rank.damages = damage["number"]
                     step = epoch.page.read(rank.local).step
                     text = f"the memory page at {damage['addr']:#x} was lost"
-                    log.warning("rank %d: %s (%s, %d bytes at %#x)", rank.number, text, damage["kind"], damage["size"], damage["base"])
-                    self.tell(events.RankFaulted(rank.number, rank.incarnation, step, events.MEMORY, text, damage["addr"]))
+                    log.warning(
+                        "rank %d: %s (%s, %d bytes at %#x)",
+                        rank.number,
+                        text,
+                        damage["kind"],
+                        damage["size"],
+                        damage["base"],
+                    )
+                    self.tell(
+                        events.RankFaulted(
+                            rank.number, rank.incarnation, step, events.MEMORY, text, damage["addr"]
+                        )
+                    )
 
-    # -- progress --------------------------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------
 
     def look(self, epoch: Epoch, now: float) -> float | None:
-        """Complain about ranks that make no progress, end a roll call whose time is up; returns when to look again."""
+        """Complain about ranks that make no progress, end a roll call whose time is up; returns
+        when to look again."""
         call = self._call
         if call is not None and now >= call.due:
             self._call = None
@@ -89,7 +103,11 @@ class Attention:
         found, again = self.watchdog.complaints(views, now)
         for local in found:
             rank, view = ranks[local], views[local]
-            self.tell(events.RankStalled(rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)))
+            self.tell(
+                events.RankStalled(
+                    rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)
+                )
+            )
         return min((t for t in (due, again) if t is not None), default=None)
 
     def roll_call(self, epoch: Epoch, order: commands.RollCall) -> None:
@@ -119,9 +137,12 @@ class Attention:
                 call=call,
                 answered=answer is not None,
                 step=view.step,
-                collectives=answer.collectives if answer is not None and answer.step == view.step else 0,
+                collectives=answer.collectives
+                if answer is not None and answer.step == view.step
+                else 0,
                 waiting=self.watchdog.waiting(view),
-                overdue=self.watchdog.overdue(view, now, stopped) or self.watchdog.too_long(self._stopped_for(rank, now)),
+                overdue=self.watchdog.overdue(view, now, stopped)
+                or self.watchdog.too_long(self._stopped_for(rank, now)),
                 seconds=self.watchdog.silence(view, now),
                 cpu=cpu,
                 where=where,
@@ -133,10 +154,15 @@ class Attention:
         )
 
     def beat(self, epoch: Epoch, now: float) -> None:
-        """Called every few seconds: complain about ranks that were stopped by a signal, wherever they are. Nobody else may notice: where a
-        rank waits on purpose it makes no progress anyway."""
+        """Called every few seconds: complain about ranks that were stopped by a signal, wherever
+        they are. Nobody else may notice: where a rank waits on purpose it makes no progress
+        anyway."""
         for rank in epoch.ranks.values():
-            if rank.over is not None or rank.pid == 0 or stacks.state(rank.pid) not in stacks.STOPPED:
+            if (
+                rank.over is not None
+                or rank.pid == 0
+                or stacks.state(rank.pid) not in stacks.STOPPED
+            ):
                 self._stopped.pop(rank.local, None)
                 continue
             if self._stopped.get(rank.local, (0, 0.0))[0] != rank.pid:
@@ -144,7 +170,9 @@ class Attention:
             seconds = self._stopped_for(rank, now)
             if epoch.protected and self.watchdog.too_long(seconds):
                 step = epoch.page.read(rank.local).step
-                self.tell(events.RankStalled(rank.number, rank.incarnation, step, seconds, stopped=True))
+                self.tell(
+                    events.RankStalled(rank.number, rank.incarnation, step, seconds, stopped=True)
+                )
 
     def _stopped_for(self, rank: Rank, now: float) -> float:
         """Seconds since it was first found stopped, as far as is known."""
@@ -164,16 +192,22 @@ class Attention:
 
         threading.Thread(target=take, name="taskd-stacks", daemon=True).start()
 
-    # -- what operators ask ------------------------------------------------------------------------------------------------
+    # -- what operators ask ------------------------------------------------------------------------
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
-        self.tell(events.StepsBegun(node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())))
+        self.tell(
+            events.StepsBegun(
+                node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
+            )
+        )
 
     def hold(self, epoch: Epoch, step: int | None) -> None:
-        """Ranks look at this when they begin a step. Here: who had begun it before it was written."""
+        """Ranks look at this when they begin a step. Here: who had begun it before it was
+        written."""
         epoch.page.hold(step)
         self.watchdog.holding = step is not None
-        self.watchdog.excuse(time.monotonic())  # who was held is not silent from before it was told to go on
+        # who was held is not silent from before it was told to go on
+        self.watchdog.excuse(time.monotonic())
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
             if view.phase in (core.COMPUTING, core.UPDATING) and view.step >= (step or 0):
@@ -182,14 +216,23 @@ class Attention:
     def inject(self, epoch: Epoch, order: messages.Inject) -> None:
         rank = epoch.find(order.rank)
         if rank is None or rank.over is not None or not self.ask(rank, order):
-            self.tell(messages.Injected(order.request, order.rank, False, f"rank {order.rank} has no process that listens now"))
+            self.tell(
+                messages.Injected(
+                    order.request,
+                    order.rank,
+                    False,
+                    f"rank {order.rank} has no process that listens now",
+                )
+            )
         else:
             rank.injections.append(order.request)
 
     def died(self, rank: Rank) -> None:
         """Whoever asked for a fault in it has had it."""
         for request in rank.injections:
-            self.tell(messages.Injected(request, rank.number, True, f"its process has ended: {rank.over}"))
+            self.tell(
+                messages.Injected(request, rank.number, True, f"its process has ended: {rank.over}")
+            )
         rank.injections.clear()
 
     def injected(self, rank: Rank, answer: messages.Injected) -> None:

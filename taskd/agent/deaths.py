@@ -25,38 +25,61 @@ class Deaths:
         self._agent = agent
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone, whatever its memory."""
+        """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone,
+        whatever its memory."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
             self._agent.call(lambda: self.gone(epoch, rank, incarnation))
 
     def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if rank.incarnation != incarnation or rank.over is not None or self._agent.epoch is not epoch:
+        if (
+            rank.incarnation != incarnation
+            or rank.over is not None
+            or self._agent.epoch is not epoch
+        ):
             return
         view = epoch.page.read(rank.local)
         if not leaving(view.pid):
             return  # let go on purpose (exec): the pidfd will tell
-        if view.phase != core.DONE:  # an interpreter that ends by itself says so first; its exit code is worth waiting for
-            self._agent.replacements.hear()  # the zygote may have said how it ended, and have reaped it
+        # an interpreter that ends by itself says so first; its exit code is worth waiting for
+        if view.phase != core.DONE:
+            # the zygote may have said how it ended, and have reaped it
+            self._agent.replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
-            self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)  # a wrapper's child is not our process
+            # a wrapper's child is not our process
+            self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
 
     def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
         """The rank's process is gone, or surely going (`certain`)."""
         if rank.over is not None:
             return
-        if code is None and isinstance(rank.process, Forked) and not certain and self._agent.replacements.tells(rank.process):
+        if (
+            code is None
+            and isinstance(rank.process, Forked)
+            and not certain
+            and self._agent.replacements.tells(rank.process)
+        ):
             return  # the zygote will say with what code
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
-            code = next((r["code"] for r in reversed(epoch.page.records(rank.local)) if r["kind"] == "exit"), None)
+            code = next(
+                (
+                    r["code"]
+                    for r in reversed(epoch.page.records(rank.local))
+                    if r["kind"] == "exit"
+                ),
+                None,
+            )
         if self._agent.standby.preparing:
             rank.over = describe(code, epoch.page.records(rank.local))
             self._agent.standby.died(rank)
             return
         if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
-            rank.process.end(-signal.SIGKILL if code is None else code)  # torch's launcher asks for it
-        if code == 0 and (not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)):
+            # torch's launcher asks for it
+            rank.process.end(-signal.SIGKILL if code is None else code)
+        if code == 0 and (
+            not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)
+        ):
             rank.over, rank.step = "ended well", view.step
             with contextlib.suppress(OSError):
                 rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
@@ -64,17 +87,30 @@ class Deaths:
             return
         cause = describe(code, epoch.page.records(rank.local))
         if code == 0:  # sys.exit() where nobody expects it: the others wait for this rank
-            cause += f" in the middle of step {view.step}" if view.phase in TRAINING else f" in phase {core.PHASES[view.phase]}"
+            cause += (
+                f" in the middle of step {view.step}"
+                if view.phase in TRAINING
+                else f" in phase {core.PHASES[view.phase]}"
+            )
         rank.over = cause
         with contextlib.suppress(OSError):
             rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
-        log.warning("rank %d (pid %d) %s, in step %d, phase %s", rank.number, rank.pid, cause, view.step, core.PHASES[view.phase])
+        log.warning(
+            "rank %d (pid %d) %s, in step %d, phase %s",
+            rank.number,
+            rank.pid,
+            cause,
+            view.step,
+            core.PHASES[view.phase],
+        )
         self.tell_end(rank)
         self._agent.attention.died(rank)
 
     def tell_end(self, rank: Rank) -> None:
         """Of a rank whose process is over."""
         if rank.failed:
-            self._agent.tell(events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left))
+            self._agent.tell(
+                events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
+            )
         else:
             self._agent.tell(events.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))

@@ -18,8 +18,15 @@ from taskd.vault import Entries
 log = logging.getLogger("taskd.agent")
 
 
-def save_records(order: commands.SaveRecords, node: int, epoch: Epoch, records: Records | None, tell: Callable[[Any], None]) -> None:
-    """Write the records of this node's ranks, also of those without a process, and of lost nodes that are kept here."""
+def save_records(
+    order: commands.SaveRecords,
+    node: int,
+    epoch: Epoch,
+    records: Records | None,
+    tell: Callable[[Any], None],
+) -> None:
+    """Write the records of this node's ranks, also of those without a process, and of lost nodes
+    that are kept here."""
     found: list[tuple[int, int, bytes]] = []
     for rank in epoch.ranks.values():
         kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
@@ -27,13 +34,23 @@ def save_records(order: commands.SaveRecords, node: int, epoch: Epoch, records: 
             found.append((rank.number, *kept))
     for lost, keeper in order.lost:
         if keeper == node and records is not None:
-            found += [(keep.rank, keep.kind, keep.payload) for keep in records.of(lost) if keep.step == order.step]
+            found += [
+                (keep.rank, keep.kind, keep.payload)
+                for keep in records.of(lost)
+                if keep.step == order.step
+            ]
 
     def write() -> None:
         try:
             # the job's seal ends with the job
             renewed = [
-                (rank, kind, record.seal_of(epoch.directory, rank).renew(payload, order.step, dumps.seal_of(rank)))
+                (
+                    rank,
+                    kind,
+                    record.seal_of(epoch.directory, rank).renew(
+                        payload, order.step, dumps.seal_of(rank)
+                    ),
+                )
                 for rank, kind, payload in found
             ]
             files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, renewed)
@@ -52,7 +69,9 @@ def seal(order: commands.Seal, tell: Callable[[Any], None]) -> None:
     def finish() -> None:
         try:
             path = dumps.seal(work, order.step, order.world_size, order.files)
-            log.warning("the training state at the start of step %d is saved at %s", order.step, path)
+            log.warning(
+                "the training state at the start of step %d is saved at %s", order.step, path
+            )
             tell(events.Sealed(order.node, order.pause, str(path.resolve())))
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)

@@ -1,4 +1,5 @@
-"""What a rank has had of the processors, and how long it waited for one: by the kernel's account, so it needs no answer of the rank."""
+"""What a rank has had of the processors, and how long it waited for one: by the kernel's account,
+so it needs no answer of the rank."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ PROCESSES = 100  # of one rank that are looked at: a look takes ~20 us for each 
 
 
 def spent(pid: int) -> tuple[float, float]:
-    """Seconds on a processor, and runnable without one, of process `pid` and all that it has started, all threads together. 0 where
-    nothing can be known."""
+    """Seconds on a processor, and runnable without one, of process `pid` and all that it has
+    started, all threads together. 0 where nothing can be known."""
     ran = waited = 0
     processes, found = [pid], {pid}
     while processes:

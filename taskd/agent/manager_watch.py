@@ -1,4 +1,5 @@
-"""Ranks that wait for a manager must not wait for ever: what becomes of them where none can be had."""
+"""Ranks that wait for a manager must not wait for ever: what becomes of them where none can be
+had."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ log = logging.getLogger("taskd.agent")
 
 class ManagerWatch:
     def __init__(self, agent: Supervisor, wait: float, allowed: bool) -> None:
-        """`wait`: seconds that ranks wait. `allowed`: ranks that no manager can be had for train without, else the job ends."""
+        """`wait`: seconds that ranks wait. `allowed`: ranks that no manager can be had for train
+        without, else the job ends."""
         self._agent, self._wait, self._allowed = agent, wait, allowed
-        self._since: float | None = None  # a rank waits for a manager that has never answered, or GIVEN_UP
+        # a rank waits for a manager that has never answered, or GIVEN_UP
+        self._since: float | None = None
         self._alone_since: float | None = None  # a repair waits for a manager that is gone
 
     @property
@@ -40,42 +43,63 @@ class ManagerWatch:
         elif self._since is None:
             self._since = now
             log.warning(
-                "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node 0), or set TASKD_MANAGER_ADDR",
+                "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node"
+                " 0), or set TASKD_MANAGER_ADDR",
                 *link.address,
             )
         elif now - self._since > self._wait and not self.given_up:
-            self.leave_unprotected(epoch, f"no manager answered at {link.address[0]}:{link.address[1]} within {self._wait:.0f} s")
+            self.leave_unprotected(
+                epoch,
+                f"no manager answered at {link.address[0]}:{link.address[1]} within"
+                f" {self._wait:.0f} s",
+            )
 
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Ranks that wait for orders must not wait for ever: without a manager for too long, the launcher restarts all, and ranks that
-        were to be protected train without."""
+        """Ranks that wait for orders must not wait for ever: without a manager for too long, the
+        launcher restarts all, and ranks that were to be protected train without."""
         if self._agent.left and not managers.content:
             self._agent.over.set()
         phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
-        waiting = [r for r in epoch.ranks.values() if r.over is None and epoch.page.read(r.local).phase in phases]
+        waiting = [
+            r
+            for r in epoch.ranks.values()
+            if r.over is None and epoch.page.read(r.local).phase in phases
+        ]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
-        left = all(r.over == "ended well" for r in epoch.ranks.values()) and not self._agent.is_over(epoch)
+        left = all(
+            r.over == "ended well" for r in epoch.ranks.values()
+        ) and not self._agent.is_over(epoch)
         stuck = forming or left or (epoch.protected and bool(waiting or failed))
         if managers.content or not stuck:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            log.warning("the manager at %s:%d is gone while ranks wait for it", *managers.link.address)
+            log.warning(
+                "the manager at %s:%d is gone while ranks wait for it", *managers.link.address
+            )
         elif now - self._alone_since > self._wait and self._agent.decided is None:
             reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
             if left:  # nobody can tell whether they are missed
                 epoch.released = max(r.step for r in epoch.ranks.values())
             elif epoch.protected:
                 # alone, the other nodes may be well; together, none of them has found a majority
-                self._agent.decide(Verdict("give up" if self._agent.records is not None else "restart", reason))
+                self._agent.decide(
+                    Verdict("give up" if self._agent.records is not None else "restart", reason)
+                )
             elif self._since != GIVEN_UP:
                 self.leave_unprotected(epoch, reason)
 
     def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
         self._since = GIVEN_UP
         if not self._allowed:
-            self._agent.decide(Verdict("give up", f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains without."))
+            self._agent.decide(
+                Verdict(
+                    "give up",
+                    f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains"
+                    " without.",
+                )
+            )
             return
         log.error("%s: this job is not protected", reason)
         self._agent.tell_ranks(epoch, messages.Unprotected(reason))

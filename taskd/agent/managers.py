@@ -1,9 +1,10 @@
 """Finding the manager that is in charge, and starting one where there is none.
 
-An agent has one connection, to the manager whose term it has acknowledged last. When that ends it looks for another one in all places
-where one may be: where the last one was, and at the agents that the last one has named as its successors. Managers claim their
-terms there (core.terms has the rule). On the machine of a manager that is gone the agent starts the next one at once, on those of its
-successors after a while, one after the other.
+An agent has one connection, to the manager whose term it has acknowledged last. When that ends it
+looks for another one in all places where one may be: where the last one was, and at the agents that
+the last one has named as its successors. Managers claim their terms there (core.terms has the
+rule). On the machine of a manager that is gone the agent starts the next one at once, on those of
+its successors after a while, one after the other.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ from taskd.protocol.link import Link
 log = logging.getLogger("taskd.agent")
 
 LOOK = 0.05  # seconds between two looks while there is no manager
-FIRST = 0.7  # seconds that the manager's own machine, or a hiccup of the network, has before others start a manager
-NEXT = 0.9  # seconds that each of the successors has before the next one starts one: it takes ~0.5 s
+# seconds that the manager's own machine, or a hiccup of the network, has before others start a
+# manager
+FIRST = 0.7
+# seconds that each of the successors has before the next one starts one: it takes ~0.5 s
+NEXT = 0.9
 PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
 AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
 PLACES = 16  # where a manager is looked for
-STOPPED = 10.0  # seconds without a connection that a manager may be stopped by a signal; it has as much patience with agents
+# seconds without a connection that a manager may be stopped by a signal; it has as much patience
+# with agents
+STOPPED = 10.0
 TRIES = 3  # managers that one agent starts before it leaves that to others
 # true at the moment only: nobody wants to hear it later
 PASSING = (events.RankStalled, events.RankPresent)
@@ -55,12 +61,22 @@ class Managers:
         here: str,
         announce: Callable[[], None],
     ) -> None:
-        """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are none."""
-        self._keys, self._identity, self._job, self._nodes, self.here, self._announce = keys, identity, job, nodes, here, announce
-        # wherever one may be; a manager that was cut off has named those that it still heard, and the one in charge is elsewhere
+        """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are
+        none."""
+        self._keys, self._identity, self._job, self._nodes, self.here, self._announce = (
+            keys,
+            identity,
+            job,
+            nodes,
+            here,
+            announce,
+        )
+        # wherever one may be; a manager that was cut off has named those that it still heard, and
+        # the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
-        self.link = Link(address, keys, job, node, identity, nodes=nodes)  # the one that is spoken to
+        # the one that is spoken to
+        self.link = Link(address, keys, job, node, identity, nodes=nodes)
         self._others: list[Link] = []  # while we look
         self._members: dict[str, int] = {}  # of the newest roster, and their nodes
         self._successors: tuple[tuple[str, int], ...] = ()
@@ -68,11 +84,13 @@ class Managers:
         self._pid = 0  # of the manager, in case it is on this machine
         self._said = 0.0
         self._since: float | None = None  # when the connection was found to have ended
-        self._confirmed = False  # over the present connection we have heard the manager that we obey
+        # over the present connection we have heard the manager that we obey
+        self._confirmed = False
         self._met: dict[Link, int] = {}  # connections of each link that we have said something over
         self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # as which node it was said, and what
         self._told = ""  # the manager that what is in it was said to
-        self._acknowledged: float | None = None  # when a manager was, that has not said anything as one in charge
+        # when a manager was, that has not said anything as one in charge
+        self._acknowledged: float | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._started = 0
         self.over = False  # the job is: nobody is looked for
@@ -92,7 +110,7 @@ class Managers:
         for link in self.links:
             link.node = node
 
-    # -- speaking --------------------------------------------------------------------------------------------------------------
+    # -- speaking ----------------------------------------------------------------------------------
 
     @property
     def links(self) -> list[Link]:
@@ -128,7 +146,8 @@ class Managers:
             self._outbox.in_step = False  # its queue is full
 
     def begin(self, message: Any) -> None:
-        """Send what tells everything. A manager that is another one than before needs nothing of what was said until now."""
+        """Send what tells everything. A manager that is another one than before needs nothing of
+        what was said until now."""
         anew = self._told != self.link.manager
         self._told = self.link.manager
         if anew:
@@ -149,7 +168,9 @@ class Managers:
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = messages.Standing(voter.term, voter.manager, voter.roster.stamp, self._members, self.content)
+        standing = messages.Standing(
+            voter.term, voter.manager, voter.roster.stamp, self._members, self.content
+        )
         (link or self.link).send(standing)
 
     def orders(self) -> Iterator[Any]:
@@ -158,7 +179,8 @@ class Managers:
             while (message := link.receive()) is not None:
                 if self._between_us(link, message):
                     continue
-                # a manager of a later term does not ask a fenced agent for its vote, and what it says is final
+                # a manager of a later term does not ask a fenced agent for its vote, and what it
+                # says is final
                 fenced = isinstance(message, commands.Fence) and link.term > self.voter.term
                 if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
@@ -166,8 +188,11 @@ class Managers:
                 else:
                     log.warning(
                         "%s of term %d is refused: term %d was acknowledged (%d refused so far)",
-                        type(message).__name__, link.term, self.voter.term, self.voter.refused,
-                    )  # fmt: skip
+                        type(message).__name__,
+                        link.term,
+                        self.voter.term,
+                        self.voter.refused,
+                    )
 
     def _between_us(self, link: Link, message: Any) -> bool:
         if isinstance(message, messages.Who):
@@ -186,7 +211,12 @@ class Managers:
             granted = self.voter.claim(link.term, link.manager, message.stamp)
             link.send(messages.Vote(link.term, granted))
             if known != (self.voter.term, self.voter.manager) or not granted:
-                log.info("term %d of the manager at %s:%d is %s", link.term, *link.address, "acknowledged" if granted else "refused")
+                log.info(
+                    "term %d of the manager at %s:%d is %s",
+                    link.term,
+                    *link.address,
+                    "acknowledged" if granted else "refused",
+                )
             if not granted:
                 self.stand(link)
             elif known != (self.voter.term, self.voter.manager):
@@ -194,7 +224,10 @@ class Managers:
         elif isinstance(message, messages.RosterIs):
             if self.voter.obeys(link.term, link.manager):
                 self._confirm(link)
-                self._successors, self._shape = message.successors, (message.nodes, message.ranks_per_node)
+                self._successors, self._shape = (
+                    message.successors,
+                    (message.nodes, message.ranks_per_node),
+                )
                 self._pid = message.pid
                 self._places = list(dict.fromkeys((*self._successors, *self._places)))[:PLACES]
                 if message.stamp > self.voter.roster.stamp:
@@ -217,22 +250,27 @@ class Managers:
         self._others = [other for other in self.links if other is not link]
         self.link, self._confirmed, self._acknowledged = link, False, time.monotonic()
 
-    # -- looking ---------------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def read_monitors(self) -> None:
         for link in self.links:
             link.read_monitor()
-            if link is self.link and (not link.connected or self._met.get(link) != link.connections):
+            if link is self.link and (
+                not link.connected or self._met.get(link) != link.connections
+            ):
                 self._confirmed = False
-                if link.connections > link.connected:  # there was one before: what was under way in it may be lost
+                # there was one before: what was under way in it may be lost
+                if link.connections > link.connected:
                     self._outbox.in_step = False
             if link.connected and self._met.get(link) != link.connections:
-                self._met[link] = link.connections  # whoever listens there now may be another one than before
+                # whoever listens there now may be another one than before
+                self._met[link] = link.connections
                 self.stand(link)
 
     def tend(self, now: float) -> float | None:
         """Look for a manager where there is none; returns when to look again."""
-        if self.over or not self._successors:  # the first one is waited for, where it was said to be
+        # the first one is waited for, where it was said to be
+        if self.over or not self._successors:
             return None
         if self.content:
             if self._since is not None:
@@ -241,7 +279,9 @@ class Managers:
         if self._acknowledged is not None and self.link.connected:
             if now - self._acknowledged < PROVE:
                 return self._acknowledged + PROVE
-            log.warning("the manager at %s:%d was acknowledged and has not taken charge", *self.link.address)
+            log.warning(
+                "the manager at %s:%d was acknowledged and has not taken charge", *self.link.address
+            )
             self._acknowledged = None
         if self._since is None:
             self._since = self._said = now
@@ -260,10 +300,21 @@ class Managers:
 
     def _look(self) -> None:
         known = {link.address for link in self.links}
-        log.info("looking for a manager at %s", ", ".join(f"{host}:{port}" for host, port in self._places))
+        log.info(
+            "looking for a manager at %s",
+            ", ".join(f"{host}:{port}" for host, port in self._places),
+        )
         for address in self._places:
             if address not in known:
-                other = Link(address, self._keys, self._job, self.link.node, self._identity, refusal=False, nodes=self._nodes)
+                other = Link(
+                    address,
+                    self._keys,
+                    self._job,
+                    self.link.node,
+                    self._identity,
+                    refusal=False,
+                    nodes=self._nodes,
+                )
                 self._others.append(other)
                 self.stand(other)  # waits in the queue until somebody is there
 
@@ -281,18 +332,33 @@ class Managers:
     def _turn(self) -> float:
         """How long to wait before a manager is started here."""
         hosts = [host for host, _ in self._successors]
-        if self._started >= TRIES or self.here not in hosts or (self._child is not None and self._child.poll() is None):
+        if (
+            self._started >= TRIES
+            or self.here not in hosts
+            or (self._child is not None and self._child.poll() is None)
+        ):
             return float("inf")
         again = 2.0 * self._started
         if self.link.address[0] == self.here and not _listens(self.link.address):
             return again
         others = [host for host in hosts if host != self.link.address[0]]
-        return again + FIRST + NEXT * (others.index(self.here) if self.here in others else len(others))
+        return (
+            again + FIRST + NEXT * (others.index(self.here) if self.here in others else len(others))
+        )
 
     def _end_stopped(self) -> None:
-        """A manager on this machine that the kernel does not let run holds its port, and nobody else can take its place."""
-        if self._pid and self.link.address[0] == self.here and stacks.state(self._pid) in stacks.STOPPED and _is_manager(self._pid):
-            text = "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is ended, and another started"
+        """A manager on this machine that the kernel does not let run holds its port, and nobody
+        else can take its place."""
+        if (
+            self._pid
+            and self.link.address[0] == self.here
+            and stacks.state(self._pid) in stacks.STOPPED
+            and _is_manager(self._pid)
+        ):
+            text = (
+                "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is"
+                " ended, and another started"
+            )
             log.warning(text, self._pid, STOPPED)
             with contextlib.suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -307,15 +373,30 @@ class Managers:
         nodes, ranks = self._shape
         log.warning("no manager is in charge: one is started at %s:%d", host, port)
         command = start.command(
-            "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(ranks), "--job-id", self._job,
-            "--bind", host, "--port", str(port), "--successor",
-        )  # fmt: skip
+            "taskd.manager",
+            "--nodes",
+            str(nodes),
+            "--ranks-per-node",
+            str(ranks),
+            "--job-id",
+            self._job,
+            "--bind",
+            host,
+            "--port",
+            str(port),
+            "--successor",
+        )
         environment = {**self._keys.environment, **os.environ}
         us = os.pidfd_open(os.getpid())
         try:
-            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which tells the manager how the job ended
+            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which
+            # tells the manager how the job ended
             self._child = subprocess.Popen(
-                [*command, "--starter", str(us)], env=environment, start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us]
+                [*command, "--starter", str(us)],
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[us],
             )
         finally:
             os.close(us)
@@ -340,6 +421,8 @@ def _is_manager(pid: int) -> bool:
 
 def _listens(address: tuple[str, int]) -> bool:
     """Whether somebody does there, on this very machine: it answers or refuses at once."""
-    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM) as probe:
+    with socket.socket(
+        socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM
+    ) as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(address) == 0

@@ -1,4 +1,5 @@
-"""What an agent does when the manager orders it: pass it on to the ranks, pause and hold them, end and replace their processes.
+"""What an agent does when the manager orders it: pass it on to the ranks, pause and hold them, end
+and replace their processes.
 
 Used by the supervisor's thread.
 """
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-BETWEEN_STEPS = 600.0  # seconds that a script may take where it is not in a loop of ours, before it sees a pause
+# seconds that a script may take where it is not in a loop of ours, before it sees a pause
+BETWEEN_STEPS = 600.0
 
 
 class Orders:
@@ -41,7 +43,9 @@ class Orders:
             self._fenced(order)
         elif isinstance(order, (commands.Prepare, commands.TakeOver, commands.StandDown)):
             if order.agent != agent.name:
-                log.error("%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8])
+                log.error(
+                    "%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8]
+                )
             elif isinstance(order, commands.StandDown):
                 agent.standby.stand_down(order)
             else:
@@ -56,12 +60,16 @@ class Orders:
                 agent.records.permit(order)
         elif isinstance(order, messages.Refused):
             if epoch is not None:
-                agent.manager_watch.leave_unprotected(epoch, f"the manager refuses this node: {order.reason}")
+                agent.manager_watch.leave_unprotected(
+                    epoch, f"the manager refuses this node: {order.reason}"
+                )
         elif epoch is None:
             return
         elif isinstance(order, commands.Pause):
             self._pause(epoch, order)
-        elif isinstance(order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)):
+        elif isinstance(
+            order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)
+        ):
             if isinstance(order, commands.Rebuild):
                 epoch.generation = order.generation
             elif isinstance(order, commands.Release):
@@ -103,7 +111,9 @@ class Orders:
             elif order.incarnation == rank.incarnation:
                 log.warning("rank %d is ended: %s", rank.number, order.reason)
                 if order.stacks and rank.process is not None:
-                    agent.attention.with_stacks(epoch, rank, lambda: self._end(epoch, rank, order.incarnation))
+                    agent.attention.with_stacks(
+                        epoch, rank, lambda: self._end(epoch, rank, order.incarnation)
+                    )
                 else:
                     self._end(epoch, rank, order.incarnation)
         elif isinstance(order, commands.RestartAll):
@@ -130,7 +140,10 @@ class Orders:
                 self.kill(rank)
 
     def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
-        epoch.passing, self._held_by = isinstance(order, commands.Hold) and order.passing, self._agent.obeyed
+        epoch.passing, self._held_by = (
+            isinstance(order, commands.Hold) and order.passing,
+            self._agent.obeyed,
+        )
         log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
         self._agent.attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
         self._agent.tell_ranks(epoch, order)
@@ -154,9 +167,16 @@ class Orders:
                 continue
             view = epoch.page.read(rank.local)
             if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
-                # user code may take what it has left before it counts as hung, anywhere; the manager adds its own grace
-                left = self._agent.attention.watchdog.left(view, now) if view.phase in (*TRAINING, core.COMMITTED) else BETWEEN_STEPS
-                self._agent.tell(events.RankBusy(rank.number, rank.incarnation, order.pause, float(left)))
+                # user code may take what it has left before it counts as hung, anywhere; the
+                # manager adds its own grace
+                left = (
+                    self._agent.attention.watchdog.left(view, now)
+                    if view.phase in (*TRAINING, core.COMMITTED)
+                    else BETWEEN_STEPS
+                )
+                self._agent.tell(
+                    events.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
+                )
 
     def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
@@ -168,7 +188,8 @@ class Orders:
     def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
             return  # repeated
-        if rank.over is None:  # a dying process that nobody has seen end; it must not share the slot
+        # a dying process that nobody has seen end; it must not share the slot
+        if rank.over is None:
             self.kill(rank)
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
@@ -178,7 +199,9 @@ class Orders:
         rank.blank, rank.ready = True, False
         try:
             epoch.page.reset(rank.local)
-        except OSError:  # its last process has been killed and is still being taken down; 5 s is far more than a thread needs
+        # its last process has been killed and is still being taken down; 5 s is far more than a
+        # thread needs
+        except OSError:
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
         self.start(rank)
@@ -192,7 +215,11 @@ class Orders:
                 incarnation=rank.incarnation,
                 entrypoint=context.entrypoint,
                 arguments=tuple(str(a) for a in context.args[rank.local]),
-                environment={**os.environ, **context.envs[rank.local], "TASKD_INCARNATION": str(rank.incarnation)},
+                environment={
+                    **os.environ,
+                    **context.envs[rank.local],
+                    "TASKD_INCARNATION": str(rank.incarnation),
+                },
                 stdout=context.stdouts[rank.local],
                 stderr=context.stderrs[rank.local],
             )
@@ -204,11 +231,21 @@ class Orders:
                 os.killpg(rank.process.pid, signal.SIGKILL)
 
     def started(self, order: Start, process: Any) -> None:
-        """Put the new process where torch's launcher looks for its rank, unless a newer one has been ordered meanwhile."""
+        """Put the new process where torch's launcher looks for its rank, unless a newer one has
+        been ordered meanwhile."""
         epoch = self._agent.epoch
-        rank = next((r for r in epoch.ranks.values() if r.number == order.rank), None) if epoch else None
+        rank = (
+            next((r for r in epoch.ranks.values() if r.number == order.rank), None)
+            if epoch
+            else None
+        )
         ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
-        if rank is None or not ours or rank.incarnation != order.incarnation or rank.over is not None:
+        if (
+            rank is None
+            or not ours
+            or rank.incarnation != order.incarnation
+            or rank.over is not None
+        ):
             process.send_signal(signal.SIGKILL)
             return
         handlers = self._agent.context.subprocess_handlers

@@ -1,5 +1,6 @@
-"""Processes whose parent has ended before them, as the launcher's own: the zygote's, when it is gone, so that their exit codes are known;
-and what ranks have left behind, which must not stay as zombies."""
+"""Processes whose parent has ended before them, as the launcher's own: the zygote's, when it is
+gone, so that their exit codes are known; and what ranks have left behind, which must not stay as
+zombies."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def adopt() -> None:
 
 
 def reap(sessions: Iterable[int], known: Iterable[int]) -> None:
-    """Clear away dead processes that ranks have left behind: of `sessions`, which ranks have led, but not those of `known`, which
-    somebody waits for."""
+    """Clear away dead processes that ranks have left behind: of `sessions`, which ranks have led,
+    but not those of `known`, which somebody waits for."""
     ours, waited = set(sessions), set(known)
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -30,7 +31,8 @@ def reap(sessions: Iterable[int], known: Iterable[int]) -> None:
 
 
 def code(pid: int) -> int:
-    """How an adopted process has ended, negative for a signal; that of SIGKILL where the kernel cannot tell yet."""
+    """How an adopted process has ended, negative for a signal; that of SIGKILL where the kernel
+    cannot tell yet."""
     with contextlib.suppress(OSError):
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None:

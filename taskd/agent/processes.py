@@ -1,4 +1,5 @@
-"""The processes of a node: what the launcher started, what the zygote forked, and how their end is noticed."""
+"""The processes of a node: what the launcher started, what the zygote forked, and how their end is
+noticed."""
 
 from __future__ import annotations
 
@@ -19,10 +20,12 @@ from taskd.agent import process_title
 log = logging.getLogger("taskd.agent")
 
 _PF_EXITING = 0x4
-_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # fields of /proc/PID/stat behind the name: proc(5) counts them as 3, 9 and 52
+# fields of /proc/PID/stat behind the name: proc(5) counts them as 3, 9 and 52
+_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49
 REAPED = 1.0  # seconds
 
-# si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE tell of a poisoned page with the first.
+# si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE tell of a
+# poisoned page with the first.
 _LOST = {
     2: "a lost memory page outside of tensors, or a file that was cut short",
     4: "an uncorrectable memory error outside of tensors",
@@ -31,7 +34,8 @@ _LOST = {
 
 
 class Forked:
-    """A rank that the zygote forked, with the part of subprocess.Popen that torch's handlers use."""
+    """A rank that the zygote forked, with the part of subprocess.Popen that torch's handlers
+    use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -75,7 +79,8 @@ class Handler:
         self._lock = threading.Lock()
 
     def take(self, proc: Forked | subprocess.Popen[bytes]) -> bool:
-        """The process has been started. False: the one that was ordered has been told to end, so this one is ended."""
+        """The process has been started. False: the one that was ordered has been told to end, so
+        this one is ended."""
         with self._lock:
             if isinstance(self.proc, Ordered) and self.proc.returncode is not None:
                 proc.send_signal(signal.SIGKILL)
@@ -102,7 +107,9 @@ class Zygote:
         self.ready = False
         with theirs:
             self._process = subprocess.Popen(
-                start.command("taskd.agent.zygote", str(theirs.fileno()), process_title.ROOM, unbuffered=True),
+                start.command(
+                    "taskd.agent.zygote", str(theirs.fileno()), process_title.ROOM, unbuffered=True
+                ),
                 pass_fds=[theirs.fileno()],
                 env=environment,
             )
@@ -147,9 +154,12 @@ class Zygote:
 
 
 def leaving(pid: int) -> bool:
-    """Whether the process is dead or on its way: true within 0.3 ms of a SIGKILL, long before its parent is told."""
+    """Whether the process is dead or on its way: true within 0.3 ms of a SIGKILL, long before its
+    parent is told."""
     fields = _stat(pid)
-    return fields is None or fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _PF_EXITING)
+    return (
+        fields is None or fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _PF_EXITING)
+    )
 
 
 def _stat(pid: int) -> list[bytes] | None:
@@ -162,8 +172,8 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def exit_code(pidfd: int | None, process: Any) -> int | None:
-    """How a rank's process ended, negative for a signal; None: it has not, or nobody can tell. A zombie is not reaped: torch's launcher
-    needs its exit code too, and may have been the first."""
+    """How a rank's process ended, negative for a signal; None: it has not, or nobody can tell. A
+    zombie is not reaped: torch's launcher needs its exit code too, and may have been the first."""
     if process is None:
         return None
     if process.returncode is None and pidfd is not None:
@@ -173,16 +183,22 @@ def exit_code(pidfd: int | None, process: Any) -> int | None:
                 return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
     if process.returncode is None and (code := noted_code(process.pid)) is not None:
         return code
-    if process.returncode is None and isinstance(process, subprocess.Popen) and _stat(process.pid) is None:
-        # the launcher's thread is between reaping it and noting the code: microseconds, unless the machine is busy
+    if (
+        process.returncode is None
+        and isinstance(process, subprocess.Popen)
+        and _stat(process.pid) is None
+    ):
+        # the launcher's thread is between reaping it and noting the code: microseconds, unless the
+        # machine is busy
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(REAPED)
     return None if process.returncode is None else int(process.returncode)
 
 
 def noted_code(pid: int) -> int | None:
-    """The kernel notes a process's exit code before it takes its memory down, which may take long. 0 is also what it shows where it
-    does not show the code, or the process lives: so 0 is not known here."""
+    """The kernel notes a process's exit code before it takes its memory down, which may take long.
+    0 is also what it shows where it does not show the code, or the process lives: so 0 is not known
+    here."""
     fields = _stat(pid)
     if fields is None or len(fields) <= _EXIT_CODE or not int(fields[_FLAGS]) & _PF_EXITING:
         return None
@@ -191,14 +207,18 @@ def noted_code(pid: int) -> int | None:
 
 
 def describe(code: int | None, records: list[dict[str, Any]]) -> str:
-    """Why a process ended: its exit code where known, and what libtaskd's record adds to it. A record of something else than the code
-    tells of is one that the process has survived."""
+    """Why a process ended: its exit code where known, and what libtaskd's record adds to it. A
+    record of something else than the code tells of is one that the process has survived."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])
         if fatal["sig"] not in (signal.SIGSEGV, signal.SIGBUS):
             return f"killed by {name}"
-        lost = f" ({_LOST[fatal['code']]})" if fatal["sig"] == signal.SIGBUS and fatal["code"] in _LOST else ""
+        lost = (
+            f" ({_LOST[fatal['code']]})"
+            if fatal["sig"] == signal.SIGBUS and fatal["code"] in _LOST
+            else ""
+        )
         return f"killed by {name} at address {fatal['addr']:#x}{lost}"
     if code is not None and code < 0:
         return f"killed by {_signal_name(-code)}" + (
@@ -208,7 +228,9 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
         return f"exited with status {code}"
     ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)
     if ended is not None:
-        return f"exited with status {ended['code']}" if ended["kind"] == "exit" else "called abort()"
+        return (
+            f"exited with status {ended['code']}" if ended["kind"] == "exit" else "called abort()"
+        )
     return "ended, cause unknown"
 
 

@@ -24,10 +24,13 @@ class RankLines:
 
     def __init__(self, agent: Supervisor, name: str) -> None:
         self._agent, self.name = agent, name
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self.listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
         self.listener.bind("\0" + name)
         self.listener.listen(64)
-        self._early: list[Caller] = []  # ranks that have called before it is known which processes they are
+        # ranks that have called before it is known which processes they are
+        self._early: list[Caller] = []
 
     def accept(self) -> None:
         connection, _ = self.listener.accept()
@@ -42,27 +45,37 @@ class RankLines:
         hello, epoch = caller.hello, self._agent.epoch
         rank = epoch.find(hello.rank) if epoch else None
         if epoch is None or rank is None or hello.incarnation != rank.incarnation:
-            raise messages.BadMessage(f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected")
+            raise messages.BadMessage(
+                f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
+            )
         first = isinstance(hello, messages.RankHello)
         if (rank.channel if first else rank.attendant) is not None:
             raise messages.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
         if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
-            self._early.append(caller)  # forked a moment ago, and quicker than the zygote's word which process it is
+            # forked a moment ago, and quicker than the zygote's word which process it is
+            self._early.append(caller)
             return
         if not callers.belongs(caller.pid, rank.pid):
-            raise messages.BadMessage(f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not started by it")
+            raise messages.BadMessage(
+                f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not"
+                " started by it"
+            )
         if not first:
             rank.attendant = caller.line
             return
         rank.channel = caller.line
         threading.Thread(
-            target=self._agent.deaths.watch, args=(epoch, rank, rank.incarnation), name=f"taskd-watch-{rank.local}", daemon=True
+            target=self._agent.deaths.watch,
+            args=(epoch, rank, rank.incarnation),
+            name=f"taskd-watch-{rank.local}",
+            daemon=True,
         ).start()
         # what came together with the hello is read at the next turn: the socket is ready at once
 
     def process_known(self) -> None:
-        """The zygote has said which process a replacement is: who has called before that is looked at again."""
+        """The zygote has said which process a replacement is: who has called before that is looked
+        at again."""
         early, self._early = self._early, []
         for caller in early:
             try:
@@ -72,7 +85,9 @@ class RankLines:
                 caller.line.close()
 
     def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
-        line = next((c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None)
+        line = next(
+            (c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None
+        )
         if line is None:
             return
         try:
@@ -93,7 +108,10 @@ class RankLines:
         except messages.BadMessage as error:
             log.error("rank %d sent what is not a message: %s", rank.number, error)
             return
-        if getattr(message, "rank", None) != rank.number or getattr(message, "incarnation", rank.incarnation) != rank.incarnation:
+        if (
+            getattr(message, "rank", None) != rank.number
+            or getattr(message, "incarnation", rank.incarnation) != rank.incarnation
+        ):
             log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
             return
         if isinstance(message, messages.Here):

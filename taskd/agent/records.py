@@ -1,10 +1,12 @@
-"""Copies of the ranks' records on another node: what is a rank's own (random numbers, loader position, module buffers) and has no replica
-must outlive its node.
+"""Copies of the ranks' records on another node: what is a rank's own (random numbers, loader
+position, module buffers) and has no replica must outlive its node.
 
-A rank writes its record for the start of a step into shared memory and says so through a pipe; this thread sends it to the agent of
-another node, which the manager names, and lets the rank go into the step's first collective when that has it. So whoever has
-committed a step knows that every rank's record for its start is on two nodes. All agents listen for the records of others, and
-hand them to the agent that takes a lost node's place. Whose records they take, and who gets them, the manager says (permits.py).
+A rank writes its record for the start of a step into shared memory and says so through a pipe; this
+thread sends it to the agent of another node, which the manager names, and lets the rank go into the
+step's first collective when that has it. So whoever has committed a step knows that every rank's
+record for its start is on two nodes. All agents listen for the records of others, and hand them to
+the agent that takes a lost node's place. Whose records they take, and who gets them, the manager
+says (permits.py).
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from taskd.vault import KINDS, NOTE, NOTES, Entries, forget
 log = logging.getLogger("taskd.agent")
 
 MAX_BYTES = 1 << 30  # of a record: module buffers are in it
-PATIENCE = 5.0  # seconds without an acknowledgement after which ranks do not wait any more; it comes within a round trip
+# seconds without an acknowledgement after which ranks do not wait any more; it comes within a round
+# trip
+PATIENCE = 5.0
 KEPT = 3  # records of a rank, as the rank itself keeps
 
 
@@ -43,17 +47,29 @@ def listener(host: str, keys: Keys, context: zmq.Context[Any]) -> tuple[zmq.Sock
 
 
 class Records:
-    """`address` is where this agent takes others' records. Public methods may be called from any thread."""
+    """`address` is where this agent takes others' records. Public methods may be called from any
+    thread."""
 
-    def __init__(self, host: str, keys: Keys, identity: Identity, job: str, ask: Callable[[messages.May], None]) -> None:
-        """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in this object's thread."""
+    def __init__(
+        self,
+        host: str,
+        keys: Keys,
+        identity: Identity,
+        job: str,
+        ask: Callable[[messages.May], None],
+    ) -> None:
+        """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in
+        this object's thread."""
         self._keys, self._identity, self._job = keys, identity, job
         self._context: zmq.Context[Any] = zmq.Context()
-        self._gate = Gate(self._context, keys, lambda address: log.warning("%s has no CURVE key", address))
+        self._gate = Gate(
+            self._context, keys, lambda address: log.warning("%s has no CURVE key", address)
+        )
         self._router, port = listener(host, keys, self._context)
         self.address = (host, port)
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
-        self._others: dict[int, dict[int, list[messages.Keep]]] = {}  # node -> rank -> what is kept of it, oldest first
+        # node -> rank -> what is kept of it, oldest first
+        self._others: dict[int, dict[int, list[messages.Keep]]] = {}
         self._out: zmq.Socket[bytes] | None = None  # to the agent that keeps ours
         self._epoch: Epoch | None = None
         self._node = 0
@@ -63,14 +79,19 @@ class Records:
         self._copied: dict[int, int] = {}  # local rank -> number of the last one that is kept
         self._unanswered: float | None = None  # since when an acknowledgement is waited for
         self._copying = False  # ranks wait for theirs
-        self._fetching: dict[int, tuple[zmq.Socket[bytes], list[messages.Keep], Callable[[list[messages.Keep] | None], None]]] = {}
+        self._fetching: dict[
+            int,
+            tuple[
+                zmq.Socket[bytes], list[messages.Keep], Callable[[list[messages.Keep] | None], None]
+            ],
+        ] = {}
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="taskd-records", daemon=True)
         self._thread.start()
 
-    # -- any thread --------------------------------------------------------------------------------------------------------------
+    # -- any thread --------------------------------------------------------------------------------
 
     def begin(self, node: int, epoch: Epoch) -> None:
         """The ranks of `epoch` write records from now on."""
@@ -80,9 +101,15 @@ class Records:
         """From now on the agent at `address` keeps our records; it gets all there are."""
         self._call(lambda: self._keep_at(address))
 
-    def fetch(self, node: int, address: tuple[str, int], then: Callable[[list[messages.Keep] | None], None]) -> None:
-        """Have `then` called, in this object's thread, with the records of `node` that the agent at `address` keeps. Whoever waits has a
-        deadline of its own: an agent that is gone does not answer."""
+    def fetch(
+        self,
+        node: int,
+        address: tuple[str, int],
+        then: Callable[[list[messages.Keep] | None], None],
+    ) -> None:
+        """Have `then` called, in this object's thread, with the records of `node` that the agent at
+        `address` keeps. Whoever waits has a deadline of its own: an agent that is gone does not
+        answer."""
         self._call(lambda: self._fetch(node, address, then))
 
     def permit(self, answer: messages.Permit) -> None:
@@ -107,7 +134,7 @@ class Records:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
-    # -- the thread --------------------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _loop(self) -> None:
         while not self._closing:
@@ -149,7 +176,7 @@ class Records:
             if line in ready:
                 self._arrived(node)
 
-    # -- ours --------------------------------------------------------------------------------------------------------------------
+    # -- ours --------------------------------------------------------------------------------------
 
     def _begin(self, node: int, epoch: Epoch) -> None:
         if self._pipe >= 0:
@@ -174,7 +201,12 @@ class Records:
             entries = self._read(local)
             steps = entries.all() if entries is not None else []
             for step in steps:  # the last one's acknowledgement lets the rank go on
-                self._send(local, self._sent.get(local, 0) if step == steps[-1] else 0, step, anew=step == steps[0])
+                self._send(
+                    local,
+                    self._sent.get(local, 0) if step == steps[-1] else 0,
+                    step,
+                    anew=step == steps[0],
+                )
 
     def _forward(self) -> None:
         """Ranks have written records."""
@@ -195,10 +227,13 @@ class Records:
         if found is None or rank is None or out is None:
             return  # overwritten already: a later one is on its way
         kind, payload = found
-        message = messages.Keep(self._job, self._node, rank.number, number, step, kind, anew, payload)
+        message = messages.Keep(
+            self._job, self._node, rank.number, number, step, kind, anew, payload
+        )
         if self._unanswered is None:
             self._unanswered = time.monotonic()
-        with contextlib.suppress(zmq.Again):  # the keeper has been away for long; the manager will name another one
+        # the keeper has been away for long; the manager will name another one
+        with contextlib.suppress(zmq.Again):
             out.send(messages.encode(message), zmq.NOBLOCK)
 
     def _read(self, local: int) -> Entries | None:
@@ -208,7 +243,10 @@ class Records:
         try:
             inode = os.stat(epoch.directory / f"entries-{local}").st_ino
             if self._entries.get(local, (0,))[0] != inode:
-                self._entries[local] = (inode, Entries(epoch.directory, local, epoch.ranks[local].number))
+                self._entries[local] = (
+                    inode,
+                    Entries(epoch.directory, local, epoch.ranks[local].number),
+                )
         except (OSError, KeyError):
             return None
         return self._entries[local][1]
@@ -216,11 +254,17 @@ class Records:
     def _acknowledged(self, out: zmq.Socket[bytes]) -> None:
         for message in _received(out):
             epoch = self._epoch
-            rank = epoch.find(message.rank) if isinstance(message, messages.Kept) and epoch is not None else None
+            rank = (
+                epoch.find(message.rank)
+                if isinstance(message, messages.Kept) and epoch is not None
+                else None
+            )
             if rank is not None and epoch is not None and not epoch.dropped:
                 self._copied[rank.local] = message.number
                 epoch.page.copied(rank.local, message.number)
-                if all(self._copied.get(local, 0) >= number for local, number in self._sent.items()):
+                if all(
+                    self._copied.get(local, 0) >= number for local, number in self._sent.items()
+                ):
                     self._unanswered = None
                     if not self._copying:
                         log.info("records are kept on another node again")
@@ -230,14 +274,19 @@ class Records:
                             epoch.page.copied(other, self._copied.get(other, 0))
 
     def _judge(self, now: float) -> None:
-        """A keeper that says nothing must not hold up training for long: where it is gone the manager names another one."""
+        """A keeper that says nothing must not hold up training for long: where it is gone the
+        manager names another one."""
         if self._unanswered is not None and self._copying and now - self._unanswered > PATIENCE:
-            log.error("the keeper of this node's records has not answered for %.0f s: ranks go on without copies", PATIENCE)
+            log.error(
+                "the keeper of this node's records has not answered for %.0f s: ranks go on without"
+                " copies",
+                PATIENCE,
+            )
             self._copying = False
             if self._epoch is not None and not self._epoch.dropped:
                 self._epoch.page.copying(False)
 
-    # -- others' -----------------------------------------------------------------------------------------------------------------
+    # -- others' -----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while True:
@@ -253,11 +302,18 @@ class Records:
             if getattr(message, "job", None) != self._job or len(frames) != 2:
                 continue
             if isinstance(message, messages.Keep | messages.Fetch):
-                self._permits.asked(speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic())
+                self._permits.asked(
+                    speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic()
+                )
 
     def _keep(self, route: bytes, message: messages.Keep) -> None:
         if refusal := self._refusal(message):
-            log.error("a record of rank %d for step %d is not kept: %s", message.rank, message.step, refusal)
+            log.error(
+                "a record of rank %d for step %d is not kept: %s",
+                message.rank,
+                message.step,
+                refusal,
+            )
             return
         ranks = self._others.setdefault(message.node, {})
         kept = [] if message.anew else ranks.get(message.rank, [])
@@ -265,7 +321,11 @@ class Records:
         self._answer(route, messages.Kept(message.rank, message.number))
 
     def _hand_over(self, route: bytes, message: messages.Fetch) -> None:
-        found = self._ours() if self._epoch is not None and message.node == self._node else self.of(message.node)
+        found = (
+            self._ours()
+            if self._epoch is not None and message.node == self._node
+            else self.of(message.node)
+        )
         for keep in found:
             self._answer(route, keep)
         self._answer(route, messages.Fetched(message.node, len(found)))
@@ -293,16 +353,25 @@ class Records:
             entries = self._read(rank.local)
             for step in entries.all() if entries is not None else []:
                 if entries is not None and (found := entries.read(step)) is not None:
-                    out.append(messages.Keep(self._job, self._node, rank.number, 0, step, found[0], False, found[1]))
+                    out.append(
+                        messages.Keep(
+                            self._job, self._node, rank.number, 0, step, found[0], False, found[1]
+                        )
+                    )
         return out
 
     def _answer(self, route: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
             self._router.send_multipart([route, messages.encode(message)], zmq.NOBLOCK)
 
-    # -- another node's --------------------------------------------------------------------------------------------------------------
+    # -- another node's ----------------------------------------------------------------------------
 
-    def _fetch(self, node: int, address: tuple[str, int], then: Callable[[list[messages.Keep] | None], None]) -> None:
+    def _fetch(
+        self,
+        node: int,
+        address: tuple[str, int],
+        then: Callable[[list[messages.Keep] | None], None],
+    ) -> None:
         line = self._dealer(address)
         if (before := self._fetching.pop(node, None)) is not None:
             before[0].close(0)
@@ -328,8 +397,9 @@ class Records:
 
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
-    """Write fetched records into the files of this node's ranks, in place of what is there. `locals_of`: rank -> local rank. What is no
-    record of its rank and step is left out, and said."""
+    """Write fetched records into the files of this node's ranks, in place of what is there.
+    `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
+    said."""
     for local in locals_of.values():
         forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):
@@ -339,7 +409,9 @@ def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Ke
         try:
             entries.seal.check(keep.payload, keep.step)
         except BadRecord as error:
-            log.error("rank %d: a fetched record of step %d is not used: %s", keep.rank, keep.step, error)
+            log.error(
+                "rank %d: a fetched record of step %d is not used: %s", keep.rank, keep.step, error
+            )
             continue
         entries.write(keep.step, keep.kind, [keep.payload])
 

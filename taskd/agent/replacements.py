@@ -1,7 +1,9 @@
-"""Starting a rank's process, the first one or one that takes the rank over: by the zygote in ~10 ms, else by a fresh interpreter in ~2 s.
+"""Starting a rank's process, the first one or one that takes the rank over: by the zygote in ~10
+ms, else by a fresh interpreter in ~2 s.
 
-Owned by the supervisor's thread, which is told through two calls: a process has started, a forked process has ended. A zygote that has
-been killed, is stopped, or does not answer is ended for good, and a new one is started; until that is ready fresh interpreters serve.
+Owned by the supervisor's thread, which is told through two calls: a process has started, a forked
+process has ended. A zygote that has been killed, is stopped, or does not answer is ended for good,
+and a new one is started; until that is ready fresh interpreters serve.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ from taskd.agent.processes import Forked, Zygote, leaving
 log = logging.getLogger("taskd.agent")
 
 ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and what replaces it ~2 s
-WARM = 10.0  # seconds from the start of the first zygote until it is ready: ~3 s, twice that beside ranks that start
-FIRST = 60.0  # the same, for the first processes: what is waited for is what they would have to do themselves
-AGAIN = 5.0  # seconds until another zygote is started: what takes its place now needs the processors first, for ~2 s
+# seconds from the start of the first zygote until it is ready: ~3 s, twice that beside ranks that
+# start
+WARM = 10.0
+# the same, for the first processes: what is waited for is what they would have to do themselves
+FIRST = 60.0
+# seconds until another zygote is started: what takes its place now needs the processors first, for
+# ~2 s
+AGAIN = 5.0
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,14 @@ def runs_python(entrypoint: Any, arguments: tuple[Any, ...]) -> bool:
 class Replacements:
     """`started(order, process)` and `ended(process, status)` are called from `start` and `hear`."""
 
-    def __init__(self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]) -> None:
+    def __init__(
+        self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]
+    ) -> None:
         self._started, self._ended = started, ended
-        self._asked: dict[int, tuple[Order, float]] = {}  # by ticket; until when it has to be answered
-        self._unsent: deque[dict[str, Any]] = deque()  # requests for which its socket has no room yet
+        # by ticket; until when it has to be answered
+        self._asked: dict[int, tuple[Order, float]] = {}
+        # requests for which its socket has no room yet
+        self._unsent: deque[dict[str, Any]] = deque()
         self._tickets = 0
         self._forked: dict[int, Forked] = {}  # by the present zygote
         self.zygote: Zygote | None = None
@@ -73,12 +84,18 @@ class Replacements:
         """Start the zygote, once."""
         if self._environment is None:
             self._environment = {k: v for k, v in environment.items() if k != "TASKD_SLOT"}
-            orphans.adopt()  # what a zygote has forked is ours when it is gone: we learn how it ends
+            # what a zygote has forked is ours when it is gone: we learn how it ends
+            orphans.adopt()
             self._begin(time.monotonic())
 
     def _begin(self, now: float) -> None:
         assert self._environment is not None
-        self.zygote, self._began, self._again, self._stopped = Zygote(self._environment), now, None, False
+        self.zygote, self._began, self._again, self._stopped = (
+            Zygote(self._environment),
+            now,
+            None,
+            False,
+        )
         self._zygotes += 1
 
     def start(self, order: Order) -> None:
@@ -94,31 +111,51 @@ class Replacements:
             "first": order.incarnation == 0,
         }
         now, zygote = time.monotonic(), self.zygote
-        # the first zygote is waited for: fresh interpreters would only take its time. Later there is more to lose
+        # the first zygote is waited for: fresh interpreters would only take its time. Later there
+        # is more to lose
         able = zygote is not None and (zygote.ready or self._zygotes == 1)
         if runs_python(order.entrypoint, order.arguments) and able and zygote is not None:
             warm = self._began + (WARM if order.incarnation else FIRST)
-            self._asked[self._tickets] = order, max(now + ANSWER * (1 + len(self._asked)), 0.0 if zygote.ready else warm)
+            self._asked[self._tickets] = (
+                order,
+                max(now + ANSWER * (1 + len(self._asked)), 0.0 if zygote.ready else warm),
+            )
             self._unsent.append(request)
             self._send(zygote)
         else:
             self._start_slowly(order)
 
     def _send(self, zygote: Zygote) -> None:
-        """One that is not there to take it is found out by its end of the socket, or by the time."""
+        """One that is not there to take it is found out by its end of the socket, or by the
+        time."""
         while self._unsent and zygote.request(self._unsent[0]):
             self._unsent.popleft()
 
     def _start_slowly(self, order: Order) -> None:
-        """Without a zygote: a fresh interpreter, or the user's own program, in which `import taskd` sees that it is a replacement."""
+        """Without a zygote: a fresh interpreter, or the user's own program, in which `import taskd`
+        sees that it is a replacement."""
         if self._closed:
             return
         command = [order.entrypoint, *order.arguments]
         if order.python and order.incarnation:
-            command = start.command("taskd.worker.replacement", *order.arguments, python=order.entrypoint, unbuffered=True)
+            command = start.command(
+                "taskd.worker.replacement",
+                *order.arguments,
+                python=order.entrypoint,
+                unbuffered=True,
+            )
         with contextlib.ExitStack() as stack:
-            streams = [stack.enter_context(open(p, "ab")) if p else None for p in (order.stdout, order.stderr)]
-            process = subprocess.Popen(command, env=order.environment, stdout=streams[0], stderr=streams[1], start_new_session=True)
+            streams = [
+                stack.enter_context(open(p, "ab")) if p else None
+                for p in (order.stdout, order.stderr)
+            ]
+            process = subprocess.Popen(
+                command,
+                env=order.environment,
+                stdout=streams[0],
+                stderr=streams[1],
+                start_new_session=True,
+            )
         self._started(order, process)
 
     def hear(self) -> None:
@@ -152,15 +189,16 @@ class Replacements:
         by_itself = code is None or code >= 0
         log.warning(
             "the zygote has ended (%s); replacements are started by fresh interpreters%s",
-            f"exit code {code}" if code is not None else "it is not known how", "" if by_itself else " until another one is ready",
-        )  # fmt: skip
+            f"exit code {code}" if code is not None else "it is not known how",
+            "" if by_itself else " until another one is ready",
+        )
         if not by_itself:
             self._again = time.monotonic() + AGAIN
         asked, self._asked = self._asked, {}
         for order, _ in asked.values():
             self._start_slowly(order)
 
-    # -- time --------------------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def look(self, now: float) -> float | None:
         """End a zygote that does not answer, start the next; returns when to look again."""
@@ -172,7 +210,8 @@ class Replacements:
         return min((due for _, due in self._asked.values()), default=self._again)
 
     def beat(self) -> None:
-        """Called every few seconds: a zygote that is found stopped twice does nothing for anybody."""
+        """Called every few seconds: a zygote that is found stopped twice does nothing for
+        anybody."""
         zygote = self.zygote
         stopped = zygote is not None and stacks.state(zygote.pid) in stacks.STOPPED
         if stopped and self._stopped:

@@ -1,4 +1,5 @@
-"""The directory that a node's ranks and their agent share: where it is made, and how what killed agents left behind goes away."""
+"""The directory that a node's ranks and their agent share: where it is made, and how what killed
+agents left behind goes away."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 
 log = logging.getLogger("taskd.agent")
 
-ROOM = 32 << 20  # bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
+# bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
+ROOM = 32 << 20
 
 
 def make() -> Path:
@@ -27,14 +29,23 @@ def _roomy() -> str | None:
         free = found.f_bavail * found.f_frsize
         if os.access("/dev/shm", os.W_OK) and not found.f_flag & os.ST_RDONLY and free >= ROOM:
             return "/dev/shm"
-        log.warning("/dev/shm is read-only or has only %d MiB free: %s is used, which is slower", free >> 20, tempfile.gettempdir())
+        log.warning(
+            "/dev/shm is read-only or has only %d MiB free: %s is used, which is slower",
+            free >> 20,
+            tempfile.gettempdir(),
+        )
     except OSError as error:
-        log.warning("/dev/shm cannot be used (%s): %s is used, which is slower", error, tempfile.gettempdir())
+        log.warning(
+            "/dev/shm cannot be used (%s): %s is used, which is slower",
+            error,
+            tempfile.gettempdir(),
+        )
     return None
 
 
 def _prefix() -> str:
-    """Names a directory by the space in which its agent's pid means something: containers may share /dev/shm."""
+    """Names a directory by the space in which its agent's pid means something: containers may share
+    /dev/shm."""
     return f"taskd-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 

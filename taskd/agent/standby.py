@@ -1,8 +1,9 @@
 """An agent without a node: it waits for one, gets ready for one on order, takes one over.
 
-It takes over what is lost, with new processes for the ranks; or what it was told to get ready for (`Prepare`): then the processes run
-the user's script up to its first attempt while the job trains without them, and when the node is given to it they only need the newest
-records. Until these ranks have their state the node may be taken back from it (`StandDown`), and it waits again.
+It takes over what is lost, with new processes for the ranks; or what it was told to get ready for
+(`Prepare`): then the processes run the user's script up to its first attempt while the job trains
+without them, and when the node is given to it they only need the newest records. Until these ranks
+have their state the node may be taken back from it (`StandDown`), and it waits again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-FETCH = 20.0  # seconds that the records of a node may take to come, 10 kB a rank; the manager gives a standby up after 30
+# seconds that the records of a node may take to come, 10 kB a rank; the manager gives a standby up
+# after 30
+FETCH = 20.0
 
 Order = commands.Prepare | commands.TakeOver
 
@@ -39,16 +42,18 @@ class _Preparation:
 
 
 class Standby:
-    """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the supervisor's."""
+    """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the
+    supervisor's."""
 
     def __init__(self, agent: Supervisor) -> None:
         self._agent = agent
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()  # None: there will be none
+        # None: there will be none
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.room: int | None = None  # how many ranks it can run, while it has no node
         self._preparation: _Preparation | None = None
         self._moved: commands.Prepare | None = None  # the node that it got ready for, and has
 
-    # -- the launcher's thread -------------------------------------------------------------------------------------------------
+    # -- the launcher's thread ---------------------------------------------------------------------
 
     def wait(self, ranks: int) -> Order | None:
         """Wait for a node; None when the job ends without. `ranks`: how many this agent can run."""
@@ -60,7 +65,8 @@ class Standby:
         return order
 
     def take_over(self, order: commands.TakeOver, context: Any) -> None:
-        """Become the node: put its ranks' records in place, tell the manager, start the ranks. `prepare` has been called."""
+        """Become the node: put its ranks' records in place, tell the manager, start the ranks.
+        `prepare` has been called."""
         epoch = self._epoch(order, context)
         self._put_in_place(epoch, self._fetch(order) if order.records[1] else [])
 
@@ -94,8 +100,19 @@ class Standby:
         agent.context = context
         epoch = agent.next
         assert epoch is not None
-        for local, (number, incarnation) in enumerate(zip(order.ranks, order.incarnations, strict=True)):
-            epoch.ranks[local] = Rank(number, local, None, None, agent.pipes[local], incarnation - 1, joined=True, blank=True)
+        for local, (number, incarnation) in enumerate(
+            zip(order.ranks, order.incarnations, strict=True)
+        ):
+            epoch.ranks[local] = Rank(
+                number,
+                local,
+                None,
+                None,
+                agent.pipes[local],
+                incarnation - 1,
+                joined=True,
+                blank=True,
+            )
         return epoch
 
     @staticmethod
@@ -117,17 +134,23 @@ class Standby:
             log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
         return found
 
-    # -- orders ----------------------------------------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------
 
     def ordered(self, order: Order) -> None:
         """By the manager; this agent is meant."""
         preparation = self._preparation
         if self.room is None:
             return
-        if isinstance(order, commands.TakeOver) and order.former and (preparation is None or not self._fits(preparation, order)):
+        if (
+            isinstance(order, commands.TakeOver)
+            and order.former
+            and (preparation is None or not self._fits(preparation, order))
+        ):
             # the job stands, and would wait for a script from its first line
             self._stand_down("it is not ready")
-            self._agent.tell(events.PreparationFailed(order.node, self._agent.name, "it is not ready any more"))
+            self._agent.tell(
+                events.PreparationFailed(order.node, self._agent.name, "it is not ready any more")
+            )
             return
         if isinstance(order, commands.Prepare):
             self._stand_down("it is to be ready for another node")
@@ -143,7 +166,11 @@ class Standby:
 
     def _fits(self, preparation: _Preparation, order: commands.TakeOver) -> bool:
         prepared, epoch = preparation.order, self._agent.epoch
-        same = (prepared.node, prepared.ranks, prepared.incarnations) == (order.node, order.ranks, order.incarnations)
+        same = (prepared.node, prepared.ranks, prepared.incarnations) == (
+            order.node,
+            order.ranks,
+            order.incarnations,
+        )
         return same and epoch is not None and bool(order.records[1])
 
     def _take_prepared(self, preparation: _Preparation, order: commands.TakeOver) -> None:
@@ -164,7 +191,9 @@ class Standby:
             if not order.former:  # the node is lost, and ours for good
                 self.moved()
 
-        agent.records.fetch(order.node, order.records, lambda found: agent.call(lambda: arrange(found)))
+        agent.records.fetch(
+            order.node, order.records, lambda found: agent.call(lambda: arrange(found))
+        )
 
     def _take(self, epoch: Epoch, order: commands.TakeOver) -> None:
         agent = self._agent
@@ -173,7 +202,14 @@ class Standby:
         for rank in epoch.ranks.values():
             rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
         agent.be_node(order.node, epoch)
-        agent.tell(events.NodeTaken(order.node, agent.name, *agent.addresses, tuple(r.left for r in epoch.ranks.values())))
+        agent.tell(
+            events.NodeTaken(
+                order.node,
+                agent.name,
+                *agent.addresses,
+                tuple(r.left for r in epoch.ranks.values()),
+            )
+        )
 
     def stand_down(self, order: commands.StandDown) -> None:
         preparation = self._preparation
@@ -194,7 +230,7 @@ class Standby:
         if self.room is not None:
             self._orders.put(None)
 
-    # -- while it gets ready ---------------------------------------------------------------------------------------------------
+    # -- while it gets ready -----------------------------------------------------------------------
 
     @property
     def preparing(self) -> bool:
@@ -207,7 +243,8 @@ class Standby:
             self._moved, self._preparation = self._preparation.order, None
 
     def holds(self, order: Order) -> bool:
-        """Whether the launcher shall go on with what it was ordered; else it waits for the next order."""
+        """Whether the launcher shall go on with what it was ordered; else it waits for the next
+        order."""
         preparation = self._preparation
         current = preparation.order if preparation is not None else self._moved
         return isinstance(order, commands.TakeOver) or order is current
@@ -225,7 +262,9 @@ class Standby:
     def _fail(self, why: str) -> None:
         preparation = self._preparation
         if preparation is not None:
-            self._agent.tell(events.PreparationFailed(preparation.order.node, self._agent.name, why))
+            self._agent.tell(
+                events.PreparationFailed(preparation.order.node, self._agent.name, why)
+            )
             self._stand_down(why)
 
     def look_at_manager(self) -> None:

@@ -1,7 +1,9 @@
-"""The agent's loop: one thread over the manager's socket, the ranks' sockets, their pidfds and the zygote.
+"""The agent's loop: one thread over the manager's socket, the ranks' sockets, their pidfds and the
+zygote.
 
-Nothing is decided here. What happens on the node is told to the manager; what the manager orders is done or handed to the ranks. The
-launcher's own thread asks `verdict()` what to make of its processes.
+Nothing is decided here. What happens on the node is told to the manager; what the manager orders is
+done or handed to the ranks. The launcher's own thread asks `verdict()` what to make of its
+processes.
 """
 
 from __future__ import annotations
@@ -43,9 +45,15 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-HEARTBEAT = 3.0  # seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the rarer they are
-LAST_WORDS = 2.0  # seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this thread
-LATE = 0.5  # seconds that the loop may come late before silence of the ranks in that time is excused: the machine stood still
+# seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the
+# rarer they are
+HEARTBEAT = 3.0
+# seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this
+# thread
+LAST_WORDS = 2.0
+# seconds that the loop may come late before silence of the ranks in that time is excused: the
+# machine stood still
+LATE = 0.5
 
 
 class Supervisor:
@@ -84,7 +92,8 @@ class Supervisor:
         self.standby = Standby(self)
         self.keeper = -1  # the node that keeps our ranks' records
         self._sessions: set[int] = set()  # of all processes that ranks have had
-        self.retired: list[subprocess.Popen[bytes]] = []  # replaced processes of ours that have to be reaped
+        # replaced processes of ours that have to be reaped
+        self.retired: list[subprocess.Popen[bytes]] = []
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
         self.left = False  # the manager has been told that this node has ended well
         self.over = threading.Event()  # the job is, or nobody can tell any more
@@ -95,10 +104,11 @@ class Supervisor:
         self.node = 0
         self._nodes = 1
 
-    # -- the launcher's side -----------------------------------------------------------------------------------------------------
+    # -- the launcher's side -----------------------------------------------------------------------
 
     def prepare(self, node: int, number: int, environments: dict[int, dict[str, str]]) -> None:
-        """Make the shared memory of a new epoch and put its names into the ranks' environments, before they are started."""
+        """Make the shared memory of a new epoch and put its names into the ranks' environments,
+        before they are started."""
         self.node = node
         self._drop_epoch()
         directory = shared_memory.make()
@@ -127,17 +137,33 @@ class Supervisor:
         present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
         if not self._preload:
             return {}
-        return {"LD_PRELOAD": present if ours in present.split(":") else ":".join(p for p in (ours, present) if p)}
+        return {
+            "LD_PRELOAD": present
+            if ours in present.split(":")
+            else ":".join(p for p in (ours, present) if p)
+        }
 
-    def begin(self, context: Any, ranks: list[int], store: Callable[[], tuple[Any, tuple[str, int]]], nodes: int) -> None:
-        """The processes are running, or are to be forked: watch them and tell the manager. `store` makes a rendezvous store of ours, once.
-        `nodes` of the job: others can keep records."""
+    def begin(
+        self,
+        context: Any,
+        ranks: list[int],
+        store: Callable[[], tuple[Any, tuple[str, int]]],
+        nodes: int,
+    ) -> None:
+        """The processes are running, or are to be forked: watch them and tell the manager. `store`
+        makes a rendezvous store of ours, once. `nodes` of the job: others can keep records."""
         epoch = self.next
         assert epoch is not None
         self.context = context
         for local, handler in context.subprocess_handlers.items():
             process = handler.proc if handler.proc.pid else None
-            epoch.ranks[local] = Rank(ranks[local], local, process, pidfd(process.pid) if process else None, self.pipes[local])
+            epoch.ranks[local] = Rank(
+                ranks[local],
+                local,
+                process,
+                pidfd(process.pid) if process else None,
+                self.pipes[local],
+            )
         self._listen(store, nodes)
         self.warm_up(context.entrypoint, context.args[0])
         self._connect(self.node)
@@ -146,7 +172,8 @@ class Supervisor:
         self.call(lambda: self._begun(epoch))
 
     def warm_up(self, entrypoint: Any, arguments: tuple[Any, ...]) -> None:
-        """Start the process that ranks are forked from, once, if they can be. What is started, as torch has it."""
+        """Start the process that ranks are forked from, once, if they can be. What is started, as
+        torch has it."""
         if runs_python(entrypoint, tuple(arguments)):
             self.replacements.warm_up({**os.environ, **self._preloading()})
 
@@ -157,14 +184,31 @@ class Supervisor:
             self._nodes = nodes
             if nodes > 1:
                 ask = lambda question: self.call(lambda: self.tell(question))  # noqa: E731
-                self.records = Records(self._store_address[0], self._keys, self._identity, self._job, ask)
+                self.records = Records(
+                    self._store_address[0], self._keys, self._identity, self._job, ask
+                )
 
     def _connect(self, node: int) -> None:
         if self.managers is None:
             address = self._address()
             # in a job of one node the next manager can only be where the first one was
-            here = self.records.address[0] if self.records is not None else address[0] if _is_ours(address[0]) else ""
-            self.managers = Managers(address, self._keys, self._identity, self._job, node, self._nodes, here, self.announce)
+            here = (
+                self.records.address[0]
+                if self.records is not None
+                else address[0]
+                if _is_ours(address[0])
+                else ""
+            )
+            self.managers = Managers(
+                address,
+                self._keys,
+                self._identity,
+                self._job,
+                node,
+                self._nodes,
+                here,
+                self.announce,
+            )
         if not self._running:
             self._running = True
             self._thread.start()
@@ -178,7 +222,7 @@ class Supervisor:
                 self.orders.start(rank)
         self.announce()
 
-    # -- what a standby needs ----------------------------------------------------------------------------------------------------
+    # -- what a standby needs ----------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -196,11 +240,16 @@ class Supervisor:
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Where other nodes reach the store and the place for their records."""
         assert self.managers is not None
-        return self._store_address, self.records.address if self.records is not None else (self.managers.here, 0)
+        return self._store_address, self.records.address if self.records is not None else (
+            self.managers.here,
+            0,
+        )
 
-    def stand_by(self, ranks: int, nodes: int, store: Callable[[], tuple[Any, tuple[str, int]]]) -> Order | None:
-        """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when the job ends without. `ranks`: how many
-        this agent can run."""
+    def stand_by(
+        self, ranks: int, nodes: int, store: Callable[[], tuple[Any, tuple[str, int]]]
+    ) -> Order | None:
+        """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when
+        the job ends without. `ranks`: how many this agent can run."""
         self._listen(store, max(nodes, 2))
         self._connect(messages.STANDBY)
         return self.standby.wait(ranks)
@@ -236,17 +285,22 @@ class Supervisor:
             epoch = self.epoch
             if self.standby.preparing:
                 return Verdict("hold")
-            if epoch is not None and any(r.process is None and r.over is None for r in epoch.ranks.values()):
-                return Verdict("hold")  # torch would take a process that is started between two of its looks for a stranger
+            if epoch is not None and any(
+                r.process is None and r.over is None for r in epoch.ranks.values()
+            ):
+                # torch would take a process that is started between two of its looks for a stranger
+                return Verdict("hold")
             if epoch is None or not epoch.protected:
                 return Verdict("native")
             return Verdict("native" if self.is_over(epoch) else "hold")
 
     def is_over(self, epoch: Epoch) -> bool:
-        """Whether the node's ranks have ended well, for good. Of a job with more nodes these may train on, and miss ranks that have left
-        their loop before it was over: the manager knows."""
+        """Whether the node's ranks have ended well, for good. Of a job with more nodes these may
+        train on, and miss ranks that have left their loop before it was over: the manager knows."""
         ranks = epoch.ranks.values()
-        return all(r.over == "ended well" for r in ranks) and (self._nodes == 1 or max(r.step for r in ranks) <= epoch.released)
+        return all(r.over == "ended well" for r in ranks) and (
+            self._nodes == 1 or max(r.step for r in ranks) <= epoch.released
+        )
 
     @property
     def protecting(self) -> bool:
@@ -263,7 +317,9 @@ class Supervisor:
         epoch = self.epoch
         if epoch is None:
             return ""
-        return raised.read(epoch.directory, local, pid) or raised.read(epoch.directory, local, epoch.page.read(local).pid)
+        return raised.read(epoch.directory, local, pid) or raised.read(
+            epoch.directory, local, epoch.page.read(local).pid
+        )
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
@@ -273,7 +329,8 @@ class Supervisor:
             self.epoch = None
 
     def farewell(self, limit: float) -> None:
-        """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes' have, or the manager is gone."""
+        """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes'
+        have, or the manager is gone."""
         self.left = True
         self.call(lambda: self.tell(events.AgentLeft(self.node, True)))
         if not self.over.wait(limit):
@@ -288,14 +345,15 @@ class Supervisor:
         if self._running:
             if self.standby.room is None and not self.left:
                 self.call(lambda: self.tell(events.AgentLeft(self.node, ok, why[:500])))
-            self._thread.join(5.0)  # its last act is to send and to close; the socket's linger is 0.5 s
+            # its last act is to send and to close; the socket's linger is 0.5 s
+            self._thread.join(5.0)
         self.replacements.close()
         if self.records is not None:
             self.records.close()
         self._drop_epoch()
         self.lines.listener.close()
 
-    # -- the thread --------------------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def call(self, action: Callable[[], None]) -> None:
         self._calls.put(action)
@@ -306,7 +364,8 @@ class Supervisor:
         managers = self.managers
         assert managers is not None
         beat = time.monotonic()
-        last: float | None = None  # until then a manager that comes back hears how this node has ended
+        # until then a manager that comes back hears how this node has ended
+        last: float | None = None
         while True:
             try:
                 now = time.monotonic()
@@ -348,7 +407,10 @@ class Supervisor:
             if rank.pidfd is not None and rank.over is None:
                 poller.register(rank.pidfd, zmq.POLLIN)
                 watched[rank.pidfd] = rank
-        ready: set[Any] = {s if isinstance(s, (int, zmq.Socket)) else s.fileno() for s, _ in poller.poll(int(max(timeout, 0.0) * 1000) + 1)}
+        ready: set[Any] = {
+            s if isinstance(s, (int, zmq.Socket)) else s.fileno()
+            for s, _ in poller.poll(int(max(timeout, 0.0) * 1000) + 1)
+        }
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         while not self._calls.empty():
@@ -385,7 +447,7 @@ class Supervisor:
         self.attention.beat(epoch, time.monotonic())
         self.manager_watch.look(epoch, self.managers, now)
 
-    # -- deciding ----------------------------------------------------------------------------------------------------------------
+    # -- deciding ----------------------------------------------------------------------------------
 
     @property
     def decided(self) -> Verdict | None:
@@ -403,14 +465,16 @@ class Supervisor:
         with self._lock:
             self._verdict = verdict
 
-    # -- saying ------------------------------------------------------------------------------------------------------------------
+    # -- saying ------------------------------------------------------------------------------------
 
     def announce(self) -> None:
         """Everything a manager has to know about this node."""
         assert self.managers is not None
         self.managers.stand()
         if self.standby.room is not None:
-            self.managers.begin(events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1]))
+            self.managers.begin(
+                events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1])
+            )
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
@@ -423,13 +487,23 @@ class Supervisor:
                 epoch=epoch.number,
                 incarnations=tuple(r.incarnation for r in ranks),
                 joined=tuple(r.number for r in ranks if r.joined),
-                waiting=tuple(r.number for r in ranks if r.over is None and epoch.page.read(r.local).phase == core.PAUSED)
+                waiting=tuple(
+                    r.number
+                    for r in ranks
+                    if r.over is None and epoch.page.read(r.local).phase == core.PAUSED
+                )
                 if epoch.protected
                 else (),
                 dead=tuple(r.number for r in ranks if r.failed),
                 new=tuple(r.number for r in ranks if r.blank and not r.failed),
                 ready=tuple(r.number for r in ranks if r.blank and r.ready and not r.failed),
-                left=tuple(r.left for r in (*(r for r in ranks if r.failed), *(r for r in ranks if r.blank and not r.failed))),
+                left=tuple(
+                    r.left
+                    for r in (
+                        *(r for r in ranks if r.failed),
+                        *(r for r in ranks if r.blank and not r.failed),
+                    )
+                ),
                 generation=epoch.generation if epoch.protected else 0,
                 pause=epoch.pause,
                 agent=self.managers.name,
@@ -469,7 +543,9 @@ class Supervisor:
 def _is_ours(host: str) -> bool:
     """Whether `host` is an address of this machine."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with socket.socket(
+            socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+        ) as probe:
             probe.bind((host, 0))
             return True
     except OSError:

@@ -9,7 +9,8 @@ from taskd.core import commands
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way), "restart", "give up"."""
+    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way),
+    "restart", "give up"."""
 
     what: str
     reason: str = ""

@@ -1,6 +1,8 @@
-"""Which ranks of the node make no progress, from the times in the state page. A decision without side effects: no page, no clock here.
+"""Which ranks of the node make no progress, from the times in the state page. A decision without
+side effects: no page, no clock here.
 
-Only says *that* a rank makes none: it may be at fault or wait for the one that is. The manager's roll call finds out.
+Only says *that* a rank makes none: it may be at fault or wait for the one that is. The manager's
+roll call finds out.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from dataclasses import dataclass, field
 from taskd.cython_api import core
 
 TRAINING = frozenset({core.COMPUTING, core.UPDATING, core.FETCHING})
-WAITING = frozenset({core.PAUSED, core.HELD, core.DONE})  # where ranks wait on purpose, for each other or for us
+# where ranks wait on purpose, for each other or for us
+WAITING = frozenset({core.PAUSED, core.HELD, core.DONE})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds. A rank in a step may take `factor` times its usual step, but never less than `least` (None: no rank is ever
-    overdue); its first two steps, which may compile, `first`; code between two steps, an evaluation, `between`."""
+    """In seconds. A rank in a step may take `factor` times its usual step, but never less than
+    `least` (None: no rank is ever overdue); its first two steps, which may compile, `first`; code
+    between two steps, an evaluation, `between`."""
 
     least: float | None = 2.0
     factor: float = 3.0
@@ -32,14 +36,16 @@ class Watchdog:
     limits: Limits = field(default_factory=Limits)
     holding: bool = False  # ranks have been told to stand before a step
     _floor: float = 0.0
-    _next: dict[int, float] = field(default_factory=dict)  # when a rank is complained of again, by local rank
+    # when a rank is complained of again, by local rank
+    _next: dict[int, float] = field(default_factory=dict)
 
     def excuse(self, now: float) -> None:
         """The machine, or this process, has stood still: silence before `now` does not count."""
         self._floor = now
 
     def waiting(self, view: core.View) -> bool:
-        """Whether the rank stands still on purpose. One that is held must go on when the hold is over."""
+        """Whether the rank stands still on purpose. One that is held must go on when the hold is
+        over."""
         return view.phase in WAITING and (view.phase != core.HELD or self.holding)
 
     def limit(self, view: core.View) -> float | None:
@@ -52,14 +58,18 @@ class Watchdog:
             return self.limits.between
         if view.phase not in TRAINING:
             return None
-        return max(self.limits.factor * view.usual_ns / 1e9, self.limits.least) if view.usual_ns else self.limits.first
+        return (
+            max(self.limits.factor * view.usual_ns / 1e9, self.limits.least)
+            if view.usual_ns
+            else self.limits.first
+        )
 
     def silence(self, view: core.View, now: float) -> float:
         return now - max(view.heartbeat_ns / 1e9, self._floor)
 
     def due(self, view: core.View, stopped: bool = False) -> float | None:
-        """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not let it run, so that it does not matter
-        whether what it does may take long."""
+        """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not
+        let it run, so that it does not matter whether what it does may take long."""
         limit = self.limit(view)
         if limit is None:
             return None
@@ -76,12 +86,16 @@ class Watchdog:
         return self.limits.least is not None and seconds >= self.limits.least
 
     def left(self, view: core.View, now: float) -> float:
-        """Seconds that a rank in user code may still take before it counts as hung; a minute where it never does."""
+        """Seconds that a rank in user code may still take before it counts as hung; a minute where
+        it never does."""
         due = self.due(view)
         return 60.0 if due is None else max(due - now, 0.0)
 
-    def complaints(self, views: Mapping[int, core.View], now: float) -> tuple[list[int], float | None]:
-        """Local ranks that are overdue and were not complained of a moment ago; and when to look again."""
+    def complaints(
+        self, views: Mapping[int, core.View], now: float
+    ) -> tuple[list[int], float | None]:
+        """Local ranks that are overdue and were not complained of a moment ago; and when to look
+        again."""
         found: list[int] = []
         times: list[float] = []
         for local, view in views.items():

@@ -1,9 +1,11 @@
-"""A process that has imported what ranks import and forks one in ~10 ms instead of starting an interpreter in ~2 s.
+"""A process that has imported what ranks import and forks one in ~10 ms instead of starting an
+interpreter in ~2 s.
 
-Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of its own. It has one
-thread, holds no process group and never computes: a fork after an OpenMP parallel region hangs for ever
-(docs/design.md). One request is answered at a time over the socket FD; the exit of a child is told over the same
-socket. It ends when the socket does. ROOM is blank: its place takes the command line that a forked rank shows.
+Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of
+its own. It has one thread, holds no process group and never computes: a fork after an OpenMP
+parallel region hangs for ever (docs/design.md). One request is answered at a time over the socket
+FD; the exit of a child is told over the same socket. It ends when the socket does. ROOM is blank:
+its place takes the command line that a forked rank shows.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ WARM = (
     "taskd.worker.protection",
     "taskd.worker.replacement",
 )
-GOING = 10.0  # seconds from the end of the socket until a launcher that was killed is gone; microseconds, but for its memory
+# seconds from the end of the socket until a launcher that was killed is gone; microseconds, but for
+# its memory
+GOING = 10.0
 
 
 def main() -> None:
@@ -69,8 +73,8 @@ def die_with_parent(yes: bool) -> None:
 
 
 def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
-    """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when it has been killed, so are the ranks,
-    in whatever state they are."""
+    """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when
+    it has been killed, so are the ranks, in whatever state they are."""
     children: dict[int, int] = {}  # pidfd -> pid
     ours = line.fileno()
     poll = select.poll()
@@ -86,7 +90,9 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
             _, status = os.waitpid(pid, 0)
             os.close(fd)
             with contextlib.suppress(OSError):
-                line.send(msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)}))
+                line.send(
+                    msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+                )
         if ours not in ready:
             continue
         try:
@@ -102,7 +108,9 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
             line.close()
             for fd in (*children, tell):
                 os.close(fd)
-            if not os.read(told, 1):  # this zygote was ended before anybody knew of us: another process has been started instead
+            # this zygote was ended before anybody knew of us: another process has been started
+            # instead
+            if not os.read(told, 1):
                 os._exit(0)
             os.close(told)
             return dict(request)
@@ -121,8 +129,8 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
 
 
 def become_rank(request: dict[str, Any], launcher: int) -> None:
-    """In the child: take the rank's environment, streams and session, then run the script as its first process ran it, or
-    would have. `launcher`: its pidfd."""
+    """In the child: take the rank's environment, streams and session, then run the script as its
+    first process ran it, or would have. `launcher`: its pidfd."""
     os.setsid()
     process_title.take([sys.executable, *request["command"]])
     os.environ.clear()

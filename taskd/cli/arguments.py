@@ -1,4 +1,5 @@
-"""The arguments of `taskd run`: its own options may stand anywhere before the script, between those of torchrun."""
+"""The arguments of `taskd run`: its own options may stand anywhere before the script, between those
+of torchrun."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ class Run(click.Command):
 
 
 def _own_come_later(args: list[str], options: list[click.Option]) -> bool:
-    """Whether an option of ours may stand behind something that is not ours: only then torch has to be asked, which takes 1 s."""
+    """Whether an option of ours may stand behind something that is not ours: only then torch has to
+    be asked, which takes 1 s."""
     own, others = split(args, options)
     return bool(own) and args[: len(own)] != own and bool(others)
 
 
 def own_first(args: list[str], options: list[click.Option]) -> list[str]:
-    """The same arguments, those of `options` that come before the script at the beginning. torchrun's parser says where the script is."""
+    """The same arguments, those of `options` that come before the script at the beginning.
+    torchrun's parser says where the script is."""
     try:
         from torch.distributed import run as torch_run
     except ImportError:

@@ -1,4 +1,5 @@
-"""`taskd demo`: see for yourself. What is trained and how it is compared is in taskd/demo; here is what is shown."""
+"""`taskd demo`: see for yourself. What is trained and how it is compared is in taskd/demo; here is
+what is shown."""
 
 from __future__ import annotations
 
@@ -36,30 +37,44 @@ class Fault:
 
 
 @click.command()
-@click.option("--rank", type=click.IntRange(0, RANKS - 1), help="The rank to kill. Default: a random one.")
-@click.option("--kills", type=click.IntRange(1, 10), default=1, show_default=True, help="How many times.")
 @click.option(
-    "--seed", type=int, help="Chooses rank and moment again as in an earlier run. Default: a new one, which is printed."
+    "--rank", type=click.IntRange(0, RANKS - 1), help="The rank to kill. Default: a random one."
 )
-@click.option("--keep", is_flag=True, help="Keep the records and logs of both runs, and say where they are.")
+@click.option(
+    "--kills", type=click.IntRange(1, 10), default=1, show_default=True, help="How many times."
+)
+@click.option(
+    "--seed",
+    type=int,
+    help=(
+        "Chooses rank and moment again as in an earlier run. Default: a new one, which is printed."
+    ),
+)
+@click.option(
+    "--keep", is_flag=True, help="Keep the records and logs of both runs, and say where they are."
+)
 @click.option("--steps", type=click.IntRange(10), default=STEPS, hidden=True)
 def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: int) -> None:
-    """Train a small GPT with 4 ranks on this machine, kill one of them with SIGKILL, and compare with an undisturbed run.
+    """Train a small GPT with 4 ranks on this machine, kill one of them with SIGKILL, and compare
+    with an undisturbed run.
 
-    Takes about a minute. Exit code 0: the rank was replaced while the others stayed, no step was lost, and every loss and
-    every parameter is equal to the undisturbed run's, bit for bit.
+    Takes about a minute. Exit code 0: the rank was replaced while the others stayed, no step was
+    lost, and every loss and every parameter is equal to the undisturbed run's, bit for bit.
     """
     for module in ("torch", "rich"):
         if importlib.util.find_spec(module) is None:
             raise click.UsageError(f"taskd demo needs {module}: pip install 'taskd[torch]'")
     if kills * 5 > steps:
-        raise click.UsageError(f"--kills {kills} is too many for {steps} steps: allowed is one for each 5 steps")
+        raise click.UsageError(
+            f"--kills {kills} is too many for {steps} steps: allowed is one for each 5 steps"
+        )
     from rich.console import Console
 
     console = Console()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     work = Path(tempfile.mkdtemp(prefix="taskd-demo-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an exception: the runs are ended too
+    # as an exception: the runs are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = False
     try:
         failed = not _play(console, work, rank, kills, seed, steps)
@@ -71,20 +86,28 @@ def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: i
         raise
     finally:
         if keep or failed:
-            console.print(f"records, output and logs of both runs: {work}", soft_wrap=True, markup=False, highlight=False)
+            console.print(
+                f"records, output and logs of both runs: {work}",
+                soft_wrap=True,
+                markup=False,
+                highlight=False,
+            )
         else:
             shutil.rmtree(work, ignore_errors=True)
     sys.exit(int(failed))
 
 
-def _play(console: Console, work: Path, rank: int | None, kills: int, seed: int, steps: int) -> bool:
+def _play(
+    console: Console, work: Path, rank: int | None, kills: int, seed: int, steps: int
+) -> bool:
     """Both runs, the table and the verdict."""
     from taskd.demo import records
     from taskd.demo.stage import Broken, Stage
 
     begun = time.monotonic()
     console.print(
-        f"A small GPT, {RANKS} ranks, {steps} steps, twice: undisturbed, then with kill -9 of a rank. Seed {seed}.",
+        f"A small GPT, {RANKS} ranks, {steps} steps, twice: undisturbed, then with kill -9 of a"
+        f" rank. Seed {seed}.",
         highlight=False,
     )
     faults: list[Fault] = []
@@ -95,14 +118,23 @@ def _play(console: Console, work: Path, rank: int | None, kills: int, seed: int,
             reference = stage.read()
         name = "protected run"
         with Stage(work / "protected", RANKS, steps, protected=True) as stage:
-            faults = _watch(console, stage, "disturbed, taskd run", _plan(kills, steps, rank, seed), random.Random(seed))
+            faults = _watch(
+                console,
+                stage,
+                "disturbed, taskd run",
+                _plan(kills, steps, rank, seed),
+                random.Random(seed),
+            )
             protected, incidents = stage.read(), stage.incidents()
     except Broken as error:
         console.print(f"[bold red]FAILED[/]: the {name} did not get to its end: {error}.")
         _tail(console, stage)
         return False
     for fault in faults:
-        fault.incident = next((i for i in incidents if fault.kill.rank in i["ranks"] and i["time"] > fault.kill.wall), None)
+        fault.incident = next(
+            (i for i in incidents if fault.kill.rank in i["ranks"] and i["time"] > fault.kill.wall),
+            None,
+        )
     comparison = records.compare(reference, protected, steps)
     console.print(_table(faults, comparison))
     wrong = [*_wrong(faults, kills), *comparison.differences]
@@ -113,7 +145,8 @@ def _play(console: Console, work: Path, rank: int | None, kills: int, seed: int,
         return False
     seconds = time.monotonic() - begun
     console.print(
-        f"[bold green]EQUAL[/]: after kill -9 the curve is bit for bit that of the undisturbed run. {seconds:.0f} s in all.",
+        "[bold green]EQUAL[/]: after kill -9 the curve is bit for bit that of the undisturbed run."
+        f" {seconds:.0f} s in all.",
         highlight=False,
     )
     return True
@@ -124,10 +157,19 @@ def _plan(kills: int, steps: int, rank: int | None, seed: int) -> list[tuple[int
     from taskd.demo.stage import kill_points
 
     dice = random.Random(seed)
-    return [(point, dice.randrange(RANKS) if rank is None else rank) for point in kill_points(kills, steps, dice)]
+    return [
+        (point, dice.randrange(RANKS) if rank is None else rank)
+        for point in kill_points(kills, steps, dice)
+    ]
 
 
-def _watch(console: Console, stage: Stage, title: str, plan: list[tuple[int, int]], dice: random.Random | None) -> list[Fault]:
+def _watch(
+    console: Console,
+    stage: Stage,
+    title: str,
+    plan: list[tuple[int, int]],
+    dice: random.Random | None,
+) -> list[Fault]:
     """Show the run's progress until it ends; send the planned kills on the way."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -154,18 +196,22 @@ def _watch(console: Console, stage: Stage, title: str, plan: list[tuple[int, int
                 recovery = faults[-1].recovery = records.recovery(found, faults[-1].kill)
                 if recovery is not None:
                     progress.console.print(
-                        f"  rank {faults[-1].kill.rank} is pid {recovery.after[faults[-1].kill.rank]} now; all ranks have "
-                        f"finished step {recovery.step}, {recovery.seconds * 1e3:.0f} ms after the kill",
+                        f"  rank {faults[-1].kill.rank} is pid"
+                        f" {recovery.after[faults[-1].kill.rank]} now; all ranks have finished step"
+                        f" {recovery.step}, {recovery.seconds * 1e3:.0f} ms after the kill",
                         highlight=False,
                     )
             elif waiting and dice is not None and step >= waiting[0][0]:
                 _, rank = waiting.pop(0)
-                time.sleep(dice.random() * _step_time(found))  # anywhere in a step, not just behind its end
+                # anywhere in a step, not just behind its end
+                time.sleep(dice.random() * _step_time(found))
                 kill = stage.kill(rank)
                 if kill is not None:
                     faults.append(Fault(kill))
                     progress.console.print(
-                        f"  [bold red]kill -9[/] of rank {rank}, pid {kill.pid}, around step {step + 1}", highlight=False
+                        f"  [bold red]kill -9[/] of rank {rank}, pid {kill.pid}, around step"
+                        f" {step + 1}",
+                        highlight=False,
                     )
 
         stage.watch(look)
@@ -191,7 +237,10 @@ def _wrong(faults: list[Fault], kills: int) -> list[str]:
         if recovery.lost:
             wrong.append(f"{name}: {recovery.lost} finished steps had to be done again")
         if recovery.kept(kill.rank) != RANKS - 1:
-            wrong.append(f"{name}: only {recovery.kept(kill.rank)} of {RANKS - 1} survivors are the same process as before")
+            wrong.append(
+                f"{name}: only {recovery.kept(kill.rank)} of {RANKS - 1} survivors are the same"
+                " process as before"
+            )
         if recovery.after[kill.rank] == kill.pid:
             wrong.append(f"{name}: it is still the same process")
         if fault.incident is None:
@@ -202,7 +251,9 @@ def _wrong(faults: list[Fault], kills: int) -> list[str]:
 def _table(faults: list[Fault], comparison: records.Comparison) -> Any:
     from rich.table import Table
 
-    table = Table(title="What the kill cost" if len(faults) == 1 else "What the kills cost", show_header=False)
+    table = Table(
+        title="What the kill cost" if len(faults) == 1 else "What the kills cost", show_header=False
+    )
     table.add_column(style="bold")
     for _ in range(max(len(faults), 1)):
         table.add_column(justify="right")
@@ -215,9 +266,16 @@ def _table(faults: list[Fault], comparison: records.Comparison) -> Any:
     row("strategy", *(f.incident["strategy"] if f.incident else "-" for f in faults), line=True)
     for phase in PHASES:
         row(phase, *(_phase(f, phase) for f in faults))
-    row("kill to next step", *(_ms(f.recovery.seconds) if f.recovery else "-" for f in faults), line=True)
+    row(
+        "kill to next step",
+        *(_ms(f.recovery.seconds) if f.recovery else "-" for f in faults),
+        line=True,
+    )
     row("steps lost", *(str(f.recovery.lost) if f.recovery else "-" for f in faults))
-    row("surviving processes kept", *(f"{f.recovery.kept(f.kill.rank)} of {RANKS - 1}" if f.recovery else "-" for f in faults))
+    row(
+        "surviving processes kept",
+        *(f"{f.recovery.kept(f.kill.rank)} of {RANKS - 1}" if f.recovery else "-" for f in faults),
+    )
     row("processes replaced", *(_replaced(f) for f in faults), line=True)
     verdict = "[green]equal[/]" if comparison.equal else "[red]NOT equal[/]"
     row(f"{comparison.losses} losses", verdict)
@@ -229,7 +287,8 @@ def _phase(fault: Fault, phase: str) -> str:
     if fault.incident is None:
         return "-"
     seconds: float = fault.incident["phases"].get(phase, 0.0)
-    if phase == "DETECT":  # the manager's clock starts when it hears of the death; the kill was before
+    # the manager's clock starts when it hears of the death; the kill was before
+    if phase == "DETECT":
         seconds += fault.incident["began"] - fault.kill.wall
     return _ms(seconds)
 

@@ -1,4 +1,5 @@
-"""`taskd doctor`: what a job needs from this machine, checked before there is one. The checks are in taskd/doctor."""
+"""`taskd doctor`: what a job needs from this machine, checked before there is one. The checks are
+in taskd/doctor."""
 
 from __future__ import annotations
 
@@ -18,24 +19,46 @@ COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many nodes the job will have.")
-@click.option("--ranks-per-node", type=click.IntRange(1, 1024), default=1, show_default=True, help="How many ranks each of them will have.")
-@click.option("--framework", type=click.Choice(("pytorch", "mindspore")), help="What the job trains with. Default: what is installed.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="How many nodes the job will have.",
+)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="How many ranks each of them will have.",
+)
+@click.option(
+    "--framework",
+    type=click.Choice(("pytorch", "mindspore")),
+    help="What the job trains with. Default: what is installed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: bool) -> None:
     """Check whether this machine can run a job, and say what to do where it cannot.
 
-    Call it where and as the launcher will run: in the same container, as the same user, with the same environment.
-    Exit status: 0 no errors (there may be warnings), 1 at least one error.
+    Call it where and as the launcher will run: in the same container, as the same user, with the
+    same environment. Exit status: 0 no errors (there may be warnings), 1 at least one error.
     """
     # here, because `taskd --help` must not wait for ZeroMQ
     from taskd.doctor import examination
 
-    logging.getLogger("taskd").addHandler(logging.NullHandler())  # what they would log, the findings say
+    # what they would log, the findings say
+    logging.getLogger("taskd").addHandler(logging.NullHandler())
     found = examination.examine(examination.checks(os.environ, nodes, ranks_per_node, framework))
     errors, warnings = (sum(f.state == state for f in found) for state in ("error", "warning"))
     if as_json:
-        click.echo(json.dumps({"errors": errors, "warnings": warnings, "findings": [asdict(f) for f in found]}, indent=1))
+        click.echo(
+            json.dumps(
+                {"errors": errors, "warnings": warnings, "findings": [asdict(f) for f in found]},
+                indent=1,
+            )
+        )
     else:
         _show(found)
         click.echo(f"\n{_count(errors, 'error')}, {_count(warnings, 'warning')}")

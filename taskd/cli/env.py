@@ -1,4 +1,5 @@
-"""`taskd env`: the environment of the guides' Table 3, the table of all parameters, and what contradicts itself."""
+"""`taskd env`: the environment of the guides' Table 3, the table of all parameters, and what
+contradicts itself."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class _Named(click.ParamType):
     def __init__(self, *where: Where) -> None:
         self.where = where
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
         name, equals, text = str(value).partition("=")
         refusals = []
         for where in self.where:
@@ -31,26 +34,69 @@ class _Named(click.ParamType):
                 refusals.append(str(error))
                 continue
             if not equals and where is not Where.SCRIPT:
-                self.fail(f"{value!r}: give {name}=VALUE; allowed is {parameter.kind.allowed}", param, ctx)
+                self.fail(
+                    f"{value!r}: give {name}=VALUE; allowed is {parameter.kind.allowed}", param, ctx
+                )
             return parameter.name, text if equals else "on"
         self.fail(refusals[0], param, ctx)
 
 
 @click.command()
-@click.option("--framework", type=click.Choice(settings.FRAMEWORKS), help="Whose variables to print.")
-@click.option("--strategy", help=f"What to print them for, joined by commas: {', '.join(settings.COLUMNS)}.")
-@click.option("--format", "form", type=click.Choice(("shell", "yaml")), default="shell", show_default=True, help="yaml: a container's env.")
-@click.option("--list", "all_parameters", is_flag=True, help="Show every parameter: where it stands, its values, its default.")
-@click.option("--check", is_flag=True, help="Check this environment, and what the four options below add to it.")
-@click.option("--label", "labels", type=_Named(Where.LABEL), multiple=True, help="A label of the job: process-recover-enable=on.")
-@click.option("--annotation", "annotations", type=_Named(Where.ANNOTATION), multiple=True, help="An annotation: recover-strategy=retry.")
-@click.option("--variable", "variables", type=_Named(Where.ENVIRONMENT), multiple=True, help="A variable: PROCESS_RECOVER=on.")
+@click.option(
+    "--framework", type=click.Choice(settings.FRAMEWORKS), help="Whose variables to print."
+)
+@click.option(
+    "--strategy", help=f"What to print them for, joined by commas: {', '.join(settings.COLUMNS)}."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("shell", "yaml")),
+    default="shell",
+    show_default=True,
+    help="yaml: a container's env.",
+)
+@click.option(
+    "--list",
+    "all_parameters",
+    is_flag=True,
+    help="Show every parameter: where it stands, its values, its default.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check this environment, and what the four options below add to it.",
+)
+@click.option(
+    "--label",
+    "labels",
+    type=_Named(Where.LABEL),
+    multiple=True,
+    help="A label of the job: process-recover-enable=on.",
+)
+@click.option(
+    "--annotation",
+    "annotations",
+    type=_Named(Where.ANNOTATION),
+    multiple=True,
+    help="An annotation: recover-strategy=retry.",
+)
+@click.option(
+    "--variable",
+    "variables",
+    type=_Named(Where.ENVIRONMENT),
+    multiple=True,
+    help="A variable: PROCESS_RECOVER=on.",
+)
 @click.option(
     "--argument",
     "arguments",
     type=_Named(Where.SCRIPT, Where.LAUNCHER, Where.DEVICE_PLUGIN),
     multiple=True,
-    help="Of the training script, the launcher or Ascend Device Plugin: --enable-worker-reboot, max_restarts=3, hotReset=2.",
+    help=(
+        "Of the training script, the launcher or Ascend Device Plugin: --enable-worker-reboot,"
+        " max_restarts=3, hotReset=2."
+    ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -65,13 +111,19 @@ def command(
     arguments: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
-    """Print the environment that Ascend Operator gives a job of these strategies; or list, or check, the parameters of a job.
+    """Print the environment that Ascend Operator gives a job of these strategies; or list, or
+    check, the parameters of a job.
 
-    eval "$(taskd env --framework pytorch --strategy retry,recover-in-place)" sets it in a shell. docs/settings.md has what --list prints.
-    Exit status of --check: 1 where something is refused.
+    eval "$(taskd env --framework pytorch --strategy retry,recover-in-place)" sets it in a shell.
+    docs/settings.md has what --list prints. Exit status of --check: 1 where something is refused.
     """
     described = dict((*labels, *annotations, *variables, *arguments))
-    if all_parameters + (check or bool(described)) + (framework is not None or strategy is not None) != 1:
+    if (
+        all_parameters
+        + (check or bool(described))
+        + (framework is not None or strategy is not None)
+        != 1
+    ):
         raise click.UsageError("give one of: --list; --check; --framework and --strategy")
     if all_parameters:
         _list(as_json)
@@ -85,22 +137,42 @@ def command(
 
 def _print(framework: str, strategy: str, form: str, as_json: bool) -> None:
     try:
-        environment = settings.environment(framework, (s.strip() for s in strategy.split(",") if s.strip()))
+        environment = settings.environment(
+            framework, (s.strip() for s in strategy.split(",") if s.strip())
+        )
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(json.dumps(environment, indent=1))
-    elif form == "yaml":  # a JSON string is a YAML string too, and `on` without quotes would be a truth value
-        click.echo("env:\n" + "\n".join(f"  - name: {name}\n    value: {json.dumps(value)}" for name, value in environment.items()))
+    # a JSON string is a YAML string too, and `on` without quotes would be a truth value
+    elif form == "yaml":
+        click.echo(
+            "env:\n"
+            + "\n".join(
+                f"  - name: {name}\n    value: {json.dumps(value)}"
+                for name, value in environment.items()
+            )
+        )
     else:
-        click.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items()))
+        click.echo(
+            "\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment.items())
+        )
 
 
 def _check(described: dict[str, str], as_json: bool) -> None:
-    variables = {n: v for n, v in os.environ.items() if n in settings.PARAMETERS and settings.PARAMETERS[n].where is Where.ENVIRONMENT}
+    variables = {
+        n: v
+        for n, v in os.environ.items()
+        if n in settings.PARAMETERS and settings.PARAMETERS[n].where is Where.ENVIRONMENT
+    }
     found = settings.examine(variables | described)
     if as_json:
-        click.echo(json.dumps({"refused": [str(r) for r in found.refused], "notices": list(found.notices)}, indent=1))
+        click.echo(
+            json.dumps(
+                {"refused": [str(r) for r in found.refused], "notices": list(found.notices)},
+                indent=1,
+            )
+        )
     else:
         for notice in found.notices:
             click.echo(f"notice: {notice}")
@@ -128,6 +200,8 @@ def _list(as_json: bool) -> None:
         table.add_column()
         for row in rows:
             if row["section"] == section.title:
-                small = Text(f"\n{row['where']}: {row['values']}; default {row['default']}", style="dim")
+                small = Text(
+                    f"\n{row['where']}: {row['values']}; default {row['default']}", style="dim"
+                )
                 table.add_row(row["name"], Text(row["meaning"]).append(small))
         console.print(table)

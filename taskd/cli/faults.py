@@ -1,4 +1,5 @@
-"""`taskd faults`: what is in the files of fault codes, what a code means, and who is separated by hand."""
+"""`taskd faults`: what is in the files of fault codes, what a code means, and who is separated by
+hand."""
 
 from __future__ import annotations
 
@@ -25,16 +26,22 @@ DIRECTORY = click.option(
     "--config",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory with faultCode.json and faultCustomization.json. Default: TASKD_FAULT_CONFIG, else the tables shipped with taskd.",
+    help=(
+        "Directory with faultCode.json and faultCustomization.json. Default: TASKD_FAULT_CONFIG,"
+        " else the tables shipped with taskd."
+    ),
 )
 LOGS = click.option(
-    "--log-path", type=click.Path(file_okay=False, path_type=Path), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log."
+    "--log-path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
 )
 
 
 @click.group()
 def command() -> None:
-    """Fault codes of devices: check the files, explain a code, release a device that was separated."""
+    """Fault codes of devices: check the files, explain a code, release a device that was
+    separated."""
 
 
 @command.command()
@@ -43,7 +50,8 @@ def command() -> None:
 def lint(files: tuple[Path, ...], as_json: bool) -> None:
     """Check FILES: faultCode.json, faultCustomization.json, or directories with them.
 
-    Exit status: 0 nothing found, 1 an entry is read otherwise than it stands there, 2 a file cannot be used.
+    Exit status: 0 nothing found, 1 an entry is read otherwise than it stands there, 2 a file cannot
+    be used.
     """
     found = [finding for file in files for finding in configuration.check(file)]
     if as_json:
@@ -60,7 +68,9 @@ def _show(found: Iterable[Finding]) -> None:
     console, findings = Console(soft_wrap=True, highlight=False), list(found)
     for f in findings:
         # what stands in a file is shown as it is, never as markup
-        console.print(Text(f.severity, "bold red" if f.severity == ERROR else "yellow"), Text(str(f)))
+        console.print(
+            Text(f.severity, "bold red" if f.severity == ERROR else "yellow"), Text(str(f))
+        )
     if not findings:
         console.print("nothing found", style="green")
 
@@ -68,10 +78,19 @@ def _show(found: Iterable[Finding]) -> None:
 @command.command()
 @click.argument("code")
 @DIRECTORY
-@click.option("--severity", type=click.Choice(codes.SEVERITIES), help="As the driver told it; it counts for codes that stand nowhere.")
-@click.option("--strategy", help="The job's recover-strategy, joined by commas. Default: that of the environment.")
+@click.option(
+    "--severity",
+    type=click.Choice(codes.SEVERITIES),
+    help="As the driver told it; it counts for codes that stand nowhere.",
+)
+@click.option(
+    "--strategy",
+    help="The job's recover-strategy, joined by commas. Default: that of the environment.",
+)
 @JSON
-def explain(code: str, directory: Path | None, severity: str | None, strategy: str | None, as_json: bool) -> None:
+def explain(
+    code: str, directory: Path | None, severity: str | None, strategy: str | None, as_json: bool
+) -> None:
     """What level CODE has, which rule made it so, and what would be done about it."""
     try:
         number = codes.parse_code(code)
@@ -104,21 +123,37 @@ def _load(directory: Path | None) -> Configuration:
         raise click.ClickException("the fault configuration cannot be used") from None
 
 
-def _explained(code: int, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str) -> dict[str, str]:
+def _explained(
+    code: int, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str
+) -> dict[str, str]:
     rated, rules = loaded.codes.rate(code, severity), loaded.customization
     number = f" ({NUMBERS[rated.level]})" if rated.level in NUMBERS else ""
-    lines = {"code": codes.show(code), "level": f"{rated.level.word}{number}", "because": rated.rule}
+    lines = {
+        "code": codes.show(code),
+        "level": f"{rated.level.word}{number}",
+        "because": rated.rule,
+    }
     lines["what is done"] = done(rated.level, rungs, sub_healthy)
     if (often := rules.frequency.get(code)) is not None:
-        release = "" if often.release is None else f", until it has been away for {often.release:g} s"
-        lines["too often"] = f"{often.times} times within {often.window:g} s: {often.level.word}{release} ({often.path})"
+        release = (
+            "" if often.release is None else f", until it has been away for {often.release:g} s"
+        )
+        lines["too often"] = (
+            f"{often.times} times within {often.window:g} s: {often.level.word}{release}"
+            f" ({often.path})"
+        )
         lines["what is done then"] = done(often.level, rungs, sub_healthy)
     if (long := rules.duration.get(code)) is not None:
         where = long.path or "the default"
-        lines["too long"] = f"more than {long.timeout:g} s: {long.level.word}, until it has been away for {long.recover:g} s ({where})"
+        lines["too long"] = (
+            f"more than {long.timeout:g} s: {long.level.word}, until it has been away for"
+            f" {long.recover:g} s ({where})"
+        )
         lines["what is done after that"] = done(long.level, rungs, sub_healthy)
     if further := rules.grace.escalations(rated.level):
-        lines["if it stays"] = ", ".join(f"{level.word} after {seconds:g} s" for seconds, level in further)
+        lines["if it stays"] = ", ".join(
+            f"{level.word} after {seconds:g} s" for seconds, level in further
+        )
     return lines
 
 
@@ -131,7 +166,11 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
         return f"{rule.asks.value}: {rule.why}"
     first = next((rung for rung in rule.rungs if rung in rungs), "exit")
     missing = [rung for rung in rule.rungs[: rule.rungs.index(first)] if rung not in rungs]
-    without = f" ({', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not configured)" if missing else ""
+    without = (
+        f" ({', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not configured)"
+        if missing
+        else ""
+    )
     return f"{rule.asks.value}: {rule.why}; strategy {first}{without}"
 
 
@@ -140,10 +179,12 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 @LOGS
 @JSON
 def release(device: str, log_path: Path | None, as_json: bool) -> None:
-    """Let DEVICE, which takes no process, be used again; `taskd faults list` has the names of those that are ManuallySeparateNPU.
+    """Let DEVICE, which takes no process, be used again; `taskd faults list` has the names of those
+    that are ManuallySeparateNPU.
 
-    The manager of the job that the environment names is asked, and forgets what was told of the device. Where none answers, the journal in
-    the directory of the logs is changed: the next manager reads it.
+    The manager of the job that the environment names is asked, and forgets what was told of the
+    device. Where none answers, the journal in the directory of the logs is changed: the next
+    manager reads it.
     """
     from taskd.control import NoManager
 
@@ -156,15 +197,23 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
     journal = _journal(log_path)
     try:
         if not journal.path.exists():
-            raise click.ClickException(f"{unreached}; and there is no {journal.path}: set --log-path")
+            raise click.ClickException(
+                f"{unreached}; and there is no {journal.path}: set --log-path"
+            )
         found, _ = journal.read()
         if device not in found:
             names = ", ".join(sorted(found)) or "none"
-            raise click.ClickException(f"{device} is not ManuallySeparateNPU by {journal.path}; these are: {names}")
+            raise click.ClickException(
+                f"{device} is not ManuallySeparateNPU by {journal.path}; these are: {names}"
+            )
         journal.release(device, "an operator")
     except OSError as error:
         raise click.ClickException(f"{journal.path}: {error.strerror}") from None
-    _released(device, f"{device} may be used again: written to {journal.path}, no manager answers", as_json)
+    _released(
+        device,
+        f"{device} may be used again: written to {journal.path}, no manager answers",
+        as_json,
+    )
 
 
 def _released(device: str, text: str, as_json: bool) -> None:
@@ -182,13 +231,20 @@ def list_(log_path: Path | None, as_json: bool) -> None:
     except OSError as error:
         raise click.ClickException(f"{journal.path} cannot be read: {error.strerror}") from None
     if damaged:
-        click.echo(f"{journal.path}: {damaged} lines are not entries of this journal and are left out", err=True)
+        click.echo(
+            f"{journal.path}: {damaged} lines are not entries of this journal and are left out",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps([asdict(entry) for entry in found.values()], indent=1))
         return
     for entry in found.values():
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
-        until = "" if entry.until is None else time.strftime(", until %Y-%m-%d %H:%M", time.localtime(entry.until))
+        until = (
+            ""
+            if entry.until is None
+            else time.strftime(", until %Y-%m-%d %H:%M", time.localtime(entry.until))
+        )
         line = f"{entry.device}  since {since}{until}: {entry.text}"
         click.echo("".join(c if c.isprintable() else "?" for c in line))
     if not found:

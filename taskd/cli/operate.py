@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connected() -> Iterator[Control]:
-    """Every way in which it can fail is one line and exit status 1; what the environment has wrong, 2."""
+    """Every way in which it can fail is one line and exit status 1; what the environment has wrong,
+    2."""
     # here, because `taskd --help` must not wait for ZeroMQ
     from taskd.control import Control, ControlError
     from taskd.protocol.keys import BadSecret

@@ -1,4 +1,5 @@
-"""`taskd patch`: the documented `sed` on torch/distributed/run.py, done so that it can be repeated and taken back."""
+"""`taskd patch`: the documented `sed` on torch/distributed/run.py, done so that it can be repeated
+and taken back."""
 
 from __future__ import annotations
 
@@ -12,9 +13,17 @@ from taskd.adaptor.run_py import Refused
 
 
 @click.command()
-@click.option("--install", is_flag=True, help="Put taskd into torchrun, once, and see that it imports.")
-@click.option("--remove", is_flag=True, help="Take it out again, also what the documented sed has put there.")
-@click.option("--status", is_flag=True, help="Say what is there. Exit status 0: installed, 1: not, 2: not understood.")
+@click.option(
+    "--install", is_flag=True, help="Put taskd into torchrun, once, and see that it imports."
+)
+@click.option(
+    "--remove", is_flag=True, help="Take it out again, also what the documented sed has put there."
+)
+@click.option(
+    "--status",
+    is_flag=True,
+    help="Say what is there. Exit status 0: installed, 1: not, 2: not understood.",
+)
 @click.option(
     "--torch",
     "site",
@@ -24,10 +33,12 @@ from taskd.adaptor.run_py import Refused
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 def command(install: bool, remove: bool, status: bool, site: Path | None, as_json: bool) -> None:
-    """Put `import taskd.python.adaptor.patch` into torch/distributed/run.py, so that plain torchrun has taskd in it.
+    """Put `import taskd.python.adaptor.patch` into torch/distributed/run.py, so that plain torchrun
+    has taskd in it.
 
-    It does nothing there unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A file that is not understood is not touched.
-    Exit status: 0 done, 1 the patched torchrun does not work and was put back, 2 refused.
+    It does nothing there unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A file
+    that is not understood is not touched. Exit status: 0 done, 1 the patched torchrun does not work
+    and was put back, 2 refused.
     """
     if install + remove + status != 1:
         raise click.UsageError("say what to do: --install, --remove or --status, one of them")
@@ -37,7 +48,10 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
     try:
         path = patching.find(site)
         if install:
-            click.echo(f"{path}: {'installed' if patching.install(path, site) else 'installed already'}, and verified by importing it")
+            click.echo(
+                f"{path}: {'installed' if patching.install(path, site) else 'installed already'},"
+                " and verified by importing it"
+            )
         elif remove:
             found = patching.remove(path)
             click.echo(f"{path}: {'removed; it was ' if found.installed else ''}{found.state}")
@@ -45,7 +59,9 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
             _status(path, as_json)
     except Refused as error:
         if as_json:
-            click.echo(json.dumps({"file": path and str(path), "state": "refused", "reason": str(error)}))
+            click.echo(
+                json.dumps({"file": path and str(path), "state": "refused", "reason": str(error)})
+            )
         else:
             click.echo(f"{path}: refused: {error}" if path else f"refused: {error}", err=True)
         raise SystemExit(2) from None
@@ -57,7 +73,9 @@ def _status(path: Path, as_json: bool) -> None:
     found = patching.status(path)
     if as_json:
         state = "installed" if found.installed else "not installed"
-        click.echo(json.dumps({"file": str(path), "state": state, "ours": found.ours, "sed": found.sed}))
+        click.echo(
+            json.dumps({"file": str(path), "state": state, "ours": found.ours, "sed": found.sed})
+        )
     else:
         click.echo(f"{path}: {found.state}")
     if not found.installed:

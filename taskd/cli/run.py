@@ -20,7 +20,8 @@ LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk
 
 
 class Refused(click.ClickException):
-    """The job is not started, for a reason that is no matter of how `taskd run` is called: one line."""
+    """The job is not started, for a reason that is no matter of how `taskd run` is called: one
+    line."""
 
     exit_code = 2
 
@@ -34,26 +35,47 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
-@click.command(cls=Run, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    cls=Run, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @click.option(
     "--recover-strategy",
     callback=_strategies,
-    help=f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default: {','.join(ladder.DEFAULT)}.",
+    help=(
+        f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default:"
+        f" {','.join(ladder.DEFAULT)}."
+    ),
 )
 @click.option(
     "--subhealthy-strategy",
     type=click.Choice(ladder.SUB_HEALTHY),
-    help="What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore.",
+    help=(
+        "What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."
+    ),
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601.")
-@click.option("--dump-dir", type=click.Path(file_okay=False), help="Where `dump` saves (TASKD_DUMP_PATH). Default: ./taskd_dump.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601."
+)
+@click.option(
+    "--dump-dir",
+    type=click.Path(file_okay=False),
+    help="Where `dump` saves (TASKD_DUMP_PATH). Default: ./taskd_dump.",
+)
 @click.option(
     "--resume-dir",
     type=click.Path(exists=True, file_okay=False),
     help="Begin from this dump, or from the newest one in this directory (TASKD_RESUME_PATH).",
 )
-@click.option("--standby", is_flag=True, help="Wait for a node of the job that is lost, and take its place (TASKD_STANDBY).")
-@click.option("--log-path", type=click.Path(file_okay=False), help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.")
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait for a node of the job that is lost, and take its place (TASKD_STANDBY).",
+)
+@click.option(
+    "--log-path",
+    type=click.Path(file_okay=False),
+    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
+)
 @click.argument("torchrun", nargs=-1, type=click.UNPROCESSED)
 def command(
     recover_strategy: str | None,
@@ -65,13 +87,15 @@ def command(
     log_path: str | None,
     torchrun: tuple[str, ...],
 ) -> None:
-    """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by taskd.
+    """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by
+    taskd.
 
-    taskd's own options stand anywhere before the script: taskd run --nproc_per_node 4 --recover-strategy retry,exit train.py
+    taskd's own options stand anywhere before the script: taskd run --nproc_per_node 4
+    --recover-strategy retry,exit train.py
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # until ranks are started there is nothing to clean up, and a KeyboardInterrupt is lost where it meets a callback of C code, as
-        # in the middle of `import torch`
+        # until ranks are started there is nothing to clean up, and a KeyboardInterrupt is lost
+        # where it meets a callback of C code, as in the middle of `import torch`
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     given = {
         "TASKD_RECOVER_STRATEGY": recover_strategy,
@@ -102,14 +126,20 @@ def command(
 
     if (refusal := torch_versions.refusal()) is not None:
         raise click.UsageError(refusal)
-    torch_elastic.install()  # before the options of torch's launcher are made: one of them has another default
+    # before the options of torch's launcher are made: one of them has another default
+    torch_elastic.install()
     from torch.distributed import run as torch_run
 
     arguments = torch_run.parse_args(list(torchrun))
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
     try:
         port_of_it = settings.manager_address(os.environ)[1]
-        secret.for_job(settings.job_id(os.environ), os.environ, port_of_it, max(nodes, 2) if settings.standby(os.environ) else nodes)
+        secret.for_job(
+            settings.job_id(os.environ),
+            os.environ,
+            port_of_it,
+            max(nodes, 2) if settings.standby(os.environ) else nodes,
+        )
     except keys.BadSecret as error:
         raise click.UsageError(str(error)) from None
     manager = _start_manager(arguments, torch_run)
@@ -124,9 +154,14 @@ def command(
 
 
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
-    """A manager on node 0 unless one of this job answers already, or none can be had and none is asked for."""
+    """A manager on node 0 unless one of this job answers already, or none can be had and none is
+    asked for."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
-    if settings.standby(os.environ) or settings.manager_is_named(os.environ) or (nodes > 1 and int(arguments.node_rank) != 0):
+    if (
+        settings.standby(os.environ)
+        or settings.manager_is_named(os.environ)
+        or (nodes > 1 and int(arguments.node_rank) != 0)
+    ):
         return None
     host, port = settings.bind_address(os.environ), settings.port(os.environ)
     if nodes > 1 and settings.own_address(os.environ) is None:
@@ -134,12 +169,19 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
     if _has_manager(host, port):
         return None
     per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
-    command = start.command("taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host)
+    command = start.command(
+        "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host
+    )
     manager, why = _launch(command)
     if manager is None and not settings.unprotected(os.environ):
-        raise Refused(f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without protection")
+        raise Refused(
+            f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without"
+            " protection"
+        )
     if manager is None:
-        click.echo(f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True)
+        click.echo(
+            f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True
+        )
         os.environ["TASKD_MANAGER_WAIT"] = "0"  # nobody else starts one here
     return manager
 
@@ -148,10 +190,13 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
     """The manager, once it listens; or None, and why."""
     us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
     try:
-        # a session of its own: Ctrl-C reaches the launcher, which tells the manager how the job ended. Should the launcher end before it
-        # can tell, by a signal that nothing handles yet, its pidfd does.
+        # a session of its own: Ctrl-C reaches the launcher, which tells the manager how the job
+        # ended. Should the launcher end before it can tell, by a signal that nothing handles yet,
+        # its pidfd does.
         more = ["--starter", str(us), "--ready", str(told)]
-        process = subprocess.Popen([*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told])
+        process = subprocess.Popen(
+            [*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told]
+        )
         os.close(told)
         told = -1
         if not select.select([heard], [], [], LISTENS)[0]:
@@ -167,7 +212,8 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
 
 
 def _has_manager(host: str, port: int) -> bool:
-    """Whether a manager of this job listens there, and waits for our node. Raises Refused where the port is another's."""
+    """Whether a manager of this job listens there, and waits for our node. Raises Refused where the
+    port is another's."""
     from taskd.agent import asking
     from taskd.protocol import secret
 
@@ -188,13 +234,16 @@ def _has_manager(host: str, port: int) -> bool:
 
 
 def _listens(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+    with socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
+    ) as probe:
         probe.settimeout(1.0)  # on this very machine: it answers or refuses at once
         return probe.connect_ex((host, port)) == 0
 
 
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:
-    """The agents have told it how the job ended, and it leaves by itself; what does not is ended."""
+    """The agents have told it how the job ended, and it leaves by itself; what does not is
+    ended."""
     try:
         manager.wait(5.0)
     except subprocess.TimeoutExpired:

@@ -22,12 +22,15 @@ ANSWER = 1.0  # seconds; a manager answers in milliseconds
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array."
+)
 def command(log_path: Path | None, as_json: bool) -> None:
-    """Show what a job does now, and its incidents: what broke, what was done, how long each phase took.
+    """Show what a job does now, and its incidents: what broke, what was done, how long each phase
+    took.
 
-    Incidents are read from the logs, also of a job that is over. The job's manager is asked what it does; see `taskd pause` for how it is
-    found.
+    Incidents are read from the logs, also of a job that is over. The job's manager is asked what it
+    does; see `taskd pause` for how it is found.
     """
     try:
         directory = log_path or Path(settings.log_settings(os.environ).path)
@@ -39,15 +42,21 @@ def command(log_path: Path | None, as_json: bool) -> None:
         entries, damaged = read(path)
     except FileNotFoundError:
         if now:
-            click.echo(f"{now}\nno incident is over yet, or the logs are elsewhere: {path} does not exist (--log-path)")
+            click.echo(
+                f"{now}\nno incident is over yet, or the logs are elsewhere: {path} does not exist"
+                " (--log-path)"
+            )
             return
         raise click.ClickException(
-            f"no job of yours answers, and {path} does not exist: no incident is over yet, or the logs are elsewhere: set --log-path"
+            f"no job of yours answers, and {path} does not exist: no incident is over yet, or the"
+            " logs are elsewhere: set --log-path"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
     if damaged:
-        click.echo(f"{path}: {damaged} lines are not entries of a journal and are left out", err=True)
+        click.echo(
+            f"{path}: {damaged} lines are not entries of a journal and are left out", err=True
+        )
     if as_json:
         click.echo(json.dumps(entries, indent=1))
         return
@@ -69,13 +78,23 @@ def _now() -> str:
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The journal's entries, oldest first, and how many lines are none. A manager may be killed while it writes one."""
+    """The journal's entries, oldest first, and how many lines are none. A manager may be killed
+    while it writes one."""
     entries, damaged = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
             if entry["kind"] == "incident":
-                usable = {"incident", "ranks", "faults", "strategy", "step", "seconds", "phases", "began"} <= entry.keys()
+                usable = {
+                    "incident",
+                    "ranks",
+                    "faults",
+                    "strategy",
+                    "step",
+                    "seconds",
+                    "phases",
+                    "began",
+                } <= entry.keys()
             else:
                 usable = entry["kind"] == "end" and {"ok", "reason", "time"} <= entry.keys()
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -99,10 +118,19 @@ def _show(entries: list[dict[str, Any]]) -> None:
     for entry in entries:
         job = f"  job {entry.get('job')}" if jobs else ""
         if entry["kind"] == "end":
-            console.print(Text(f"{_when(entry['time'])}{job}  {'ended well' if entry['ok'] else 'ended'}: {entry['reason']}"))
+            console.print(
+                Text(
+                    f"{_when(entry['time'])}{job}  {'ended well' if entry['ok'] else 'ended'}:"
+                    f" {entry['reason']}"
+                )
+            )
             continue
         ranks = ",".join(map(str, entry["ranks"]))
-        replaced = f"  replaced: {'rank' if len(entry['ranks']) == 1 else 'ranks'} {ranks}" if ranks else ""
+        replaced = (
+            f"  replaced: {'rank' if len(entry['ranks']) == 1 else 'ranks'} {ranks}"
+            if ranks
+            else ""
+        )
         # a fault's text comes from the nodes: it is shown as it is, never as markup
         head = Text(f"{_when(entry['began'])}{job}  incident {entry['incident']}  ")
         head.append(f"{entry['strategy']}  {_ms(entry['seconds'])} ms", style="bold")
@@ -110,7 +138,15 @@ def _show(entries: list[dict[str, Any]]) -> None:
         console.print(head)
         for fault in entry["faults"]:
             console.print(Text(f"    {fault}"))
-        console.print(Text("    " + "  ".join(f"{phase} {_ms(seconds)}" for phase, seconds in entry["phases"].items()), style="dim"))
+        console.print(
+            Text(
+                "    "
+                + "  ".join(
+                    f"{phase} {_ms(seconds)}" for phase, seconds in entry["phases"].items()
+                ),
+                style="dim",
+            )
+        )
 
 
 def _when(seconds: float) -> str:

@@ -1,4 +1,5 @@
-"""What the coordinator asks the shells to do. Orders to ranks travel through the agent of their node."""
+"""What the coordinator asks the shells to do. Orders to ranks travel through the agent of their
+node."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from taskd.core.repair import Plan
 
 @dataclass(frozen=True)
 class Pause:
-    """Every rank leaves its collectives and waits; repeated requests with the same number are harmless."""
+    """Every rank leaves its collectives and waits; repeated requests with the same number are
+    harmless."""
 
     pause: int
     reason: str
@@ -26,7 +28,8 @@ class Replace:
 
 @dataclass(frozen=True)
 class Kill:
-    """End the process of `rank`, if it is still `incarnation`. `stacks`: first have it write down where its threads are."""
+    """End the process of `rank`, if it is still `incarnation`. `stacks`: first have it write down
+    where its threads are."""
 
     rank: int
     incarnation: int
@@ -36,7 +39,8 @@ class Kill:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Standby `agent` starts what will be the ranks of `node`, while they train where they are; fields as in TakeOver."""
+    """Standby `agent` starts what will be the ranks of `node`, while they train where they are;
+    fields as in TakeOver."""
 
     agent: str
     node: int
@@ -60,9 +64,10 @@ class StandDown:
 
 @dataclass(frozen=True)
 class TakeOver:
-    """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not ("", 0), and starts `ranks` as
-    processes number `incarnations` in a job of `nodes` nodes and `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined.
-    `former`: the agent that has the node until its new ranks have their state, "" where it is lost."""
+    """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not
+    ("", 0), and starts `ranks` as processes number `incarnations` in a job of `nodes` nodes and
+    `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined. `former`: the agent that
+    has the node until its new ranks have their state, "" where it is lost."""
 
     agent: str
     node: int
@@ -80,7 +85,8 @@ class TakeOver:
 
 @dataclass(frozen=True)
 class Fence:
-    """The agent process `agent` is no part of the job any more, whatever it says: it ends its ranks and leaves."""
+    """The agent process `agent` is no part of the job any more, whatever it says: it ends its ranks
+    and leaves."""
 
     agent: str
     node: int
@@ -89,7 +95,8 @@ class Fence:
 
 @dataclass(frozen=True)
 class KeepRecords:
-    """The agent of `node` has a copy of its ranks' records kept by the agent of node `keeper`, which takes them at `at`."""
+    """The agent of `node` has a copy of its ranks' records kept by the agent of node `keeper`,
+    which takes them at `at`."""
 
     node: int
     keeper: int
@@ -98,8 +105,9 @@ class KeepRecords:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """All ranks make communicators of `generation` over the store at (host, port). `same`: by the same processes as the generation
-    before, so that a library that can resume its own may do that."""
+    """All ranks make communicators of `generation` over the store at (host, port). `same`: by
+    the same processes as the generation before, so that a library that can resume its own may do
+    that."""
 
     pause: int
     generation: int
@@ -127,8 +135,8 @@ class Resume:
 
 @dataclass(frozen=True)
 class SaveState:
-    """Rank `rank` saves the replicated state at the start of `step` as part of the dump `name`. `stripes`: from its node's stripes, else
-    from its memory."""
+    """Rank `rank` saves the replicated state at the start of `step` as part of the dump `name`.
+    `stripes`: from its node's stripes, else from its memory."""
 
     pause: int
     generation: int
@@ -140,8 +148,8 @@ class SaveState:
 
 @dataclass(frozen=True)
 class SaveRecords:
-    """Every agent saves its ranks' records for the start of `step` as part of the dump `name`, and those of lost nodes that it keeps.
-    `lost`: (node, keeper) pairs."""
+    """Every agent saves its ranks' records for the start of `step` as part of the dump `name`, and
+    those of lost nodes that it keeps. `lost`: (node, keeper) pairs."""
 
     pause: int
     step: int
@@ -151,7 +159,8 @@ class SaveRecords:
 
 @dataclass(frozen=True)
 class Seal:
-    """The agent of `node` makes a dump of what has been written: `files` are (name, bytes, checksum)."""
+    """The agent of `node` makes a dump of what has been written: `files` are (name, bytes,
+    checksum)."""
 
     pause: int
     node: int
@@ -163,7 +172,8 @@ class Seal:
 
 @dataclass(frozen=True)
 class Release:
-    """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier step."""
+    """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier
+    step."""
 
     step: int
 
@@ -182,8 +192,8 @@ class AskSteps:
 
 @dataclass(frozen=True)
 class Hold:
-    """Every rank stops before `step`; one that has begun it says so. `passing`: for a moment, by the manager itself; it ends when
-    another manager is in charge."""
+    """Every rank stops before `step`; one that has begun it says so. `passing`: for a moment, by
+    the manager itself; it ends when another manager is in charge."""
 
     step: int
     passing: bool = False
@@ -205,10 +215,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class RestartAll:
-    """All ranks are stopped and started anew by their launchers, which count it against --max_restarts.
+    """All ranks are stopped and started anew by their launchers, which count it against
+    --max_restarts.
 
-    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already. `store`: where the scripts' process
-    groups meet, as attempt number `attempt`; ("", 0) where the launchers' own rendezvous still has the same nodes.
+    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already.
+    `store`: where the scripts' process groups meet, as attempt number `attempt`; ("", 0) where the
+    launchers' own rendezvous still has the same nodes.
     """
 
     epochs: tuple[tuple[int, int], ...]

@@ -1,9 +1,10 @@
 """What happens at each event: the one entrance to `core`. Nobody else decides.
 
-Use: `commands = coordinator.step(event, now)`; carry the commands out in order. `deadline()` is the time at which a Tick is due.
-`now` is in seconds on any clock that does not go backwards. Here the job is formed, agents come and go, and events are handed
-on: to `faults` what has gone wrong, to `recovery` what ranks say in an incident, to `hold` a pause on request, to `watch` ranks
-that make no progress, to `switch` nodes that are sub-healthy.
+Use: `commands = coordinator.step(event, now)`; carry the commands out in order. `deadline()` is the
+time at which a Tick is due. `now` is in seconds on any clock that does not go backwards. Here the
+job is formed, agents come and go, and events are handed on: to `faults` what has gone wrong, to
+`recovery` what ranks say in an incident, to `hold` a pause on request, to `watch` ranks that make
+no progress, to `switch` nodes that are sub-healthy.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ class Coordinator:
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.forming: float | None = None  # deadline for the last rank's protect()
         self.building = False  # generation 1 is being made
-        self.gathering: float | None = None  # deadline for the last agent of a job that an earlier manager has led
+        # deadline for the last agent of a job that an earlier manager has led
+        self.gathering: float | None = None
         self._to_join = Stragglers()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
-        self._keeps: dict[int, int] = {}  # node -> the one that keeps its records, as agents have told a new manager
-        self._new: set[int] = set()  # replacements that an earlier manager has ordered, and that have no state yet
+        # node -> the one that keeps its records, as agents have told a new manager
+        self._keeps: dict[int, int] = {}
+        # replacements that an earlier manager has ordered, and that have no state yet
+        self._new: set[int] = set()
         self._ready: set[int] = set()
-        self._waiting: set[int] = set()  # ranks that are known to wait for orders while agents are gathered
+        # ranks that are known to wait for orders while agents are gathered
+        self._waiting: set[int] = set()
         self._handlers: dict[type, Callable[..., None]] = {
             e.AgentJoined: self._agent_joined,
             e.AgentLeft: self._agent_left,
@@ -86,10 +91,11 @@ class Coordinator:
             e.Tick: self._tick,
         }
 
-    # -- the shell's side ----------------------------------------------------------------------------------------------
+    # -- the shell's side --------------------------------------------------------------------------
 
     def step(self, event: e.Event, now: float) -> list[c.Command]:
-        """Take one event; return what is to be done, in order. Events that are late or repeated return nothing."""
+        """Take one event; return what is to be done, in order. Events that are late or repeated
+        return nothing."""
         job = self.job
         job.out = []
         rank = getattr(event, "rank", None)
@@ -97,7 +103,10 @@ class Coordinator:
             if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
                 job.say(c.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
-            job.note(f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
+            job.note(
+                f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to"
+                f" {len(job.ranks) - 1}"
+            )
         elif rank is None or self._present(rank, event):
             pause, incident = job.pause, self.recovery.incident
             self._handlers[type(event)](event, now)
@@ -119,9 +128,12 @@ class Coordinator:
         return job.out
 
     def _present(self, number: int, event: e.Event) -> bool:
-        """Whether an event about a rank is about what it is now. A device outlives the processes on it."""
+        """Whether an event about a rank is about what it is now. A device outlives the processes on
+        it."""
         incarnation = self.job.ranks[number].incarnation
-        return getattr(event, "incarnation", incarnation) == incarnation and not self.job.topology.is_lost(number)
+        return getattr(
+            event, "incarnation", incarnation
+        ) == incarnation and not self.job.topology.is_lost(number)
 
     def _look(self, now: float) -> None:
         """Ranks have come to where they wait for the others."""
@@ -131,7 +143,10 @@ class Coordinator:
             if not self.hold.standing:  # ranks at the end of their loop are held there
                 missed = job.quit_before_the_end()
                 if missed:
-                    text = f"the others have come to the end of their loop, and wait for ranks [{some(missed)}]"
+                    text = (
+                        "the others have come to the end of their loop, and wait for ranks"
+                        f" [{some(missed)}]"
+                    )
                     self.recovery.fault(text, now)
                 else:
                     job.release_if_finished()
@@ -143,17 +158,22 @@ class Coordinator:
         due = (self.forming, self.gathering, self.recovery.due(), self.watch.due, self.switch.due)
         return min((t for t in due if t is not None), default=None)
 
-    # -- agents --------------------------------------------------------------------------------------------------------
+    # -- agents ------------------------------------------------------------------------------------
 
     def _agent_joined(self, event: e.AgentJoined, now: float) -> None:
         job = self.job
         known = job.topology.nodes.get(event.node)
-        # nobody that we know of has a lost node without an agent: the manager before us may have given it to this one
+        # nobody that we know of has a lost node without an agent: the manager before us may have
+        # given it to this one
         unknown = known is not None and known.lost and not known.agent
-        if known is not None and (known.heir or (job.protected and known.agent != event.agent and not unknown)):
+        if known is not None and (
+            known.heir or (job.protected and known.agent != event.agent and not unknown)
+        ):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
             return
-        refusal = job.topology.join(event.node, event.ranks, event.store, event.epoch, event.agent, event.records)
+        refusal = job.topology.join(
+            event.node, event.ranks, event.store, event.epoch, event.agent, event.records
+        )
         if refusal:
             job.note(refusal)
             return
@@ -170,24 +190,31 @@ class Coordinator:
             self._take_over(now)
 
     def _start_anew(self, event: e.AgentJoined, now: float) -> None:
-        """A node's processes are new to us: first contact, a whole restart, or we are a manager that was restarted."""
+        """A node's processes are new to us: first contact, a whole restart, or we are a manager
+        that was restarted."""
         job = self.job
         incarnations = event.incarnations or (0,) * len(event.ranks)
         left = dict(zip((*event.dead, *event.new), event.left, strict=False))
         self._new = self._new - set(event.ranks) | set(event.new)
         self._ready = self._ready - set(event.ranks) | set(event.ready)
         for rank, incarnation in zip(event.ranks, incarnations, strict=True):
-            job.ranks[rank] = RankState(incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank))
+            job.ranks[rank] = RankState(
+                incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank)
+            )
         self._waiting = self._waiting - set(event.ranks) | set(event.waiting)
         if event.generation == 0:
             # the scripts run from their beginning: whatever was protected before is gone
             job.protected, job.released, self.building = False, -1, False
             self._drop("the processes of a node were started anew")
             # ranks that have joined elsewhere still wait, and not for ever
-            self.forming = now + job.settings.form if any(r.joined for r in job.ranks.values()) else None
+            self.forming = (
+                now + job.settings.form if any(r.joined for r in job.ranks.values()) else None
+            )
             self.gathering = None
         elif not job.protected and self.gathering is None:
-            self.gathering = now + (job.settings.gather if "recover" in job.settings.ladder else job.settings.form)
+            self.gathering = now + (
+                job.settings.gather if "recover" in job.settings.ladder else job.settings.form
+            )
         job.generation = max(job.generation, event.generation)
         job.pause = max(job.pause, event.pause)
         job.released = max(job.released, event.released) if event.generation else job.released
@@ -203,25 +230,33 @@ class Coordinator:
         self.recovery.nodes.keep_records()
         dead = sorted(r for r, s in job.ranks.items() if not s.alive)
         if dead or self._waiting or self._new:
-            self._join_with_new("; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY, now)
+            self._join_with_new(
+                "; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY,
+                now,
+            )
             self.recovery.next_round(now, frozenset(dead))
         else:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
 
     def _join_with_new(self, text: str, now: float) -> None:
-        """An incident in which the replacements that an earlier manager has ordered are replacements."""
+        """An incident in which the replacements that an earlier manager has ordered are
+        replacements."""
         incident = self.recovery.join(text, now)
         incident.new |= self._new
         incident.ready |= self._ready
 
     def _came_back(self, event: e.AgentJoined, now: float) -> None:
-        """A node that was taken for lost, before anybody had its place: its ranks are paused like all others. Those that the manager
-        before us has ordered are replacements still."""
+        """A node that was taken for lost, before anybody had its place: its ranks are paused like
+        all others. Those that the manager before us has ordered are replacements still."""
         incarnations = event.incarnations or (0,) * len(event.ranks)
         left = dict(zip((*event.dead, *event.new), event.left, strict=False))
         for number, incarnation in zip(event.ranks, incarnations, strict=True):
             rank = self.job.ranks[number]
-            rank.incarnation, rank.alive, rank.left = incarnation, number not in event.dead, left.get(number)
+            rank.incarnation, rank.alive, rank.left = (
+                incarnation,
+                number not in event.dead,
+                left.get(number),
+            )
         self.hold.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
         incident = self.recovery.join(f"node {event.node} is heard again{dead}", now)
@@ -234,12 +269,21 @@ class Coordinator:
         node = job.topology.nodes.get(event.node)
         if node is None or node.lost:
             return
-        if not event.ok and job.protected and ("recover" in job.settings.ladder or self.recovery.moves(event.node)):
-            self.recovery.lost(event.node, f"its launcher has left{': ' + event.why if event.why else ''}", now)
+        if (
+            not event.ok
+            and job.protected
+            and ("recover" in job.settings.ladder or self.recovery.moves(event.node))
+        ):
+            self.recovery.lost(
+                event.node, f"its launcher has left{': ' + event.why if event.why else ''}", now
+            )
             return
         node.ended = event.ok
         if not event.ok:
-            job.end(False, f"node {event.node} ended with an error{': ' + event.why if event.why else ''}")
+            job.end(
+                False,
+                f"node {event.node} ended with an error{': ' + event.why if event.why else ''}",
+            )
         elif job.topology.complete and all(n.ended for n in job.topology.nodes.values()):
             job.end(True, "every node ended well")
 
@@ -273,7 +317,9 @@ class Coordinator:
             return
         number = next((i for i, n in job.topology.nodes.items() if n.heir == event.agent), None)
         if number is not None:
-            self.recovery.lost(number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now)
+            self.recovery.lost(
+                number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now
+            )
 
     def _node_taken(self, event: e.NodeTaken, now: float) -> None:
         job = self.job
@@ -284,7 +330,9 @@ class Coordinator:
         if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
             return
-        job.topology.join(event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records)
+        job.topology.join(
+            event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
+        )
         job.topology.moved = True
         for rank, left in zip(node.ranks, event.left, strict=True):
             job.ranks[rank].left = left
@@ -294,14 +342,16 @@ class Coordinator:
         self.recovery.nodes.keep_records()
         self.recovery.advance(now)
 
-    # -- forming ---------------------------------------------------------------------------------------------------------
+    # -- forming -----------------------------------------------------------------------------------
 
     def _rank_joined(self, event: e.RankJoined, now: float) -> None:
         job = self.job
         job.ranks[event.rank].joined = True
         if job.protected or self.building:
             return
-        if job.topology.complete and not self._to_join.any(job.ranks, lambda r: not job.ranks[r].joined):
+        if job.topology.complete and not self._to_join.any(
+            job.ranks, lambda r: not job.ranks[r].joined
+        ):
             self.building, self.forming = True, now + job.settings.rebuild
             self._rebuilt = set()
             job.generation += 1
@@ -312,11 +362,13 @@ class Coordinator:
     def _formed(self) -> None:
         job = self.job
         job.protected, self.building, self.forming = True, False, None
-        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {', '.join(job.settings.ladder)}")
+        job.note(
+            f"all {len(job.ranks)} ranks are protected; ladder: {', '.join(job.settings.ladder)}"
+        )
         job.say(c.Resume(job.pause, job.generation, 0))
         self.recovery.nodes.keep_records()
 
-    # -- ranks -----------------------------------------------------------------------------------------------------------
+    # -- ranks -------------------------------------------------------------------------------------
 
     def _rank_died(self, event: e.RankDied, now: float) -> None:
         job = self.job
@@ -341,28 +393,45 @@ class Coordinator:
 
     def _rank_faulted(self, event: e.RankFaulted, now: float) -> None:
         if not 0 <= event.fault < len(e.FAULTS):
-            self.job.note(f"rank {event.rank} tells of fault type {event.fault}; known are 0 to {len(e.FAULTS) - 1}: taken as {e.OTHER}")
-            event = e.RankFaulted(event.rank, event.incarnation, event.step, e.OTHER, event.text, event.page)
+            self.job.note(
+                f"rank {event.rank} tells of fault type {event.fault}; known are 0 to"
+                f" {len(e.FAULTS) - 1}: taken as {e.OTHER}"
+            )
+            event = e.RankFaulted(
+                event.rank, event.incarnation, event.step, e.OTHER, event.text, event.page
+            )
         if self.job.protected:
             self.faults.device_failed(event, now)
         elif self.gathering is not None:
             self._waiting.add(event.rank)
         elif self.building or self.forming is not None:
-            self._restart_all(f"rank {event.rank}: {e.FAULTS[event.fault]} fault before every rank was protected: {event.text}")
+            self._restart_all(
+                f"rank {event.rank}: {e.FAULTS[event.fault]} fault before every rank was protected:"
+                f" {event.text}"
+            )
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
-        moves = bool(event.level) and node is not None and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH
-        self.faults.levelled(event, now, self.switch.refusal(node) if moves and node is not None else "")
+        moves = (
+            bool(event.level)
+            and node is not None
+            and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH
+        )
+        self.faults.levelled(
+            event, now, self.switch.refusal(node) if moves and node is not None else ""
+        )
         if moves and node is not None:
-            self.switch.reported(e.NodeSubHealthy("", node, f"device of rank {event.rank}: {event.text}"), now)
+            self.switch.reported(
+                e.NodeSubHealthy("", node, f"device of rank {event.rank}: {event.text}"), now
+            )
 
     def _rank_paused(self, event: e.RankPaused, now: float) -> None:
         job = self.job
         if not job.protected:
             self._waiting.add(event.rank)
         elif self.recovery.incidents == 0 and 0 < event.pause == job.pause:
-            self.recovery.fault(UNDER_WAY, now)  # the last word of the manager before us has just reached the rank
+            # the last word of the manager before us has just reached the rank
+            self.recovery.fault(UNDER_WAY, now)
             return
         self.recovery.paused(event, now)
 
@@ -378,7 +447,9 @@ class Coordinator:
         if event.generation != self.job.generation:
             return
         if self.building:
-            self._restart_all(f"rank {event.rank} could not join generation {self.job.generation}: {event.reason}")
+            self._restart_all(
+                f"rank {event.rank} could not join generation {self.job.generation}: {event.reason}"
+            )
         else:
             self.faults.failed(event, now)
 
@@ -387,7 +458,8 @@ class Coordinator:
             self.recovery.committed(event.rank, now)
 
     def _rank_held(self, event: e.RankHeld, now: float) -> None:
-        if self.recovery.phase in (None, Phase.RESUME):  # in the others it is about to be taken back, and says so again
+        # in the others it is about to be taken back, and says so again
+        if self.recovery.phase in (None, Phase.RESUME):
             self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
         self._look(now)
@@ -395,7 +467,8 @@ class Coordinator:
     def _rank_finished(self, event: e.RankFinished, now: float) -> None:
         job = self.job
         if event.step <= job.released:
-            job.say(c.Release(job.released))  # a replacement, on its way to where the others have been
+            # a replacement, on its way to where the others have been
+            job.say(c.Release(job.released))
             return
         job.ranks[event.rank].finished = event.step
         self.recovery.committed(event.rank, now)
@@ -413,17 +486,23 @@ class Coordinator:
         if self.recovery.phase is Phase.RESUME:
             self.recovery.committed(event.rank, now)
         elif incident is not None:
-            self.recovery.climb(Move.SPENT, f"rank {event.rank} has ended and cannot take part in a repair any more", now)
+            self.recovery.climb(
+                Move.SPENT,
+                f"rank {event.rank} has ended and cannot take part in a repair any more",
+                now,
+            )
         self._look(now)
 
     def _rank_quit(self, event: e.RankEnded, now: float) -> None:
-        """The process has ended by itself, with status 0, and its loop was not over. All may leave theirs together: nobody misses it
-        then. Who is missed is dead."""
+        """The process has ended by itself, with status 0, and its loop was not over. All may leave
+        theirs together: nobody misses it then. Who is missed is dead."""
         job, incident = self.job, self.recovery.incident
         rank = job.ranks[event.rank]
         how = f"exited with status 0 before step {event.step}, in the middle of its loop"
         rank.left = event.position or rank.left
-        if incident is not None and not (incident.phase is Phase.RESUME and event.rank in incident.committed):
+        if incident is not None and not (
+            incident.phase is Phase.RESUME and event.rank in incident.committed
+        ):
             rank.alive = False
             self.faults.died(event.rank, how, now)
             return
@@ -436,7 +515,11 @@ class Coordinator:
 
     def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
-        text = "faults are repaired" if event.on else "faults are not repaired until this is taken back; the next one ends the job"
+        text = (
+            "faults are repaired"
+            if event.on
+            else "faults are not repaired until this is taken back; the next one ends the job"
+        )
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
         self.job.note(f"process-recover-enable {'on' if event.on else 'pause'}: {text}")
@@ -450,26 +533,38 @@ class Coordinator:
         self.hold.release(event.request)
         self._look(now)
 
-    # -- time and whole restarts -----------------------------------------------------------------------------------------
+    # -- time and whole restarts -------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> None:
         job = self.job
         if self.forming is not None and now >= self.forming:
-            missing = [r for r, s in job.ranks.items() if not (r in self._rebuilt if self.building else s.joined)]
+            missing = [
+                r
+                for r, s in job.ranks.items()
+                if not (r in self._rebuilt if self.building else s.joined)
+            ]
             what = f"join generation {job.generation}" if self.building else "call protect()"
             limit = job.settings.rebuild if self.building else job.settings.form
             self._restart_all(f"ranks [{some(missing)}] did not {what} within {limit:.0f} s")
         elif self.gathering is not None and now >= self.gathering:
             if not self._missing_nodes(now):
-                missing = [r for r, s in job.ranks.items() if job.topology.node_of(r) is None or not s.joined]
-                self._restart_all(f"a new manager has heard nothing of ranks [{some(missing)}] within {job.settings.form:.0f} s")
+                missing = [
+                    r
+                    for r, s in job.ranks.items()
+                    if job.topology.node_of(r) is None or not s.joined
+                ]
+                self._restart_all(
+                    f"a new manager has heard nothing of ranks [{some(missing)}] within"
+                    f" {job.settings.form:.0f} s"
+                )
         else:
             self.recovery.tick(now)
             self.watch.tick(now)
             self.switch.tick(now)
 
     def _missing_nodes(self, now: float) -> bool:
-        """A new manager has not heard of some nodes: they were lost with the one before, if there are any."""
+        """A new manager has not heard of some nodes: they were lost with the one before, if there
+        are any."""
         job = self.job
         each, nodes = job.settings.ranks_per_node, job.topology.nodes
         missing = [n for n in range(job.settings.nodes) if n not in nodes]
@@ -489,7 +584,9 @@ class Coordinator:
         if self._new:
             self._join_with_new(f"nodes [{some(missing)}] were not heard", now)
         for number in missing:
-            self.recovery.lost(number, "nothing is heard of it since the manager before this one was lost", now)
+            self.recovery.lost(
+                number, "nothing is heard of it since the manager before this one was lost", now
+            )
         return True
 
     def _drop(self, why: str) -> None:

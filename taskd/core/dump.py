@@ -1,7 +1,9 @@
-"""The dying gasp: the training state of the last step is saved before the job ends, by as few as hold it.
+"""The dying gasp: the training state of the last step is saved before the job ends, by as few as
+hold it.
 
-One clean rank saves what is replicated; every agent saves the records of its node's ranks, and those of lost nodes that it keeps. When all
-have said what they have written, one agent seals it: a dump that is not sealed does not exist.
+One clean rank saves what is replicated; every agent saves the records of its node's ranks, and
+those of lost nodes that it keeps. When all have said what they have written, one agent seals it: a
+dump that is not sealed does not exist.
 """
 
 from __future__ import annotations
@@ -30,10 +32,14 @@ class Dump:
     files: list[File] = field(default_factory=list)
 
 
-def begin(job: JobState, members: list[repair.Member], able: Iterable[int]) -> Dump | repair.Refusal:
-    """Choose step and saver, and say who saves what. `able`: living ranks that have reported, and can be told what to do."""
+def begin(
+    job: JobState, members: list[repair.Member], able: Iterable[int]
+) -> Dump | repair.Refusal:
+    """Choose step and saver, and say who saves what. `able`: living ranks that have reported, and
+    can be told what to do."""
     plan = repair.plan(members)
-    if isinstance(plan, repair.Refusal):  # ranks of which nothing is known cannot be resumed bit for bit; the state can be had
+    # ranks of which nothing is known cannot be resumed bit for bit; the state can be had
+    if isinstance(plan, repair.Refusal):
         plan = repair.plan([m for m in members if m.position is not None])
     if isinstance(plan, repair.Refusal):
         return plan
@@ -44,11 +50,20 @@ def begin(job: JobState, members: list[repair.Member], able: Iterable[int]) -> D
         return repair.Refusal(f"no living rank holds the state at the start of step {plan.step}")
     nodes = job.topology.nodes
     living = {i for i, n in nodes.items() if n.living}
-    lost = tuple((i, n.keeper) for i, n in sorted(nodes.items()) if n.lost and n.keeper in living and n.keeper is not None)
+    lost = tuple(
+        (i, n.keeper)
+        for i, n in sorted(nodes.items())
+        if n.lost and n.keeper in living and n.keeper is not None
+    )
     # nobody else writes into a directory of this name: another half of the job has other savers
     dump = Dump(plan.step, f".step-{plan.step}-{job.pause}-{saver}.partial", saver, node, living)
-    job.note(f"dump: step {plan.step}: rank {saver} saves the replicated state, the agents of {len(living)} nodes the ranks' records")
-    job.say(c.SaveState(job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes))
+    job.note(
+        f"dump: step {plan.step}: rank {saver} saves the replicated state, the agents of"
+        f" {len(living)} nodes the ranks' records"
+    )
+    job.say(
+        c.SaveState(job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes)
+    )
     job.say(c.SaveRecords(job.pause, plan.step, dump.name, lost))
     return dump
 
@@ -57,4 +72,13 @@ def advance(job: JobState, dump: Dump) -> None:
     """Have it sealed when everything is there."""
     if dump.saved and not dump.waiting and not dump.sealing:
         dump.sealing = True
-        job.say(c.Seal(job.pause, dump.node, dump.step, dump.name, job.topology.world_size, tuple(sorted(dump.files))))
+        job.say(
+            c.Seal(
+                job.pause,
+                dump.node,
+                dump.step,
+                dump.name,
+                job.topology.world_size,
+                tuple(sorted(dump.files)),
+            )
+        )

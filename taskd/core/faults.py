@@ -1,8 +1,10 @@
-"""What each kind of fault means: whose process is gone, whose cannot be kept, and when the present strategy has failed.
+"""What each kind of fault means: whose process is gone, whose cannot be kept, and when the present
+strategy has failed.
 
-A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its process says that it cannot go on.
-When ranks fail at what they do together, whoever says so first need not be the cause: so all pause, and only if the pause finds nobody
-dead, silent or at fault, and the same has happened before, that one is replaced. It has one of the ends.
+A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its
+process says that it cannot go on. When ranks fail at what they do together, whoever says so first
+need not be the cause: so all pause, and only if the pause finds nobody dead, silent or at fault,
+and the same has happened before, that one is replaced. It has one of the ends.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Faults:
 
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self._job, self._recovery = job, recovery
-        self._bugs: dict[int, tuple[int, str]] = {}  # rank -> the exception its last failed process ended with
+        # rank -> the exception its last failed process ended with
+        self._bugs: dict[int, tuple[int, str]] = {}
 
     def died(self, number: int, cause: str, now: float) -> None:
         if self._recovery.ended(number, now):
@@ -35,7 +38,10 @@ class Faults:
             self._bugs[number] = rank.raised
         self._recovery.fault(text, now, dead=frozenset({number}))
         if again and not self._job.over and not self._job.restart:
-            why = "the same exception at the same step and rank again: a defect of the script, not a fault"
+            why = (
+                "the same exception at the same step and rank again: a defect of the script, not a"
+                " fault"
+            )
             self._recovery.climb(Move.SPENT, why, now)
 
     def forget(self) -> None:
@@ -43,12 +49,14 @@ class Faults:
         self._bugs.clear()
 
     def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
-        if self._recovery.phase in (None, Phase.RESUME):  # in the others all leave their collectives, or say RankFailed
+        # in the others all leave their collectives, or say RankFailed
+        if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
             self._nobody(text, now, {event.rank: "its connections failed again"})
 
     def stuck(self, why: str, now: float) -> None:
-        """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary that is none any more."""
+        """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary
+        that is none any more."""
         self._recovery.remind()
         self._nobody(why, now, {})
 
@@ -75,19 +83,31 @@ class Faults:
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
-        stateless = incident is not None and event.rank in incident.new and event.rank not in incident.restored
+        stateless = (
+            incident is not None
+            and event.rank in incident.new
+            and event.rank not in incident.restored
+        )
         if incident is not None and (stateless or event.rank in incident.killed):
-            self._job.note(text)  # it has no state yet, and says so if a restore has failed; or it will be replaced anyway
-        elif incident is not None and incident.phase is Phase.PAUSE and event.rank not in incident.reports and not why:
-            self._recovery.join(text, now, explains=event.fault != e.NETWORK)  # what it will report takes it into account
+            # it has no state yet, and says so if a restore has failed; or it will be replaced
+            # anyway
+            self._job.note(text)
+        elif (
+            incident is not None
+            and incident.phase is Phase.PAUSE
+            and event.rank not in incident.reports
+            and not why
+        ):
+            # what it will report takes it into account
+            self._recovery.join(text, now, explains=event.fault != e.NETWORK)
         elif event.fault == e.NETWORK and not why and self._recovery.phase in (None, Phase.RESUME):
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
             self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
-        """Something has arisen on a rank's device: what its level asks for, as far as that can be had. `refusal`: why its node cannot be
-        moved, or the like."""
+        """Something has arisen on a rank's device: what its level asks for, as far as that can be
+        had. `refusal`: why its node cannot be moved, or the like."""
         job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
         rank.unusable = event.unusable
         if not event.level:  # nothing new
@@ -103,21 +123,40 @@ class Faults:
         settled = (
             rule.why
             if rule.asks in (Asks.NOTHING, Asks.WAIT)
-            else refusal or f"subHealthyStrategy is {job.settings.sub_healthy}"
-            if rule.asks is Asks.HOT_SWITCH
-            else f"not every rank has begun its protected loop{'' if rule.usable else ': it is remembered, and acted on then'}"
-            if not job.protected
-            else "the rank has ended"
-            if rank.ended
-            else "the rank is replaced already"
-            if incident is not None and event.rank in incident.killed
-            else "the replacement has no state that could be in doubt"
-            if incident is not None and event.rank in incident.new and rule.asks is Asks.RETRY
-            else ""
+            else (
+                refusal or f"subHealthyStrategy is {job.settings.sub_healthy}"
+                if rule.asks is Asks.HOT_SWITCH
+                else (
+                    "not every rank has begun its protected"
+                    f" loop{'' if rule.usable else ': it is remembered, and acted on then'}"
+                    if not job.protected
+                    else (
+                        "the rank has ended"
+                        if rank.ended
+                        else (
+                            "the rank is replaced already"
+                            if incident is not None and event.rank in incident.killed
+                            else (
+                                "the replacement has no state that could be in doubt"
+                                if incident is not None
+                                and event.rank in incident.new
+                                and rule.asks is Asks.RETRY
+                                else ""
+                            )
+                        )
+                    )
+                )
+            )
         )
         if event.request:
             done = not refusal and (job.protected or not rule.usable or rule.asks is Asks.NOTHING)
-            job.say(c.Answer(event.request, done, f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}"))
+            job.say(
+                c.Answer(
+                    event.request,
+                    done,
+                    f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}",
+                )
+            )
         if settled:
             job.note(f"{text}; {settled}")
             return
@@ -127,14 +166,18 @@ class Faults:
         elif rule.asks is Asks.RETRY and incident is not None and event.rank in incident.told:
             why = "its device asks again for the step to be repeated"
         gone = frozenset() if rank.alive else frozenset({event.rank})
-        self._recovery.fault(text, now, dead=gone, condemned={event.rank: why} if why and rank.alive else None)
+        self._recovery.fault(
+            text, now, dead=gone, condemned={event.rank: why} if why and rank.alive else None
+        )
         if rule.asks is Asks.RETRY and self._recovery.incident is not None:
             self._recovery.incident.told.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:
         """Ranks that make no progress while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
-        self._recovery.fault(text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks))
+        self._recovery.fault(
+            text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
+        )
 
     def failed(self, event: e.RankFailed, now: float) -> None:
         """A rank could not do what it was told in the incident."""
@@ -142,12 +185,20 @@ class Faults:
         if incident is None:
             return
         incident.heard.add(event.rank)
-        if incident.phase is Phase.DUMP and incident.dump is not None and event.rank == incident.dump.saver:
-            self._recovery.climb(Move.SPENT, f"rank {event.rank} could not save the state: {event.reason}", now)
+        if (
+            incident.phase is Phase.DUMP
+            and incident.dump is not None
+            and event.rank == incident.dump.saver
+        ):
+            self._recovery.climb(
+                Move.SPENT, f"rank {event.rank} could not save the state: {event.reason}", now
+            )
             return
         if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
             return
-        self._recovery.join(f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False)
+        self._recovery.join(
+            f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False
+        )
         incident.failures[event.rank] += 1
         incident.blamed = event.rank
         if (times := incident.failures[event.rank]) >= self._job.settings.failures:

@@ -1,8 +1,10 @@
-"""All ranks stop at the same step boundary, stay alive, and go on when asked: no incident, nothing is rebuilt.
+"""All ranks stop at the same step boundary, stay alive, and go on when asked: no incident, nothing
+is rebuilt.
 
-Which boundary is not known beforehand, because ranks begin steps while messages travel. So agents are asked for the first step that
-nobody on their node has begun; all stop before the highest answer. A rank that has begun that step meanwhile says so
-(RankPassed), and the boundary moves behind it; those that have stopped already go on to it.
+Which boundary is not known beforehand, because ranks begin steps while messages travel. So agents
+are asked for the first step that nobody on their node has begun; all stop before the highest
+answer. A rank that has begun that step meanwhile says so (RankPassed), and the boundary moves
+behind it; those that have stopped already go on to it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from taskd.core.stragglers import Stragglers
 
 
 class Hold:
-    """At most one hold at a time, of operators, of a node's move, or of both; operators' requests for it are all answered."""
+    """At most one hold at a time, of operators, of a node's move, or of both; operators' requests
+    for it are all answered."""
 
     def __init__(self, job: JobState) -> None:
         self._job = job
@@ -30,7 +33,13 @@ class Hold:
 
     def request(self, request: str) -> None:
         if not self._job.protected:
-            self._job.say(c.Answer(request, False, "not every rank has begun its protected loop: there is nothing to hold yet"))
+            self._job.say(
+                c.Answer(
+                    request,
+                    False,
+                    "not every rank has begun its protected loop: there is nothing to hold yet",
+                )
+            )
             return
         self._requests.append(request)
         wanted, self._operators = self.wanted, True
@@ -91,7 +100,8 @@ class Hold:
     def again(self) -> None:
         """Ranks have been taken back, or replaced: each will say again that it is held."""
         self.held.clear()
-        if self.wanted and self.step is None:  # whoever was asked may be gone, and another agent in its place
+        # whoever was asked may be gone, and another agent in its place
+        if self.wanted and self.step is None:
             self._begun.clear()
             self._job.say(c.AskSteps())
 
@@ -109,7 +119,10 @@ class Hold:
         if self._requests and self.standing:
             text = f"all ranks are held before step {self.step}"
             if over := [r for r in self._job.ranks if r not in self.held]:
-                text = f"all ranks stand still; ranks [{some(over)}] have come to the end of their loop before step {self.step}"
+                text = (
+                    f"all ranks stand still; ranks [{some(over)}] have come to the end of their"
+                    f" loop before step {self.step}"
+                )
             self._job.note(text)
             self._answer(True, text)
 
@@ -120,14 +133,26 @@ class Hold:
         if self._move:
             if self.step is not None:
                 self._job.say(self._order(self.step))  # from now on for a moment only
-            self._job.say(c.Answer(request, True, "the ranks go on as soon as a node has moved, for which they stand"))
+            self._job.say(
+                c.Answer(
+                    request,
+                    True,
+                    "the ranks go on as soon as a node has moved, for which they stand",
+                )
+            )
             return
         step, self.step = self.step, None
         self.held.clear()
         self._owed = not self._job.protected
         self._job.say(c.Continue())
         self._job.note("held ranks go on")
-        self._job.say(c.Answer(request, True, "the ranks go on" if step is None else f"the ranks go on with step {step}"))
+        self._job.say(
+            c.Answer(
+                request,
+                True,
+                "the ranks go on" if step is None else f"the ranks go on with step {step}",
+            )
+        )
 
     def complete(self) -> None:
         """All agents are here: whoever was not, when the hold was ended, hears of it."""

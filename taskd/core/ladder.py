@@ -1,7 +1,8 @@
-"""What to try for a fault, what next, and why. The configured strategies, in their order of cost, are the rungs.
+"""What to try for a fault, what next, and why. The configured strategies, in their order of cost,
+are the rungs.
 
-Documented names and order of cost (settings table of the vendor's guide): retry, recover-in-place, recover, elastic-training,
-dump, exit. `exit` always stands at the end.
+Documented names and order of cost (settings table of the vendor's guide): retry, recover-in-place,
+recover, elastic-training, dump, exit. `exit` always stands at the end.
 """
 
 from __future__ import annotations
@@ -10,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
-# what is done about a node that is sub-healthy: the documented values of subHealthyStrategy, the default first
-SUB_HEALTHY = IGNORE, GRACE_EXIT, FORCE_EXIT, MOVE = ("ignore", "graceExit", "forceExit", "hotSwitch")
+# what is done about a node that is sub-healthy: the documented values of subHealthyStrategy, the
+# default first
+SUB_HEALTHY = IGNORE, GRACE_EXIT, FORCE_EXIT, MOVE = (
+    "ignore",
+    "graceExit",
+    "forceExit",
+    "hotSwitch",
+)
 HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
@@ -26,10 +33,15 @@ def parse(text: str) -> tuple[str, ...]:
     """`"retry,recover"` -> the rungs in order of cost, `exit` last. Raises UnknownStrategy."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise UnknownStrategy(f"recover-strategy {text!r} names no strategy; known: {', '.join(STRATEGIES)}")
+        raise UnknownStrategy(
+            f"recover-strategy {text!r} names no strategy; known: {', '.join(STRATEGIES)}"
+        )
     for name in names:
         if name not in STRATEGIES:
-            raise UnknownStrategy(f"recover-strategy {name!r} is unknown; known, joined by commas: {', '.join(STRATEGIES)}")
+            raise UnknownStrategy(
+                f"recover-strategy {name!r} is unknown; known, joined by commas:"
+                f" {', '.join(STRATEGIES)}"
+            )
     return tuple(s for s in STRATEGIES if s in names or s == "exit")
 
 
@@ -41,10 +53,12 @@ class Damage:
     lost_nodes: frozenset[int]  # nodes whose agent is gone, and no other one is in its place
     protected: bool  # every rank had called protect() and begun its loop
     ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
-    condemned: Mapping[int, str] = field(default_factory=dict)  # living ranks whose process cannot be kept, and why
+    # living ranks whose process cannot be kept, and why
+    condemned: Mapping[int, str] = field(default_factory=dict)
     living_nodes: int = 1
     moving: bool = False  # a node is being given to a standby, and everything else is well
-    unusable: Mapping[int, str] = field(default_factory=dict)  # of dead and condemned ranks, those whose device is, and why
+    # of dead and condemned ranks, those whose device is, and why
+    unusable: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,22 @@ class Rung:
 
 
 def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at: str = "") -> Rung:
-    """The first configured rung that fits `damage`, from `at` on, where the incident stands, and above all that have `failed` in it."""
+    """The first configured rung that fits `damage`, from `at` on, where the incident stands, and
+    above all that have `failed` in it."""
     rungs, spent = list(ladder), set(failed)
-    lowest = max((i + (strategy in spent) for i, strategy in enumerate(rungs) if strategy in spent or strategy == at), default=0)
+    lowest = max(
+        (
+            i + (strategy in spent)
+            for i, strategy in enumerate(rungs)
+            if strategy in spent or strategy == at
+        ),
+        default=0,
+    )
     skipped: list[str] = []
     for number, strategy in enumerate(rungs):
-        why_not = "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
+        why_not = (
+            "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
+        )
         if why_not is None and number < lowest:
             why_not = "the incident has gone past it"
         if why_not is None:
@@ -84,7 +108,10 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
     if strategy == "retry" and damage.condemned:
         rank = min(damage.condemned)
-        return f"it keeps every process, and that of rank {rank} cannot be kept: {damage.condemned[rank]}"
+        return (
+            f"it keeps every process, and that of rank {rank} cannot be kept:"
+            f" {damage.condemned[rank]}"
+        )
     if strategy == "dump":
         return None
     if strategy == "recover":
@@ -104,12 +131,18 @@ def _because(strategy: str, damage: Damage) -> str:
         dead = sorted(damage.dead | set(damage.condemned))
         if not dead:
             return "no process is missing: rebuild the communicators and repeat the step"
-        return f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the same node"
+        return (
+            f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the"
+            " same node"
+        )
     if strategy == "recover":
         if not damage.lost_nodes:
             return "move what is broken to another node"
         many = sorted(damage.lost_nodes)
-        return f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'} {','.join(map(str, many))}"
+        return (
+            f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'}"
+            f" {','.join(map(str, many))}"
+        )
     if strategy == "dump":
         return "save the training state, and end"
     if strategy == HOT_SWITCH:

@@ -1,12 +1,14 @@
 """Fault levels of devices, and what each asks of a training job: one table.
 
-The words are those of `faultCode.json` and `faultCustomization.json`. When several hold of a device, the one that stands last here is its
-level. What is *asked* is another order: PreSeparateNPU leaves a device its process, and must not hide that another code takes the process
-from it. So what has happened and what the device is now are told apart: the first is answered, the second says where a
-process may be started.
+The words are those of `faultCode.json` and `faultCustomization.json`. When several hold of a
+device, the one that stands last here is its level. What is *asked* is another order: PreSeparateNPU
+leaves a device its process, and must not hide that another code takes the process from it. So what
+has happened and what the device is now are told apart: the first is answered, the second says where
+a process may be started.
 
-A level asks for the least that helps; the ladder joins that with what is configured and with what is broken besides, and climbs when it
-does not help. Nothing here knows which code has which level: that is `taskd.faults`.
+A level asks for the least that helps; the ladder joins that with what is configured and with what
+is broken besides, and climbs when it does not help. Nothing here knows which code has which level:
+that is `taskd.faults`.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ class Asks(Enum):
     REPLACE_NODE = "replace the node"
 
 
-RUNGS: dict[Asks, tuple[str, ...]] = {  # strategies that give it; of those that are configured the first one that fits
+# strategies that give it; of those that are configured the first one that fits
+RUNGS: dict[Asks, tuple[str, ...]] = {
     Asks.RETRY: ("retry", "recover-in-place", "recover", "dump", "exit"),
     Asks.REPLACE_RANK: ("recover-in-place", "recover", "dump", "exit"),
     Asks.REPLACE_NODE: ("recover", "dump", "exit"),
@@ -90,18 +93,33 @@ class Rule:
 TABLE: dict[Level, Rule] = {
     Level.NORMAL: Rule(Asks.NOTHING, True, "there is no fault"),
     Level.NOT_HANDLE: Rule(Asks.NOTHING, True, "training is not affected"),
-    Level.SUB_HEALTH: Rule(Asks.HOT_SWITCH, True, "the device works and should not be relied on: subHealthyStrategy decides"),
+    Level.SUB_HEALTH: Rule(
+        Asks.HOT_SWITCH,
+        True,
+        "the device works and should not be relied on: subHealthyStrategy decides",
+    ),
     Level.RESTART_REQUEST: Rule(Asks.RETRY, True, "the step under way is in doubt: it is repeated"),
-    Level.RESTART_BUSINESS: Rule(Asks.RETRY, True, "the step under way is in doubt: it is repeated"),
-    Level.FREE_RESTART: Rule(Asks.REPLACE_RANK, True, "the device will be reset, which no process on it survives"),
-    Level.RESTART: Rule(Asks.REPLACE_RANK, True, "the device is reset, which no process on it survives"),
-    Level.PRE_SEPARATE: Rule(Asks.WAIT, False, "the device is left to the process that it has; it gets no other one"),
+    Level.RESTART_BUSINESS: Rule(
+        Asks.RETRY, True, "the step under way is in doubt: it is repeated"
+    ),
+    Level.FREE_RESTART: Rule(
+        Asks.REPLACE_RANK, True, "the device will be reset, which no process on it survives"
+    ),
+    Level.RESTART: Rule(
+        Asks.REPLACE_RANK, True, "the device is reset, which no process on it survives"
+    ),
+    Level.PRE_SEPARATE: Rule(
+        Asks.WAIT, False, "the device is left to the process that it has; it gets no other one"
+    ),
     Level.SEPARATE: Rule(Asks.REPLACE_NODE, False, "the device cannot be used any more"),
-    Level.MANUALLY_SEPARATE: Rule(Asks.REPLACE_NODE, False, "the device is not used until somebody has released it"),
+    Level.MANUALLY_SEPARATE: Rule(
+        Asks.REPLACE_NODE, False, "the device is not used until somebody has released it"
+    ),
 }
 
 
 def stronger(one: Level, other: Level) -> Level:
-    """Of two levels that hold at once, the one that asks for more; of two that ask for the same, the one of higher precedence."""
+    """Of two levels that hold at once, the one that asks for more; of two that ask for the same,
+    the one of higher precedence."""
     order = list(Asks)
     return max(one, other, key=lambda level: (order.index(TABLE[level].asks), level))

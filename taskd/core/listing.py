@@ -1,5 +1,5 @@
-"""Ranks and nodes in a sentence. A job has tens of thousands of them; a sentence that names them all is read by nobody, and takes seconds
-to make and to send (measured with 6,000)."""
+"""Ranks and nodes in a sentence. A job has tens of thousands of them; a sentence that names them
+all is read by nobody, and takes seconds to make and to send (measured with 6,000)."""
 
 from __future__ import annotations
 

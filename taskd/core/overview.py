@@ -15,14 +15,22 @@ NODES = 40  # that are named each
 
 def overview(job: Coordinator) -> str:
     state = job.job
-    counts = f"{len(state.ranks)} ranks on {state.settings.nodes} node{'s' * (state.settings.nodes > 1)}"
-    lines = [f"{_state(job)}; {counts}, generation {state.generation}, {job.recovery.incidents} incidents seen by this manager"]
+    counts = (
+        f"{len(state.ranks)} ranks on {state.settings.nodes} node{'s' * (state.settings.nodes > 1)}"
+    )
+    lines = [
+        f"{_state(job)}; {counts}, generation {state.generation}, {job.recovery.incidents}"
+        " incidents seen by this manager"
+    ]
     if not state.repairs:
         lines.append("recovery is paused (process-recover-enable): the next fault ends the job")
     for number, node in sorted(state.topology.nodes.items())[:NODES]:
         lines.append(f"node {number}: ranks {node.ranks[0]}-{node.ranks[-1]}, {_of(node)}")
     if len(state.topology.nodes) > NODES:
-        lines.append(f"and {len(state.topology.nodes) - NODES} nodes more, {len(state.topology.lost)} of all are lost")
+        lines.append(
+            f"and {len(state.topology.nodes) - NODES} nodes more, {len(state.topology.lost)} of all"
+            " are lost"
+        )
     waiting = state.topology.standbys
     if waiting:
         lines.append(f"standbys: {some(agent[:8] for agent in waiting)}")
@@ -34,9 +42,15 @@ def _state(job: Coordinator) -> str:
     if state.over:
         return "over"
     if incident is not None:
-        return f"incident {incident.number} is being repaired: {incident.phase.value} by {incident.strategy}, round {incident.rounds}"
+        return (
+            f"incident {incident.number} is being repaired: {incident.phase.value} by"
+            f" {incident.strategy}, round {incident.rounds}"
+        )
     if not state.protected:
-        return f"starting: {sum(rank.joined for rank in state.ranks.values())} ranks have called protect()"
+        return (
+            f"starting: {sum(rank.joined for rank in state.ranks.values())} ranks have called"
+            " protect()"
+        )
     if job.hold.step is not None:
         return f"held before step {job.hold.step}"
     return "training, protected"

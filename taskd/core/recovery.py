@@ -1,7 +1,9 @@
-"""The incident under way, from round to round: which strategy, which phase, who is waited for, and what the next step is.
+"""The incident under way, from round to round: which strategy, which phase, who is waited for, and
+what the next step is.
 
-`incident.py` has the phases and every move between them; `ladder.py` chooses the strategy, `repair.py` the step and the sources of
-the state. Here they are joined. What a fault means, and whom it condemns, is decided in `faults.py`.
+`incident.py` has the phases and every move between them; `ladder.py` chooses the strategy,
+`repair.py` the step and the sources of the state. Here they are joined. What a fault means, and
+whom it condemns, is decided in `faults.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class Recovery:
-    """Methods that begin with what a rank said are only called for the present incarnation of a rank of a protected job."""
+    """Methods that begin with what a rank said are only called for the present incarnation of a
+    rank of a protected job."""
 
     def __init__(self, job: JobState, hold: Hold) -> None:
         self._job, self._hold = job, hold
@@ -49,19 +52,23 @@ class Recovery:
         if incident is None:
             return None
         if incident.phase is Phase.PAUSE and not incident.asked_again and self._pausing():
-            return min(incident.deadline, incident.timeline.entered[-1][1] + self._job.settings.pause_again)
+            return min(
+                incident.deadline, incident.timeline.entered[-1][1] + self._job.settings.pause_again
+            )
         return incident.deadline
 
-    # -- faults --------------------------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def join(self, text: str, now: float, explains: bool = True) -> Incident:
-        """One more fault of the present incident, or of a new one, for the log and the report. `explains`: it may be why others failed
-        at what they do together."""
+        """One more fault of the present incident, or of a new one, for the log and the report.
+        `explains`: it may be why others failed at what they do together."""
         if self.incident is None:
             self.incidents += 1
             self.incident = Incident(self.incidents, now)
             if not self._job.repairs:
-                self.incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
+                self.incident.rungs = tuple(
+                    s for s in self._job.settings.ladder if s in ladder.ENDING
+                )
                 self._job.note("recovery is paused (process-recover-enable): nothing is repaired")
             self.incident.timeline.enter("DETECT", now)
             for rank, how in self._job.take_for_dead().items():
@@ -88,8 +95,9 @@ class Recovery:
         hung: frozenset[int] = NOBODY,
         move: Move = Move.FAULT,
     ) -> None:
-        """A fault and the round that answers it. `dead`: ranks without a process. `condemned`: living ranks whose process cannot be
-        kept, and why; of these, `hung` shall tell where they are before they are ended."""
+        """A fault and the round that answers it. `dead`: ranks without a process. `condemned`:
+        living ranks whose process cannot be kept, and why; of these, `hung` shall tell where they
+        are before they are ended."""
         incident = self.join(text, now)
         incident.hung |= hung
         if condemned:
@@ -100,7 +108,8 @@ class Recovery:
     def _condemn(self, ranks: Mapping[int, str], now: float, move: Move = Move.FAULT) -> None:
         incident = self.incident
         assert incident is not None
-        if incident.moving is not None:  # who is at fault is found out again when everything is as it was
+        # who is at fault is found out again when everything is as it was
+        if incident.moving is not None:
             self.climb(Move.SPENT, incident.faults[-1], now)
             return
         incident.condemned.update(ranks)
@@ -109,19 +118,31 @@ class Recovery:
         else:
             self.next_round(now, move=move)
 
-    def next_round(self, now: float, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT) -> None:
+    def next_round(
+        self, now: float, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT
+    ) -> None:
         incident, settings = self.incident, self._job.settings
         assert incident is not None
         if incident.moving is not None and incident.rounds:
             self.climb(Move.SPENT, incident.faults[-1], now)
             return
-        lost = dead | set(incident.condemned) if incident.strategy != "dump" else NOBODY  # which replaces nobody
+        # which replaces nobody
+        lost = dead | set(incident.condemned) if incident.strategy != "dump" else NOBODY
         spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
         rounds = incident.rounds - incident.first
         if spent:
-            again = "died again" if spent[0] in dead else f"cannot be kept: {incident.condemned[spent[0]]}"
-            self.climb(Move.SPENT, f"rank {spent[0]} was replaced {incident.replaced[spent[0]]} times and {again}", now)
-        elif rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.condemned)):  # each is told by itself
+            again = (
+                "died again"
+                if spent[0] in dead
+                else f"cannot be kept: {incident.condemned[spent[0]]}"
+            )
+            self.climb(
+                Move.SPENT,
+                f"rank {spent[0]} was replaced {incident.replaced[spent[0]]} times and {again}",
+                now,
+            )
+        # each is told by itself
+        elif rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.condemned)):
             self.climb(Move.SPENT, f"{rounds} rounds without a committed step", now)
         else:
             self._enter_pause(now, move)
@@ -131,18 +152,29 @@ class Recovery:
         incident = self.incident
         if incident is None or number not in incident.killed:
             return False
-        self._job.note(f"incident {incident.number}, {incident.phase.value}: rank {number} is ended")
+        self._job.note(
+            f"incident {incident.number}, {incident.phase.value}: rank {number} is ended"
+        )
         self.next_round(now, frozenset({number}))
         return True
 
-    # -- what ranks say in an incident ---------------------------------------------------------------------------------------
+    # -- what ranks say in an incident -------------------------------------------------------------
 
     def paused(self, event: e.RankPaused, now: float) -> None:
         incident = self.incident
-        if incident is None or event.pause != self._job.pause or incident.phase is not Phase.PAUSE or event.rank in incident.killed:
+        if (
+            incident is None
+            or event.pause != self._job.pause
+            or incident.phase is not Phase.PAUSE
+            or event.rank in incident.killed
+        ):
             return
         if event.unfit:
-            self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, condemned={event.rank: event.unfit})
+            self.fault(
+                f"rank {event.rank} cannot be kept: {event.unfit}",
+                now,
+                condemned={event.rank: event.unfit},
+            )
         elif event.rank not in incident.new:
             incident.reports[event.rank] = event.position
             self.advance(now)
@@ -179,7 +211,7 @@ class Recovery:
             self.incident.committed.add(rank)
             self.advance(now)
 
-    # -- rounds --------------------------------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------
 
     def damage(self) -> ladder.Damage:
         job, incident = self._job, self.incident
@@ -188,20 +220,41 @@ class Recovery:
         lost = {i for i, n in job.topology.nodes.items() if n.lost}
         ended = {r for r, s in job.ranks.items() if s.ended}
         condemned = dict(incident.condemned) if incident is not None else {}
-        unusable = {r: why for r in (gone - job.topology.absent()) | set(condemned) if (why := job.ranks[r].unusable)}
-        living = sum(n.living for n in job.topology.nodes.values()) - len(self.nodes.broken(incident))
+        unusable = {
+            r: why
+            for r in (gone - job.topology.absent()) | set(condemned)
+            if (why := job.ranks[r].unusable)
+        }
+        living = sum(n.living for n in job.topology.nodes.values()) - len(
+            self.nodes.broken(incident)
+        )
         moving = incident is not None and incident.moving is not None
-        return ladder.Damage(frozenset(dead), frozenset(lost), job.protected, frozenset(ended), condemned, living, moving, unusable)
+        return ladder.Damage(
+            frozenset(dead),
+            frozenset(lost),
+            job.protected,
+            frozenset(ended),
+            condemned,
+            living,
+            moving,
+            unusable,
+        )
 
     def _enter_pause(self, now: float, move: Move) -> None:
-        """The next round: everybody pauses, who is condemned is killed, who has no process gets one. Or the end."""
+        """The next round: everybody pauses, who is condemned is killed, who has no process gets
+        one. Or the end."""
         job, incident = self._job, self.incident
         assert incident is not None
-        rung = ladder.choose(incident.rungs or job.settings.ladder, self.damage(), incident.failed, incident.strategy)
+        rung = ladder.choose(
+            incident.rungs or job.settings.ladder, self.damage(), incident.failed, incident.strategy
+        )
         if rung.strategy == "exit":
             if incident.phase is not Phase.FAILED:  # no rung fits the damage any more
                 if incident.rounds:
-                    incident.tried.append(f"{incident.strategy}: broken off in {incident.phase.value} by the last fault")
+                    incident.tried.append(
+                        f"{incident.strategy}: broken off in {incident.phase.value} by the last"
+                        " fault"
+                    )
                 self._move(Move.SPENT, now)
             self._stop(rung, now)
             return
@@ -212,7 +265,12 @@ class Recovery:
             incident.strategy, incident.first = rung.strategy, incident.rounds
         incident.rounds += 1
         incident.asked_again = False
-        incident.reports, incident.rebuilt, incident.restored, incident.committed = {}, set(), {}, set()
+        incident.reports, incident.rebuilt, incident.restored, incident.committed = (
+            {},
+            set(),
+            {},
+            set(),
+        )
         incident.plan = None
         job.pause += 1
         if rung.strategy == "recover":
@@ -235,7 +293,9 @@ class Recovery:
             if number not in incident.killed:
                 incident.killed[number] = now
                 job.say(c.Kill(number, job.ranks[number].incarnation, why, number in incident.hung))
-        incident.deadline = max([incident.deadline, *(told + job.settings.kill for told in incident.killed.values())])
+        incident.deadline = max(
+            [incident.deadline, *(told + job.settings.kill for told in incident.killed.values())]
+        )
         self.advance(now)
 
     def _forget(self, ranks: tuple[int, ...]) -> None:
@@ -267,16 +327,23 @@ class Recovery:
 
     def moves(self, number: int) -> bool:
         """Whether a standby is about to become node `number`, whose agent is well."""
-        return self.incident is not None and self.incident.moving is not None and self.incident.moving.node == number
+        return (
+            self.incident is not None
+            and self.incident.moving is not None
+            and self.incident.moving.node == number
+        )
 
-    # -- nodes that are sub-healthy ------------------------------------------------------------------------------------------
+    # -- nodes that are sub-healthy ----------------------------------------------------------------
 
     def switch(self, moving: Moving, now: float) -> None:
         """All ranks stand before the same step: the node's move to a standby that is ready."""
         incident = self.join(f"node {moving.node} moves: {moving.why}", now)
         incident.moving = moving
         # should it fail, all go on as they were, whatever is configured for faults
-        incident.rungs = (ladder.HOT_SWITCH, *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder))
+        incident.rungs = (
+            ladder.HOT_SWITCH,
+            *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder),
+        )
         self.next_round(now)
 
     def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
@@ -290,7 +357,9 @@ class Recovery:
         moving = self.incident.moving if self.incident is not None else None
         if moving is not None and moving.before is not None and moving.before.agent == event.agent:
             moving.former_lost = event.why
-            self._job.note(f"node {event.node}, which moves: the agent that had it is gone: {event.why}")
+            self._job.note(
+                f"node {event.node}, which moves: the agent that had it is gone: {event.why}"
+            )
 
     def standby(self, now: float) -> None:
         """Another standby is there."""
@@ -308,17 +377,27 @@ class Recovery:
             incident.missing = now
         waits = any(not self._job.topology.nodes[n].heir for n in self._job.topology.lost)
         soonest = now + settings.take_over
-        incident.deadline = max(incident.missing + settings.reschedule, soonest) if waits else soonest
+        incident.deadline = (
+            max(incident.missing + settings.reschedule, soonest) if waits else soonest
+        )
 
     def advance(self, now: float) -> None:
         """Leave every phase whose condition holds."""
         job, incident = self._job, self.incident
-        while incident is not None and incident.phase not in (Phase.CLOSED, Phase.ENDED, Phase.FAILED):
+        while incident is not None and incident.phase not in (
+            Phase.CLOSED,
+            Phase.ENDED,
+            Phase.FAILED,
+        ):
             before = incident.phase
             if before is Phase.PAUSE and not incident.killed and not self._pausing():
                 suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
-                if suspects:  # and replacements that may hang, which no pause finds: they have nothing to report to it
-                    mute = dict.fromkeys(incident.new - incident.heard, "it has given no sign since it was ready")
+                # and replacements that may hang, which no pause finds: they have nothing to report
+                # to it
+                if suspects:
+                    mute = dict.fromkeys(
+                        incident.new - incident.heard, "it has given no sign since it was ready"
+                    )
                     self._condemn({**mute, **suspects}, now)
                     return
                 if job.topology.lost and incident.strategy != "dump":
@@ -359,7 +438,14 @@ class Recovery:
             Phase.REBUILD: incident.rebuilt,
             Phase.RESTORE: set(incident.restored),
             Phase.RESUME: incident.committed,
-            Phase.DUMP: everybody - ({incident.dump.saver} if incident.dump is not None and not incident.dump.saved else set()),
+            Phase.DUMP: (
+                everybody
+                - (
+                    {incident.dump.saver}
+                    if incident.dump is not None and not incident.dump.saved
+                    else set()
+                )
+            ),
         }
         return sorted(everybody - done.get(incident.phase, everybody))
 
@@ -368,12 +454,19 @@ class Recovery:
         return self._stragglers.any(self._job.ranks, self._to_pause)
 
     def _to_pause(self, number: int) -> bool:
-        """Whether PAUSE waits for the report of this rank; for those that were killed it waits otherwise."""
+        """Whether PAUSE waits for the report of this rank; for those that were killed it waits
+        otherwise."""
         incident = self.incident
         assert incident is not None
-        if number in incident.reports or number in incident.killed or number in incident.new or self._job.topology.is_lost(number):
+        if (
+            number in incident.reports
+            or number in incident.killed
+            or number in incident.new
+            or self._job.topology.is_lost(number)
+        ):
             return False
-        # `dump` replaces and ends nobody: there are ranks without a process, or with one that nothing can be expected of
+        # `dump` replaces and ends nobody: there are ranks without a process, or with one that
+        # nothing can be expected of
         gone = not self._job.ranks[number].alive or number in incident.condemned
         return incident.strategy != "dump" or not gone
 
@@ -399,7 +492,7 @@ class Recovery:
         job.note(f"repair: {plan.reason}")
         self._move(Move.PLANNED, now)
 
-    # -- the dump --------------------------------------------------------------------------------------------------------------
+    # -- the dump ----------------------------------------------------------------------------------
 
     def _dump(self, members: list[repair.Member], now: float) -> None:
         incident = self.incident
@@ -414,11 +507,20 @@ class Recovery:
     def saved(self, event: e.StateSaved | e.RecordsSaved, now: float) -> None:
         """A part of the dump is written, or cannot be."""
         incident = self.incident
-        if incident is None or incident.phase is not Phase.DUMP or incident.dump is None or event.pause != self._job.pause:
+        if (
+            incident is None
+            or incident.phase is not Phase.DUMP
+            or incident.dump is None
+            or event.pause != self._job.pause
+        ):
             return
         if isinstance(event, e.RecordsSaved):
             if event.why:
-                self.climb(Move.SPENT, f"node {event.node} could not save its ranks' records: {event.why}", now)
+                self.climb(
+                    Move.SPENT,
+                    f"node {event.node} could not save its ranks' records: {event.why}",
+                    now,
+                )
                 return
             incident.dump.waiting.discard(event.node)
         else:
@@ -428,14 +530,21 @@ class Recovery:
 
     def sealed(self, event: e.Sealed, now: float) -> None:
         incident, job = self.incident, self._job
-        if incident is None or incident.phase is not Phase.DUMP or incident.dump is None or event.pause != job.pause:
+        if (
+            incident is None
+            or incident.phase is not Phase.DUMP
+            or incident.dump is None
+            or event.pause != job.pause
+        ):
             return
         if event.why:
             self.climb(Move.SPENT, f"the dump could not be sealed: {event.why}", now)
             return
         step = incident.dump.step
         self._move(Move.SAVED, now)
-        incident.tried.append(f"dump: done, the state at the start of step {step} is at {event.path}")
+        incident.tried.append(
+            f"dump: done, the state at the start of step {step} is at {event.path}"
+        )
         self._give_up(now, "")
 
     def _compare(self, now: float) -> None:
@@ -449,10 +558,13 @@ class Recovery:
             if incident.moving is None and 2 * votes > len(job.ranks):
                 incident.odd = {r for r, d in incident.restored.items() if d != digest}
                 if not incident.regiven and not incident.odd & set(incident.plan.keep):
-                    incident.regiven = True  # what they were given may be at fault, and now it comes from elsewhere
+                    # what they were given may be at fault, and now it comes from elsewhere
+                    incident.regiven = True
                     self.fault(why, now)
                     return
-                incident.condemned.update(dict.fromkeys(incident.odd, "its restored state differs from most others'"))
+                incident.condemned.update(
+                    dict.fromkeys(incident.odd, "its restored state differs from most others'")
+                )
             self.climb(Move.DIFFERENT, why, now)
             return
         self._move(Move.RESTORED, now)
@@ -474,8 +586,8 @@ class Recovery:
         phases.pop(Phase.CLOSED.value, None)
         seconds = now - incident.began
         job.note(
-            f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f} ms; "
-            f"step {incident.plan.step} is committed on all ranks"
+            f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
+            f" ms; step {incident.plan.step} is committed on all ranks"
         )
         job.say(
             c.Closed(
@@ -492,7 +604,7 @@ class Recovery:
         )
         self.incident = None
 
-    # -- the ladder ----------------------------------------------------------------------------------------------------------
+    # -- the ladder --------------------------------------------------------------------------------
 
     def climb(self, move: Move, why: str, now: float) -> None:
         """The present strategy has failed: the next rung, or the end."""
@@ -520,13 +632,20 @@ class Recovery:
         assert incident is not None
         tried = "; ".join(incident.tried) or "nothing"
         reason = (
-            f"incident {incident.number} could not be repaired. What failed: {'; '.join(incident.faults[:6])}"
-            f"{' and more' if len(incident.faults) > 6 else ''}. When: {now - incident.began:.1f} s ago, "
-            f"pause {job.pause}, generation {job.generation}. What was tried: {tried}.{skipped}"
+            f"incident {incident.number} could not be repaired. What failed:"
+            f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
+            f" When: {now - incident.began:.1f} s ago, pause {job.pause}, generation"
+            f" {job.generation}. What was tried: {tried}.{skipped}"
         )
         settings = job.settings
-        unusable = any(rank.unusable for rank in job.ranks.values())  # a process would be started there
-        if not incident.leaving and job.retried < settings.retries and not job.topology.lost and not unusable:
+        # a process would be started there
+        unusable = any(rank.unusable for rank in job.ranks.values())
+        if (
+            not incident.leaving
+            and job.retried < settings.retries
+            and not job.topology.lost
+            and not unusable
+        ):
             job.retried += 1
             job.restart = f"{reason} This is time {job.retried} of {settings.retries}."
             return
@@ -549,7 +668,7 @@ class Recovery:
         }
         incident.deadline = now + limits.get(incident.phase, 0.0)
 
-    # -- time ----------------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         incident, settings = self.incident, self._job.settings
@@ -559,38 +678,75 @@ class Recovery:
         undead = [r for r in silent if r in incident.killed]
         if phase is Phase.PAUSE and now < incident.deadline:
             incident.asked_again = True
-            self._job.note(f"ranks [{some(r for r in silent if r not in incident.killed)}] have not paused; asked again")
+            self._job.note(
+                f"ranks [{some(r for r in silent if r not in incident.killed)}] have not paused;"
+                " asked again"
+            )
             self._job.say(c.Pause(self._job.pause, "asked again"))
         elif phase is Phase.RESCHEDULE:
             self._not_taken(now)
         elif phase is Phase.DUMP:
             self.climb(Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s", now)
         elif phase is Phase.REPLACE:
-            self.climb(Move.DEADLINE, f"the replacement of ranks [{some(silent)}] was not ready within {settings.replace:.0f} s", now)
+            self.climb(
+                Move.DEADLINE,
+                f"the replacement of ranks [{some(silent)}] was not ready within"
+                f" {settings.replace:.0f} s",
+                now,
+            )
         elif undead:
-            self.climb(Move.SPENT, f"ranks [{some(undead)}] did not end within {settings.kill:.0f} s of being killed", now)
+            self.climb(
+                Move.SPENT,
+                f"ranks [{some(undead)}] did not end within {settings.kill:.0f} s of being killed",
+                now,
+            )
         else:
             why = f"silent in {phase.value} for {now - incident.timeline.entered[-1][1]:.0f} s"
             condemned = dict.fromkeys(silent, why)
-            self.fault(_listed(condemned), now, condemned=condemned, hung=frozenset(silent), move=Move.DEADLINE)
+            self.fault(
+                _listed(condemned),
+                now,
+                condemned=condemned,
+                hung=frozenset(silent),
+                move=Move.DEADLINE,
+            )
 
     def _not_taken(self, now: float) -> None:
         """The time for lost nodes is up."""
         topology, settings = self._job.topology, self._job.settings
         if self.incident is not None and (moving := self.incident.moving) is not None:
-            why = f"standby {moving.heir[:8]} has not taken node {moving.node} over within {settings.take_over:.0f} s"
+            why = (
+                f"standby {moving.heir[:8]} has not taken node {moving.node} over within"
+                f" {settings.take_over:.0f} s"
+            )
             self.climb(Move.DEADLINE, why, now)
             return
         waiting = [n for n in topology.lost if not topology.nodes[n].heir]
         if waiting:
             heard, everybody = topology.heard()
-            why = "no standby came for" if not topology.standbys else f"only {heard} of {everybody} agents are heard, no majority, for"
-            self.climb(Move.DEADLINE, f"{why} node {waiting[0]} within {settings.reschedule:.0f} s", now)
+            why = (
+                "no standby came for"
+                if not topology.standbys
+                else f"only {heard} of {everybody} agents are heard, no majority, for"
+            )
+            self.climb(
+                Move.DEADLINE, f"{why} node {waiting[0]} within {settings.reschedule:.0f} s", now
+            )
             return
         for number in topology.lost:
             heir = topology.nodes[number].heir
-            self._job.say(c.Fence(heir, number, f"it has not taken node {number} over within {settings.take_over:.0f} s"))
-            self.lost(number, f"standby {heir[:8]} has not taken it over within {settings.take_over:.0f} s", now)
+            self._job.say(
+                c.Fence(
+                    heir,
+                    number,
+                    f"it has not taken node {number} over within {settings.take_over:.0f} s",
+                )
+            )
+            self.lost(
+                number,
+                f"standby {heir[:8]} has not taken it over within {settings.take_over:.0f} s",
+                now,
+            )
             if self.incident is None or self.incident.phase is not Phase.RESCHEDULE:
                 return
 

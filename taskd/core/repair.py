@@ -1,22 +1,25 @@
-"""Where to resume after a fault, and who gives the training state to whom. A pure function of what the ranks report.
+"""Where to resume after a fault, and who gives the training state to whom. A pure function of what
+the ranks report.
 
-The rule in words. The interrupted step is the last one that *every* rank has begun: only there is the private state
-(random numbers, loader position, batch-norm statistics) of every rank known exactly. If some rank has run ahead, it goes back;
-nobody goes forward alone, because what a dead rank's random numbers would have been is not known.
+The rule in words. The interrupted step is the last one that *every* rank has begun: only there is
+the private state (random numbers, loader position, batch-norm statistics) of every rank known
+exactly. If some rank has run ahead, it goes back; nobody goes forward alone, because what a dead
+rank's random numbers would have been is not known.
 
 The training state at the start of that step is found, for each rank, in this order:
 1. its own memory, when no attempt has changed it;
-2. the stripes on its node: each rank of a node keeps 1/L of the state as it was at the start of the step, in shared memory
-   that outlives it, so L complete stripes are a whole copy;
+2. the stripes on its node: each rank of a node keeps 1/L of the state as it was at the start of the
+step, in shared memory that outlives it, so L complete stripes are a whole copy;
 3. the memory of a replica that is clean, on the same node if possible, sources taken in turn;
 4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
 
-A rank that is *doubted* (its result was not finite, and memory may have failed without saying so) takes the state from one that is
-not, if there is one, and stripes of which it has written a part are not used then.
+A rank that is *doubted* (its result was not finite, and memory may have failed without saying so)
+takes the state from one that is not, if there is one, and stripes of which it has written a part
+are not used then.
 
-A *provisional* entry (recorded at the commit before) counts, of a dead rank and of a living one alike, when a living rank has
-begun that step and found that user code between the steps had changed nothing: the ranks run the same program, and none of them
-runs that code again.
+A *provisional* entry (recorded at the commit before) counts, of a dead rank and of a living one
+alike, when a living rank has begun that step and found that user code between the steps had changed
+nothing: the ranks run the same program, and none of them runs that code again.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Plan:
-    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's stripes.
-    `copies`: (destination, source) pairs, carried out after `stripes`."""
+    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's
+    stripes. `copies`: (destination, source) pairs, carried out after `stripes`."""
 
     step: int
     keep: tuple[int, ...]
@@ -57,8 +60,9 @@ class Refusal:
 
 
 def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusal:
-    """Decide for all ranks of a job; `members` has each rank once, in any order. `resumed`: the step of the plan before, whose
-    provisional entries were vouched for then; who vouched may be dead by now."""
+    """Decide for all ranks of a job; `members` has each rank once, in any order. `resumed`: the
+    step of the plan before, whose provisional entries were vouched for then; who vouched may be
+    dead by now."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     if not ranks:
         return Refusal("the job has no ranks")
@@ -76,7 +80,12 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
         return Refusal(f"no step has the entry state of every rank ({seen})")
     tried: list[str] = []
     for step in sorted(steps, reverse=True):
-        why = "; ".join([*tried, f"step {step} is the last {'before' if tried else 'that every rank has begun'}"])
+        why = "; ".join(
+            [
+                *tried,
+                f"step {step} is the last {'before' if tried else 'that every rank has begun'}",
+            ]
+        )
         found = _sources(step, ranks, why)
         if isinstance(found, Plan):
             return found
@@ -89,12 +98,19 @@ def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, froz
     positions = {r: m.position for r, m in ranks.items() if m.position is not None}
     living = [p for r, p in positions.items() if ranks[r].alive]
     vouched = {s for p in living for s in p.final} - {s for p in living for s in p.drifted}
-    return {r: p.final | {s for s in p.provisional if s in vouched or s == resumed} for r, p in positions.items()}
+    return {
+        r: p.final | {s for s in p.provisional if s in vouched or s == resumed}
+        for r, p in positions.items()
+    }
 
 
 def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     """A plan for `step`, which was chosen because of `why`, or why there is none."""
-    clean = [r for r, m in ranks.items() if m.alive and m.position is not None and m.position.clean == step]
+    clean = [
+        r
+        for r, m in ranks.items()
+        if m.alive and m.position is not None and m.position.clean == step
+    ]
     doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
     trusted = [r for r in clean if r not in doubted]
     keep = trusted or clean  # where everybody is doubted there is nobody to be compared with
@@ -102,7 +118,11 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
         nodes.setdefault((m.node, m.shard), []).append(m)
-    whole = {key for key, members in nodes.items() if all(m.position is not None and step in m.position.stripes for m in members)}
+    whole = {
+        key
+        for key, members in nodes.items()
+        if all(m.position is not None and step in m.position.stripes for m in members)
+    }
     if trusted:
         whole = {key for key in whole if not any(m.rank in doubted for m in nodes[key])}
     stripes = [r for r, m in ranks.items() if r not in keeping and (m.node, m.shard) in whole]
@@ -115,7 +135,8 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         holders = [h for h in (*keep, *stripes) if ranks[h].shard == shard]
         if not holders:
             return (
-                f"at step {step} nobody holds the state of shard {shard}: no rank's memory is unchanged and no node's stripes are complete"
+                f"at step {step} nobody holds the state of shard {shard}: no rank's memory is"
+                " unchanged and no node's stripes are complete"
             )
         source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keeping, h))
         given[source] += 1
@@ -130,7 +151,13 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         parts.append(some((f"rank {d} from rank {s}" for d, s in copies), "; "))
     if keep:
         parts.append(f"{_ranks(keep)} as they are")
-    return Plan(step, tuple(keep), tuple(stripes), tuple(copies), ": ".join([parts[0], ", ".join(parts[1:])]))
+    return Plan(
+        step,
+        tuple(keep),
+        tuple(stripes),
+        tuple(copies),
+        ": ".join([parts[0], ", ".join(parts[1:])]),
+    )
 
 
 def _ranks(ranks: list[int]) -> str:

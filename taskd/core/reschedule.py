@@ -1,12 +1,13 @@
 """Lost nodes, and who takes their place: the part of an incident that needs another agent.
 
-A node is lost when nobody is heard there, or when it is given up because a rank of it cannot be replaced where it is. A standby is told
-to take it over; from that moment the agent that was there is *fenced*: whatever it says changes nothing, and its ranks end.
-Nothing is taken over without the majority of all agents, standbys among them: the others may be well, cut off from us only, and do
+A node is lost when nobody is heard there, or when it is given up because a rank of it cannot be
+replaced where it is. A standby is told to take it over; from that moment the agent that was there
+is *fenced*: whatever it says changes nothing, and its ranks end. Nothing is taken over without the
+majority of all agents, standbys among them: the others may be well, cut off from us only, and do
 the same with a manager of their own.
 
-A node that *moves* (switch.py) is treated like a lost one, but that its agent is fenced only when the standby's ranks have their state:
-until then everything can be put back as it was.
+A node that *moves* (switch.py) is treated like a lost one, but that its agent is fenced only when
+the standby's ranks have their state: until then everything can be put back as it was.
 """
 
 from __future__ import annotations
@@ -23,14 +24,23 @@ class Reschedule:
         self._job = job
 
     def broken(self, incident: Incident | None) -> list[int]:
-        """Living nodes that `recover` gives up: with a rank whose process is gone or cannot be kept, where replacing it on its node is
-        not configured, has failed, or its device takes no process any more."""
+        """Living nodes that `recover` gives up: with a rank whose process is gone or cannot be
+        kept, where replacing it on its node is not configured, has failed, or its device takes no
+        process any more."""
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
-        ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(incident.condemned if incident is not None else ())
+        ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
+            incident.condemned if incident is not None else ()
+        )
         if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
             ranks = {r for r in ranks if self._job.ranks[r].unusable}
-        return sorted({n for r in ranks if (n := topology.node_of(r)) is not None and topology.nodes[n].living})
+        return sorted(
+            {
+                n
+                for r in ranks
+                if (n := topology.node_of(r)) is not None and topology.nodes[n].living
+            }
+        )
 
     def lose(self, number: int) -> None:
         """The node's processes are gone for us."""
@@ -38,7 +48,8 @@ class Reschedule:
         node.lost, node.heir = True, ""
         for rank in node.ranks:
             state = self._job.ranks[rank]
-            state.alive, state.left, state.finished, state.unusable = False, None, None, ""  # another node has other devices
+            # another node has other devices
+            state.alive, state.left, state.finished, state.unusable = False, None, None, ""
 
     def give_up(self, number: int, why: str) -> None:
         """A node that is heard, and is not used any more."""
@@ -65,14 +76,25 @@ class Reschedule:
                 continue
             if not topology.majority():
                 heard, everybody = topology.heard()
-                self._job.note(f"node {number} is not given to a standby: only {heard} of {everybody} agents are heard, no majority")
+                self._job.note(
+                    f"node {number} is not given to a standby: only {heard} of {everybody} agents"
+                    " are heard, no majority"
+                )
                 continue
             keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
             records = keeper.records if keeper is not None and keeper.living else ("", 0)
             self._fence(number, reason := f"node {number} is lost")
             self._give(incident, number, agent, records, reason)
 
-    def _give(self, incident: Incident, number: int, agent: str, records: tuple[str, int], reason: str, former: str = "") -> None:
+    def _give(
+        self,
+        incident: Incident,
+        number: int,
+        agent: str,
+        records: tuple[str, int],
+        reason: str,
+        former: str = "",
+    ) -> None:
         topology = self._job.topology
         node = topology.nodes[number]
         del topology.standbys[agent]
@@ -97,7 +119,7 @@ class Reschedule:
             )
         )
 
-    # -- a node that moves -------------------------------------------------------------------------------------------------
+    # -- a node that moves -------------------------------------------------------------------------
 
     def move(self, incident: Incident) -> None:
         """The standby gets the node, and its agent keeps what it has."""
@@ -105,7 +127,9 @@ class Reschedule:
         assert moving is not None
         node = self._job.topology.nodes[moving.node]
         moving.before = replace(node)
-        moving.ranks = {r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)}
+        moving.ranks = {
+            r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
+        }
         self.lose(moving.node)
         self._give(incident, moving.node, moving.heir, node.records, moving.why, node.agent)
         self.keep_records()
@@ -115,7 +139,9 @@ class Reschedule:
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
-        self._job.say(c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"))
+        self._job.say(
+            c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}")
+        )
 
     def put_back(self, incident: Incident, why: str) -> None:
         """The node stays with the agent that has had it."""
@@ -139,7 +165,8 @@ class Reschedule:
         self.keep_records()
 
     def keep_records(self) -> None:
-        """Every living node has its records copied to a living one, where a lost node can be replaced at all."""
+        """Every living node has its records copied to a living one, where a lost node can be
+        replaced at all."""
         job = self._job
         if "recover" not in job.settings.ladder or not job.protected:
             return

@@ -1,6 +1,8 @@
-"""Whether a script fails in its set-up because of a defect: then no restart mends it, and thousands are allowed.
+"""Whether a script fails in its set-up because of a defect: then no restart mends it, and thousands
+are allowed.
 
-Asked by each launcher about its own ranks. What ends a rank from outside (SIGKILL, SIGTERM) is no defect of its script.
+Asked by each launcher about its own ranks. What ends a rank from outside (SIGKILL, SIGTERM) is no
+defect of its script.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LIMIT = 3  # starts in a row: two may be chance
-LONG = 600.0  # seconds; a rank that ends later was past its set-up: a job's ranks are waited for as long, see events.Settings.form
-FATAL = frozenset({-4, -6, -7, -8, -11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: what a process does to itself
+# seconds; a rank that ends later was past its set-up: a job's ranks are waited for as long, see
+# events.Settings.form
+LONG = 600.0
+# SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: what a process does to itself
+FATAL = frozenset({-4, -6, -7, -8, -11})
 _FRAME = re.compile(r'^ *File "(.*)", line (\d+)')
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`status` is the exit code, negative for a signal; `traceback` of the exception that ended the process, "" where none is known."""
+    """`status` is the exit code, negative for a signal; `traceback` of the exception that ended the
+    process, "" where none is known."""
 
     rank: int
     status: int
@@ -26,14 +32,19 @@ class Failure:
 
 class SetUp:
     def __init__(self) -> None:
-        self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}  # way -> starts in a row, and what it was the first time
+        # way -> starts in a row, and what it was the first time
+        self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}
 
     def failed(self, failures: Iterable[Failure], seconds: float) -> Failure | None:
-        """A start has failed after so many seconds, before every rank was protected. Returns what it was the first time that ranks ended
-        in the way in which they have ended LIMIT times in a row, None otherwise."""
+        """A start has failed after so many seconds, before every rank was protected. Returns what
+        it was the first time that ranks ended in the way in which they have ended LIMIT times in a
+        row, None otherwise."""
         own = [f for f in failures if f.status > 0 or f.status in FATAL] if seconds < LONG else []
         ways = {_way(f): f for f in sorted(own, key=lambda f: f.rank)[::-1]}
-        self._times = {way: (self._times[way][0] + 1, self._times[way][1]) if way in self._times else (1, f) for way, f in ways.items()}
+        self._times = {
+            way: (self._times[way][0] + 1, self._times[way][1]) if way in self._times else (1, f)
+            for way, f in ways.items()
+        }
         return next((first for times, first in self._times.values() if times >= LIMIT), None)
 
     def passed(self) -> None:
@@ -42,7 +53,8 @@ class SetUp:
 
 
 def _way(failure: Failure) -> tuple[object, ...]:
-    """Of all ranks that raise the same exception some are ended by their launcher before they can; the text of one may name a port."""
+    """Of all ranks that raise the same exception some are ended by their launcher before they can;
+    the text of one may name a port."""
     frames, name = read(failure.traceback)
     return (failure.status, name, *frames) if frames else (failure.status, failure.rank)
 
@@ -65,6 +77,7 @@ def reason(first: Failure) -> str:
     where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
     how = f"exit status {first.status}" if first.status >= 0 else f"signal {-first.status}"
     return (
-        f"The job ends: rank {first.rank} failed before all ranks were protected, and {LIMIT} starts in a row ended so ({how}{where}): "
-        "a defect of the script or its surroundings that no restart mends. Correct it and start the job again."
+        f"The job ends: rank {first.rank} failed before all ranks were protected, and {LIMIT}"
+        f" starts in a row ended so ({how}{where}): a defect of the script or its surroundings that"
+        " no restart mends. Correct it and start the job again."
     )

@@ -1,4 +1,5 @@
-"""What is known of one job: shared by the parts of the coordinator, changed by them, decided about in none but them."""
+"""What is known of one job: shared by the parts of the coordinator, changed by them, decided about
+in none but them."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ class RankState:
     quit_at: int = -1  # and before which step
     alive: bool = True
     left: e.Position | None = None  # what its last process left behind
-    raised: tuple[int, str] | None = None  # step and text of the exception its process is ending with
-    pages: set[int] = field(default_factory=set)  # addresses of memory pages of its present process that have failed
+    # step and text of the exception its process is ending with
+    raised: tuple[int, str] | None = None
+    # addresses of memory pages of its present process that have failed
+    pages: set[int] = field(default_factory=set)
     unusable: str = ""  # why its device gets no further process
 
 
@@ -52,7 +55,8 @@ class JobState:
         self.out.append(c.End(ok, reason))
 
     def take_for_dead(self) -> dict[int, str]:
-        """Ranks that have ended by themselves while others train on, and are missed now; and how each ended."""
+        """Ranks that have ended by themselves while others train on, and are missed now; and how
+        each ended."""
         missed = {r: s.quit for r, s in self.ranks.items() if s.quit}
         for rank in missed:
             state = self.ranks[rank]
@@ -60,16 +64,21 @@ class JobState:
         return missed
 
     def rebuild(self, same: bool = False) -> None:
-        """Everybody makes the communicators of the present generation. `same`: no process is new."""
+        """Everybody makes the communicators of the present generation. `same`: no process is
+        new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
         self.out.append(c.Rebuild(self.pause, self.generation, store, same))
 
     def quit_before_the_end(self) -> list[int]:
-        """When all others wait at the end of their loop: ranks that have left theirs too early, and are missed. Those that have committed
-        the last step have finished like the others."""
+        """When all others wait at the end of their loop: ranks that have left theirs too early, and
+        are missed. Those that have committed the last step have finished like the others."""
         ends = [s.finished for s in self.ranks.values() if s.finished is not None]
-        if not self.protected or not ends or any(s.finished is None and not s.quit for s in self.ranks.values()):
+        if (
+            not self.protected
+            or not ends
+            or any(s.finished is None and not s.quit for s in self.ranks.values())
+        ):
             return []
         quitters = {r: s for r, s in self.ranks.items() if s.quit}
         missed = [r for r, s in quitters.items() if s.quit_at < max(ends)]
@@ -78,8 +87,11 @@ class JobState:
         return missed
 
     def release_if_finished(self) -> None:
-        """When every rank's loop is over: nobody will be taken back any more, all go on behind it."""
-        if not self.protected or self._unfinished.any(self.ranks, lambda r: self.ranks[r].finished is None):
+        """When every rank's loop is over: nobody will be taken back any more, all go on behind
+        it."""
+        if not self.protected or self._unfinished.any(
+            self.ranks, lambda r: self.ranks[r].finished is None
+        ):
             return
         self.released = max(r.finished for r in self.ranks.values() if r.finished is not None)
         for rank in self.ranks.values():

@@ -1,9 +1,12 @@
-"""What is done about a node that still works and should not be relied on: the documented `subHealthyStrategy`.
+"""What is done about a node that still works and should not be relied on: the documented
+`subHealthyStrategy`.
 
-`ignore`: nothing. `graceExit`: the training state is saved, then the job ends. `forceExit`: the job ends. `hotSwitch`: a standby takes the
-node's place while the job goes on. It starts the node's ranks, which run the user's script up to its first attempt; when they are
-ready, all ranks are stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy hot-switch).
-Whatever goes wrong before the new ranks have their state leaves the job where it is. One node moves at a time.
+`ignore`: nothing. `graceExit`: the training state is saved, then the job ends. `forceExit`: the job
+ends. `hotSwitch`: a standby takes the node's place while the job goes on. It starts the node's
+ranks, which run the user's script up to its first attempt; when they are ready, all ranks are
+stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy
+hot-switch). Whatever goes wrong before the new ranks have their state leaves the job where it is.
+One node moves at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from taskd.core.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 
-TRIES = 3  # preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere meanwhile
+# preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere
+# meanwhile
+TRIES = 3
 
 
 class Stage(Enum):
@@ -53,7 +58,7 @@ class Switch:
     def due(self) -> float | None:
         return self._plans[0].deadline if self._plans else None
 
-    # -- what is told ------------------------------------------------------------------------------------------------------
+    # -- what is told ------------------------------------------------------------------------------
 
     def reported(self, event: e.NodeSubHealthy, now: float) -> None:
         job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
@@ -64,7 +69,9 @@ class Switch:
             self._answer([event.request], False, refusal)
         elif strategy in (GRACE_EXIT, FORCE_EXIT):
             self._answer([event.request], True, f"{text}: the job ends by {strategy}")
-            self._recovery.leave(text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now)
+            self._recovery.leave(
+                text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now
+            )
         elif strategy == MOVE:
             plan = next((p for p in self._plans if p.node == number), None)
             if plan is None:
@@ -88,6 +95,7 @@ class Switch:
             if job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
             else ""
         )
+
     def prepared(self, event: e.NodePrepared, now: float) -> None:
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:
@@ -96,7 +104,10 @@ class Switch:
             self._hold.begin_move()
 
     def failed(self, event: e.PreparationFailed, now: float) -> None:
-        plan, why = self._with(event.node, event.agent), f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}"
+        plan, why = (
+            self._with(event.node, event.agent),
+            f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}",
+        )
         if plan is None:
             return
         if plan.stage is not Stage.MOVING:
@@ -109,7 +120,7 @@ class Switch:
         plan = self._plans[0] if self._plans else None
         return plan if plan is not None and (plan.node, plan.heir) == (node, agent) else None
 
-    # -- stages --------------------------------------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """After every event: whether the move under way can go on, or cannot any more."""
@@ -125,7 +136,8 @@ class Switch:
             if recovery.incident is None or plan.moving.failed:
                 return self._moved(plan, plan.moving)
             return False
-        if plan.heir and plan.heir not in topology.standbys:  # lost, or it has got a node that nobody has
+        # lost, or it has got a node that nobody has
+        if plan.heir and plan.heir not in topology.standbys:
             reserved = node.heir == plan.heir
             plan.heir = ""
             if not reserved:
@@ -174,7 +186,9 @@ class Switch:
 
     def _incarnations(self, node: int) -> tuple[int, ...]:
         """Of the next processes of the node's ranks."""
-        return tuple(self._job.ranks[r].incarnation + 1 for r in self._job.topology.nodes[node].ranks)
+        return tuple(
+            self._job.ranks[r].incarnation + 1 for r in self._job.topology.nodes[node].ranks
+        )
 
     def _moved(self, plan: _Plan, moving: Moving) -> bool:
         if not moving.done:
@@ -227,7 +241,10 @@ class Switch:
         limits = {
             Stage.WAITING: (self._job.settings.reschedule, "no standby has come"),
             Stage.PREPARING: (self._job.settings.prepare, "the standby was not ready"),
-            Stage.STANDING: (self._job.settings.stand, "not all ranks had stopped before the same step"),
+            Stage.STANDING: (
+                self._job.settings.stand,
+                "not all ranks had stopped before the same step",
+            ),
         }
         limit, what = limits[plan.stage]
         self._break_off(plan, f"{what} within {limit:.0f} s")

@@ -1,19 +1,22 @@
 """Which manager is in charge, and who may vote: so that two managers never both act.
 
-Theory of operation. Every manager claims a *term*, a number above all that it has heard of. An agent acknowledges a term once, to one
-manager, and from then on obeys that manager only; what managers of lower terms order is refused and counted. A manager is in charge
-when a majority of the agents of the job has acknowledged its term.
+Theory of operation. Every manager claims a *term*, a number above all that it has heard of. An
+agent acknowledges a term once, to one manager, and from then on obeys that manager only; what
+managers of lower terms order is refused and counted. A manager is in charge when a majority of the
+agents of the job has acknowledged its term.
 
-Who is an agent of the job stands in the *roster*, which changes when a standby comes and when a lost node's agent is fenced. A roster is
-numbered by the term in which it was made and a count. It changes by one agent at a time, and the next change waits until a
-majority of the roster has the present one; an agent votes only for a manager that knows at least as new a roster. So any two
-majorities, of the same or of two following rosters, have an agent in common, and two managers cannot both find one. (The argument is
-that of Raft's single-server membership change, Ongaro 2014, 4.1; a new manager first has its roster acknowledged unchanged, which is
-the correction of 2015.)
+Who is an agent of the job stands in the *roster*, which changes when a standby comes and when a
+lost node's agent is fenced. A roster is numbered by the term in which it was made and a count. It
+changes by one agent at a time, and the next change waits until a majority of the roster has the
+present one; an agent votes only for a manager that knows at least as new a roster. So any two
+majorities, of the same or of two following rosters, have an agent in common, and two managers
+cannot both find one. (The argument is that of Raft's single-server membership change, Ongaro 2014,
+4.1; a new manager first has its roster acknowledged unchanged, which is the correction of 2015.)
 
-A job that is just being formed has no roster: its first manager is in charge without a vote, because nothing is protected yet that
-two managers could spoil. Exactly half of the agents is no majority: where the other half is lost, or cut off, nobody takes charge,
-agents wait as long as they wait for a manager, and the job ends.
+A job that is just being formed has no roster: its first manager is in charge without a vote,
+because nothing is protected yet that two managers could spoil. Exactly half of the agents is no
+majority: where the other half is lost, or cut off, nobody takes charge, agents wait as long as they
+wait for a manager, and the job ends.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class Chair:
     _known: Stamp = NONE  # of the newest roster that anybody has spoken of
     _voices: set[str] = field(default_factory=set)  # of the votes, those of the roster's members
     _kept: set[str] = field(default_factory=set)  # members that have the present roster
-    _wanted: deque[tuple[str, bool]] = field(default_factory=deque)  # changes that wait: agent, whether it is added
+    # changes that wait: agent, whether it is added
+    _wanted: deque[tuple[str, bool]] = field(default_factory=deque)
     _opened: bool = False  # the roster of the time before has been acknowledged unchanged
 
     @property
@@ -97,16 +101,20 @@ class Chair:
         return NONE < self._known <= self.roster.stamp
 
     def may_claim(self, heard: set[str]) -> bool:
-        """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever acknowledges a manager that
-        comes to nothing has left one that may be well."""
+        """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever
+        acknowledges a manager that comes to nothing has left one that may be well."""
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
-        enough = 2 * (len(heard) + len(self.votes)) > len(self.roster.members)  # or it need not be looked at who they are
-        return self._current and (self._acknowledged or (enough and self.roster.majority(heard | self.votes)))
+        # or it need not be looked at who they are
+        enough = 2 * (len(heard) + len(self.votes)) > len(self.roster.members)
+        return self._current and (
+            self._acknowledged or (enough and self.roster.majority(heard | self.votes))
+        )
 
     @property
     def _acknowledged(self) -> bool:
-        """Whether a majority has acknowledged this term. Asked for each message, so it is counted as votes come in."""
+        """Whether a majority has acknowledged this term. Asked for each message, so it is counted
+        as votes come in."""
         return 2 * len(self._voices) > len(self.roster.members)
 
     @property
@@ -123,13 +131,15 @@ class Chair:
         return self._committed and agent in self.roster.members
 
     def hear(self, agent: str, term: int, manager: str, roster: Roster) -> bool:
-        """An agent says where it stands. True when this manager has to claim a term from everybody anew."""
+        """An agent says where it stands. True when this manager has to claim a term from everybody
+        anew."""
         self._known = max(self._known, roster.stamp)
         if roster.stamp > self.roster.stamp and roster.members:
             self._adopt(roster)
         if term < self.term or (term, manager) == (self.term, self.name):
             return False
-        if not self.fresh and self._opened:  # in charge until now: whoever was acknowledged after us is
+        # in charge until now: whoever was acknowledged after us is
+        if not self.fresh and self._opened:
             self.deposed = True
             return False
         self.term = term + 1
@@ -143,7 +153,7 @@ class Chair:
             if agent in self.roster.members:
                 self._voices.add(agent)
 
-    # -- the roster ------------------------------------------------------------------------------------------------------------
+    # -- the roster --------------------------------------------------------------------------------
 
     def want(self, agent: str, present: bool) -> None:
         """The agent shall be on the roster, or not be any more."""
@@ -166,7 +176,9 @@ class Chair:
         if not self._committed or not self._wanted:
             return None
         agent, present = self._wanted.popleft()
-        return self._next(self.roster.members | {agent} if present else self.roster.members - {agent})
+        return self._next(
+            self.roster.members | {agent} if present else self.roster.members - {agent}
+        )
 
     def _next(self, members: frozenset[str]) -> Roster:
         self._adopt(Roster((self.term, self.roster.stamp[1] + 1), members))

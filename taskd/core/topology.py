@@ -1,4 +1,5 @@
-"""Who is where: nodes, their ranks, the agents that own them, and the standbys that wait for a node."""
+"""Who is where: nodes, their ranks, the agents that own them, and the standbys that wait for a
+node."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ class Node:
     heir: str = ""  # the standby that has been told to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
     told: bool = False  # its agent, who that is
-    kept_by: str = ""  # the agent that the keeper had then, "" where an earlier manager has told it and nobody has looked yet
+    # the agent that the keeper had then, "" where an earlier manager has told it and nobody has
+    # looked yet
+    kept_by: str = ""
 
     @property
     def living(self) -> bool:
@@ -31,9 +34,12 @@ class Topology:
 
     world_size: int
     nodes: dict[int, Node] = field(default_factory=dict)
-    standbys: dict[str, int] = field(default_factory=dict)  # agent -> ranks that it can run; of those that have no node yet
-    reserved: dict[str, int] = field(default_factory=dict)  # of these, those that have been told to be ready for a node
-    stood_down: set[str] = field(default_factory=set)  # standbys from which a node was taken back, until they say that they wait again
+    # agent -> ranks that it can run; of those that have no node yet
+    standbys: dict[str, int] = field(default_factory=dict)
+    # of these, those that have been told to be ready for a node
+    reserved: dict[str, int] = field(default_factory=dict)
+    # standbys from which a node was taken back, until they say that they wait again
+    stood_down: set[str] = field(default_factory=set)
     moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
     _placed: int = 0  # ranks of all nodes
@@ -48,9 +54,15 @@ class Topology:
         records: tuple[str, int] = ("", 0),
     ) -> str | None:
         """Add or renew a node; returns why not, and changes nothing then."""
-        if not ranks or len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= self.world_size:
+        if (
+            not ranks
+            or len(set(ranks)) != len(ranks)
+            or min(ranks) < 0
+            or max(ranks) >= self.world_size
+        ):
             return (
-                f"node {node} claims ranks {list(ranks)}; this job has ranks 0 to {self.world_size - 1}: check node_nums and proc_per_node"
+                f"node {node} claims ranks {list(ranks)}; this job has ranks 0 to"
+                f" {self.world_size - 1}: check node_nums and proc_per_node"
             )
         for rank in sorted(ranks):
             other = self._node_of.get(rank, node)
@@ -60,7 +72,10 @@ class Topology:
         self._placed += len(ranks) - (len(before.ranks) if before is not None else 0)
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
-            self.nodes[node].keeper, self.nodes[node].told = before.keeper, before.told and before.agent == agent
+            self.nodes[node].keeper, self.nodes[node].told = (
+                before.keeper,
+                before.told and before.agent == agent,
+            )
             self.nodes[node].kept_by = before.kept_by
         self._node_of.update(dict.fromkeys(ranks, node))
         return None
@@ -87,7 +102,8 @@ class Topology:
         return node is not None and self.nodes[node].lost
 
     def store_host(self) -> int | None:
-        """The node that hosts the next generation's store: the lowest living one; no node is special."""
+        """The node that hosts the next generation's store: the lowest living one; no node is
+        special."""
         return min((i for i, n in self.nodes.items() if n.living), default=None)
 
     def heard(self) -> tuple[int, int]:
@@ -96,30 +112,40 @@ class Topology:
         return living + len(self.standbys), len(self.nodes) + len(self.standbys)
 
     def majority(self) -> bool:
-        """Whether what is decided here cannot be decided otherwise by somebody whom the rest of the agents hear."""
+        """Whether what is decided here cannot be decided otherwise by somebody whom the rest of the
+        agents hear."""
         heard, everybody = self.heard()
         return 2 * heard > everybody
 
     def free(self, ranks: int) -> str | None:
         """A standby that can run that many ranks: the one that has waited longest."""
-        return next((agent for agent, room in self.standbys.items() if room >= ranks and agent not in self.reserved), None)
+        return next(
+            (
+                agent
+                for agent, room in self.standbys.items()
+                if room >= ranks and agent not in self.reserved
+            ),
+            None,
+        )
 
     def heir(self, number: int) -> str | None:
-        """The standby for a node that is lost: one that is ready for it, a free one, or one that is to be ready for another node, which
-        is a precaution only."""
+        """The standby for a node that is lost: one that is ready for it, a free one, or one that is
+        to be ready for another node, which is a precaution only."""
         ranks = len(self.nodes[number].ranks)
         ready = (a for a, n in self.reserved.items() if n == number)
         others = (a for a in self.reserved if self.standbys.get(a, 0) >= ranks)
         return next(ready, None) or self.free(ranks) or next(others, None)
 
     def may_keep(self, holder: int, number: int, agent: str) -> bool:
-        """Whether the agent of node `holder` is to keep what `agent` says are records of node `number`."""
+        """Whether the agent of node `holder` is to keep what `agent` says are records of node
+        `number`."""
         node = self.nodes.get(number)
         return node is not None and node.living and node.agent == agent and node.keeper == holder
 
     def may_fetch(self, holder: int, number: int, agent: str) -> bool:
-        """Whether the agent of node `holder` is to give the records of node `number` to `agent`: it has been told to take that node over,
-        or to be ready for it. The records are with the node's keeper; those of a node that moves, with itself."""
+        """Whether the agent of node `holder` is to give the records of node `number` to `agent`: it
+        has been told to take that node over, or to be ready for it. The records are with the node's
+        keeper; those of a node that moves, with itself."""
         node = self.nodes.get(number)
         asked = node is not None and (node.heir == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, node.keeper)
@@ -130,21 +156,23 @@ class Topology:
         return any(n.lost and not n.agent and not n.heir for n in self.nodes.values())
 
     def had_been_given(self, number: int, agent: str) -> bool:
-        """Whether a manager before this one may have told `agent`, one of the job's, to take the node over: nobody is known to
-        have it, and the agent has no other."""
+        """Whether a manager before this one may have told `agent`, one of the job's, to take the
+        node over: nobody is known to have it, and the agent has no other."""
         node = self.nodes.get(number)
         free = node is None or (node.lost and not node.heir)
         return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
 
     def renew_keepers(self) -> list[int]:
-        """Give every living node whose keeper is not living the next living node as keeper; returns whose agents have to be told: also
-        where another agent has the keeper's node by now, which has none of the records and listens elsewhere."""
+        """Give every living node whose keeper is not living the next living node as keeper; returns
+        whose agents have to be told: also where another agent has the keeper's node by now, which
+        has none of the records and listens elsewhere."""
         changed = []
         able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
             if keeper is not None and keeper.living and not node.kept_by:
-                node.kept_by = keeper.agent  # told by an earlier manager, as its agent says: from now on we know by whom
+                # told by an earlier manager, as its agent says: from now on we know by whom
+                node.kept_by = keeper.agent
             same = keeper is not None and keeper.living and node.kept_by == keeper.agent
             if not node.living or (same and node.told):
                 continue

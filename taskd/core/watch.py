@@ -1,8 +1,10 @@
-"""Ranks that make no progress: the roll call, from the first complaint to the verdict. `roll_call.py` judges.
+"""Ranks that make no progress: the roll call, from the first complaint to the verdict.
+`roll_call.py` judges.
 
-In a repair what a rank is told to do may take long: copies of a large state, the script of a replacement. There a call is held now and
-then, and those are called hung that the kernel does not let run; and a replacement that waits for something, without using a
-processor, while everybody waits for it: as often as not for ranks that do not run the code in which it speaks to them.
+In a repair what a rank is told to do may take long: copies of a large state, the script of a
+replacement. There a call is held now and then, and those are called hung that the kernel does not
+let run; and a replacement that waits for something, without using a processor, while everybody
+waits for it: as often as not for ranks that do not run the code in which it speaks to them.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from taskd.core.stragglers import Stragglers
 
 REPAIRING = (Phase.PAUSE, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
-STILL = 0.01  # of one processor: what a process that waits uses for its threads that look now and then
+# of one processor: what a process that waits uses for its threads that look now and then
+STILL = 0.01
 
 
 class Watch:
-    """At most one roll call at a time. Agents complain again as long as a rank makes no progress, so nothing is kept up here."""
+    """At most one roll call at a time. Agents complain again as long as a rank makes no progress,
+    so nothing is kept up here."""
 
     def __init__(self, job: JobState, recovery: Recovery, faults: Faults) -> None:
         self._job, self._recovery, self._faults = job, recovery, faults
@@ -33,29 +37,46 @@ class Watch:
         self._answers: dict[int, e.RankPresent] = {}
         self._first: dict[int, e.RankPresent] | None = None  # answers to the first call of the two
         self._pausing = False  # between the two calls
-        self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)  # what the judgement before this one knew, and when
+        # what the judgement before this one knew, and when
+        self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)
         self._said = ""
         self._asked = 0.0  # when the first call of the two was answered
-        self._still: dict[int, tuple[e.RankPresent, float]] = {}  # since when each has used no processor, and what it answered then
+        # since when each has used no processor, and what it answered then
+        self._still: dict[int, tuple[e.RankPresent, float]] = {}
         self._stragglers = Stragglers()
 
     def stop(self) -> None:
         """Whatever was being found out has been overtaken."""
-        self._due, self._first, self._pausing, self._last, self._said = None, None, False, ({}, 0.0), ""
+        self._due, self._first, self._pausing, self._last, self._said = (
+            None,
+            None,
+            False,
+            ({}, 0.0),
+            "",
+        )
         self._still = {}
 
     @property
     def due(self) -> float | None:
         """When to look again."""
         incident, look = self._recovery.incident, self._job.settings.look
-        if self._due is not None or incident is None or incident.phase not in LOOKED_AT or look is None:
+        if (
+            self._due is not None
+            or incident is None
+            or incident.phase not in LOOKED_AT
+            or look is None
+        ):
             return self._due
         entered = incident.timeline.entered[-1][1]
         gone = max(self._called - entered, 0.0)
         return entered + max(look, min(2 * gone, gone + self._job.settings.looks))
 
     def stalled(self, event: e.RankStalled, now: float) -> None:
-        if self._job.protected and self._due is None and (event.stopped or self._recovery.phase in (None, Phase.RESUME)):
+        if (
+            self._job.protected
+            and self._due is None
+            and (event.stopped or self._recovery.phase in (None, Phase.RESUME))
+        ):
             self._first = None
             self._ask(now)
 
@@ -80,7 +101,10 @@ class Watch:
         elif self._pausing:
             self._ask(now)
         else:
-            self._say(f"roll call: nothing was said about ranks [{some(self._missing())}]; their agents are waited for")
+            self._say(
+                f"roll call: nothing was said about ranks [{some(self._missing())}]; their agents"
+                " are waited for"
+            )
             self._due = None
 
     def _missing(self) -> list[int]:
@@ -104,7 +128,9 @@ class Watch:
         if phase not in REPAIRING:
             before, when = self._last
             self._last = (dict(self._answers), now)
-            verdict = roll_call.judge(self._first, self._answers, before, now - when, now - self._asked)
+            verdict = roll_call.judge(
+                self._first, self._answers, before, now - when, now - self._asked
+            )
         if isinstance(verdict, roll_call.Hung):
             self._faults.hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
@@ -115,25 +141,39 @@ class Watch:
             self._say(f"roll call: {verdict.why}")
 
     def _stopped(self, phase: Phase | None) -> dict[int, str]:
-        """Who is stopped by a signal at both calls, and waited for, or long enough; and why that is hung."""
+        """Who is stopped by a signal at both calls, and waited for, or long enough; and why that is
+        hung."""
         assert self._first is not None
         incident = self._recovery.incident
-        twice = {r: a for r, a in self._answers.items() if a.stopped and r in self._first and self._first[r].stopped}
+        twice = {
+            r: a
+            for r, a in self._answers.items()
+            if a.stopped and r in self._first and self._first[r].stopped
+        }
         missing = set(self._recovery.silent())
         killed = incident.killed if incident is not None else ()
         name = phase.value if phase is not None else "the job"
-        return {r: f"{a.where}, and {name} waits for it" for r, a in twice.items() if (r in missing or a.overdue) and r not in killed}
+        return {
+            r: f"{a.where}, and {name} waits for it"
+            for r, a in twice.items()
+            if (r in missing or a.overdue) and r not in killed
+        }
 
     def _look_who_is_still(self, now: float) -> None:
         for rank, a in self._answers.items():
             base, since = self._still.get(rank, (a, now))
-            same = (base.incarnation, base.step, base.waiting) == (a.incarnation, a.step, a.waiting) and not a.patient
+            same = (base.incarnation, base.step, base.waiting) == (
+                a.incarnation,
+                a.step,
+                a.waiting,
+            ) and not a.patient
             if not same or a.cpu - base.cpu > STILL * (now - since) + STILL:
                 base, since = a, now
             self._still[rank] = base, since
 
     def _waits_alone(self, phase: Phase | None, now: float) -> dict[int, str]:
-        """Replacements that have waited for too long without using a processor, while all others wait for them."""
+        """Replacements that have waited for too long without using a processor, while all others
+        wait for them."""
         incident, settings = self._recovery.incident, self._job.settings
         if incident is None or phase not in (Phase.REPLACE, Phase.RESUME):
             return {}
@@ -147,10 +187,16 @@ class Watch:
         for rank in sorted(waited_for & set(self._still)):
             base, since = self._still[rank]
             since = max(since, incident.timeline.entered[-1][1])
-            if not base.waiting and not base.patient and now - since >= settings.idle and rank not in incident.killed:
+            if (
+                not base.waiting
+                and not base.patient
+                and now - since >= settings.idle
+                and rank not in incident.killed
+            ):
                 found[rank] = (
-                    f"its replacement has waited for {now - since:.0f} s without using a processor ({base.where}), while all others wait "
-                    "for it: perhaps in a collective, or for a word, of ranks that do not run this code again"
+                    f"its replacement has waited for {now - since:.0f} s without using a processor"
+                    f" ({base.where}), while all others wait for it: perhaps in a collective, or"
+                    " for a word, of ranks that do not run this code again"
                 )
         return found
 

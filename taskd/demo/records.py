@@ -1,7 +1,8 @@
 """What a rank of the demo writes down, and whether two runs wrote the same. Standard library only.
 
-One text file per rank, one line per event, each written whole: `loss STEP HEX` inside an attempt (twice where it was repeated),
-`committed STEP PID NANOSECONDS` after it, `final SHA256` at the end. Floats are written as hexadecimal, which loses no bit.
+One text file per rank, one line per event, each written whole: `loss STEP HEX` inside an attempt
+(twice where it was repeated), `committed STEP PID NANOSECONDS` after it, `final SHA256` at the end.
+Floats are written as hexadecimal, which loses no bit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class Writer:
     """Appends to the record of `rank`; a replacement goes on where its predecessor was killed."""
 
     def __init__(self, directory: Path, rank: int) -> None:
-        self._fd = os.open(_path(directory, rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(
+            _path(directory, rank), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
 
     def loss(self, step: int, value: float) -> None:
         self._line(f"loss {step} {value.hex()}")
@@ -83,7 +86,8 @@ class Reader:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many `losses` and `hashes` were compared; `differences` says in words what is not equal, a line per rank and kind."""
+    """How many `losses` and `hashes` were compared; `differences` says in words what is not equal,
+    a line per rank and kind."""
 
     losses: int
     hashes: int
@@ -95,28 +99,40 @@ class Comparison:
 
 
 def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) -> Comparison:
-    """Whether every rank wrote the same loss at every one of `steps` steps, and ended with the same parameters."""
+    """Whether every rank wrote the same loss at every one of `steps` steps, and ended with the same
+    parameters."""
     differences = []
     if len(reference) != len(other):
-        differences.append(f"{len(reference)} ranks in the reference run, {len(other)} in the protected run")
+        differences.append(
+            f"{len(reference)} ranks in the reference run, {len(other)} in the protected run"
+        )
     losses = hashes = 0
     for rank, (a, b) in enumerate(zip(reference, other, strict=False)):
         for name, record in (("reference", a), ("protected", b)):
             missing = [s for s in range(steps) if s not in record.losses]
             if missing:
-                differences.append(f"rank {rank}, {name} run: no loss of step {missing[0]}" + _more(missing))
+                differences.append(
+                    f"rank {rank}, {name} run: no loss of step {missing[0]}" + _more(missing)
+                )
             if len(record.finals) != 1:
-                differences.append(f"rank {rank}, {name} run: {len(record.finals)} final hashes instead of one")
-        unequal = [s for s in sorted(set(a.losses) & set(b.losses)) if a.losses[s] != b.losses[s] or len(b.losses[s]) != 1]
+                differences.append(
+                    f"rank {rank}, {name} run: {len(record.finals)} final hashes instead of one"
+                )
+        unequal = [
+            s
+            for s in sorted(set(a.losses) & set(b.losses))
+            if a.losses[s] != b.losses[s] or len(b.losses[s]) != 1
+        ]
         if unequal:
             step = unequal[0]
             differences.append(
-                f"rank {rank}, step {step}: loss {_hex(a, step)} in the reference run, {_hex(b, step)} in the protected run"
-                + _more(unequal)
+                f"rank {rank}, step {step}: loss {_hex(a, step)} in the reference run,"
+                f" {_hex(b, step)} in the protected run" + _more(unequal)
             )
         if a.finals[:1] != b.finals[:1] and a.finals and b.finals:
             differences.append(
-                f"rank {rank}: final hash {a.finals[0][:12]} in the reference run, {b.finals[0][:12]} in the protected run"
+                f"rank {rank}: final hash {a.finals[0][:12]} in the reference run,"
+                f" {b.finals[0][:12]} in the protected run"
             )
         losses += len(set(a.losses) & set(b.losses))
         hashes += bool(a.finals and b.finals)
@@ -125,7 +141,8 @@ def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) ->
 
 @dataclass(frozen=True)
 class Kill:
-    """A SIGKILL that was sent. `at` is time.monotonic_ns; `wall` time.time at the same moment, the journal's clock."""
+    """A SIGKILL that was sent. `at` is time.monotonic_ns; `wall` time.time at the same moment, the
+    journal's clock."""
 
     rank: int
     pid: int
@@ -139,29 +156,40 @@ class Recovery:
 
     step: int  # the first that the replacement committed
     seconds: float  # from the kill until all ranks had committed that step
-    lost: int  # steps that all ranks had committed before the kill, and that were done again after it
+    # steps that all ranks had committed before the kill, and that were done again after it
+    lost: int
     before: tuple[int, ...]  # pid of each rank
     after: tuple[int, ...]
 
     def kept(self, killed: int) -> int:
         """How many of the other ranks are the same process as before."""
-        return sum(b == a for rank, (b, a) in enumerate(zip(self.before, self.after, strict=True)) if rank != killed)
+        return sum(
+            b == a
+            for rank, (b, a) in enumerate(zip(self.before, self.after, strict=True))
+            if rank != killed
+        )
 
 
 def recovery(records: Sequence[Record], kill: Kill) -> Recovery | None:
-    """None as long as not every rank has got past the replacement's first step, or when that never happened."""
+    """None as long as not every rank has got past the replacement's first step, or when that never
+    happened."""
     before = [[c for c in r.commits if c.at <= kill.at] for r in records]
     after = [[c for c in r.commits if c.at > kill.at] for r in records]
     newcomer = [c for c in after[kill.rank] if c.pid != kill.pid]
     if not newcomer or not all(before):
         return None
     step = newcomer[0].step
-    # a survivor that had to go back commits the step a second time: the last one counts, and none comes after a later step
+    # a survivor that had to go back commits the step a second time: the last one counts, and none
+    # comes after a later step
     if not all(
-        r.finals or any(c.step > step and c.at > newcomer[0].at for c in a) for r, a in zip(records, after, strict=True)
+        r.finals or any(c.step > step and c.at > newcomer[0].at for c in a)
+        for r, a in zip(records, after, strict=True)
     ):
         return None
-    moments = [max((c.at for c in [*b, *a] if c.step == step), default=0) for b, a in zip(before, after, strict=True)]
+    moments = [
+        max((c.at for c in [*b, *a] if c.step == step), default=0)
+        for b, a in zip(before, after, strict=True)
+    ]
     seconds = (max(moments) - kill.at) / 1e9
     common = min(b[-1].step for b in before)
     again = {c.step for a in after for c in a if c.step <= common}

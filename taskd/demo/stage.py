@@ -1,4 +1,5 @@
-"""The jobs of the demo: start one, read its ranks' records while it trains, kill one of its processes, clean up."""
+"""The jobs of the demo: start one, read its ranks' records while it trains, kill one of its
+processes, clean up."""
 
 from __future__ import annotations
 
@@ -20,11 +21,20 @@ from taskd import settings, start
 from taskd.demo import records
 from taskd.manager import journal
 
-SILENCE = 120.0  # seconds without a new step after which a run is given up; a start takes 10 on two busy cores
+# seconds without a new step after which a run is given up; a start takes 10 on two busy cores
+SILENCE = 120.0
 LOOK = 0.02  # seconds between two looks at the records
-# what a shell on a cluster may hold and what would bend the demo: ranks, addresses, and every setting that taskd reads
+# what a shell on a cluster may hold and what would bend the demo: ranks, addresses, and every
+# setting that taskd reads
 _SHED = ("TASKD_", "MASTER_", "MINDX_", "TORCHELASTIC_")
-_SHED_EXACT = {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *settings.PARAMETERS}
+_SHED_EXACT = {
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    *settings.PARAMETERS,
+}
 
 
 class Broken(RuntimeError):
@@ -32,7 +42,8 @@ class Broken(RuntimeError):
 
 
 class Stage:
-    """One run of train.py with `ranks` ranks. A context manager: leaving it ends what still runs."""
+    """One run of train.py with `ranks` ranks. A context manager: leaving it ends what still
+    runs."""
 
     def __init__(self, directory: Path, ranks: int, steps: int, protected: bool) -> None:
         directory.mkdir()
@@ -40,11 +51,15 @@ class Stage:
         self.job = f"demo-{os.getpid()}-{secrets.token_hex(4)}"
         self.output = directory / "output.txt"
         self.logs = directory / "log"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(_SHED) and k not in _SHED_EXACT}
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(_SHED) and k not in _SHED_EXACT
+        }
         path = os.environ.get("PYTHONPATH", "")
         package = str(Path(taskd.__file__).resolve().parent.parent)
         environment.update(
-            PYTHONPATH=os.pathsep.join([package, *(os.path.abspath(p) for p in path.split(os.pathsep) if path)]),
+            PYTHONPATH=os.pathsep.join(
+                [package, *(os.path.abspath(p) for p in path.split(os.pathsep) if path)]
+            ),
             OMP_NUM_THREADS="1",
             MINDX_TASK_ID=self.job,
             TASKD_SECRET=secrets.token_hex(16),
@@ -53,7 +68,11 @@ class Stage:
             TASKD_LOG_PATH=str(self.logs),
         )
         command = [
-            *(start.command("taskd.cli", "run") if protected else start.command("torch.distributed.run")),
+            *(
+                start.command("taskd.cli", "run")
+                if protected
+                else start.command("torch.distributed.run")
+            ),
             "--standalone",
             "--nproc_per_node",
             str(ranks),
@@ -63,7 +82,8 @@ class Stage:
         command += ["-m", "taskd.demo.train", "--out", str(directory), "--steps", str(steps)]
         self._readers = [records.Reader(directory, rank) for rank in range(ranks)]
         with open(self.output, "wb") as output:
-            # a session of its own: Ctrl-C comes to us, and we end it; and a directory of its own: with -m the ranks import from it
+            # a session of its own: Ctrl-C comes to us, and we end it; and a directory of its own:
+            # with -m the ranks import from it
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -99,7 +119,8 @@ class Stage:
         return [reader.poll() for reader in self._readers]
 
     def watch(self, look: Callable[[list[records.Record]], None]) -> None:
-        """Call `look` with the records, often, until the run has ended. Raises Broken when it does not end well."""
+        """Call `look` with the records, often, until the run has ended. Raises Broken when it does
+        not end well."""
         heard, known = time.monotonic(), -1
         while True:
             code = self._process.poll()
@@ -110,15 +131,21 @@ class Stage:
                 heard, known = time.monotonic(), lines
             if code is not None:
                 if code:
-                    raise Broken(f"it ended with exit code {code}" if code > 0 else f"its launcher was ended by signal {-code}")
+                    raise Broken(
+                        f"it ended with exit code {code}"
+                        if code > 0
+                        else f"its launcher was ended by signal {-code}"
+                    )
                 return
             if time.monotonic() - heard > SILENCE:
                 raise Broken(f"no rank has finished a step in the last {SILENCE:.0f} s")
-            # the records are files, which ranks under plain torchrun write too: nobody tells of a line
+            # the records are files, which ranks under plain torchrun write too: nobody tells of a
+            # line
             time.sleep(LOOK)
 
     def kill(self, rank: int) -> records.Kill | None:
-        """SIGKILL to the process that is `rank` at present; None when it is not there or not ours."""
+        """SIGKILL to the process that is `rank` at present; None when it is not there or not
+        ours."""
         commits = self._readers[rank].poll().commits
         if not commits:
             return None
@@ -129,7 +156,9 @@ class Stage:
             return None
         try:
             # a number read from a file is not proof: this process must be of our job
-            if f"MINDX_TASK_ID={self.job}".encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if f"MINDX_TASK_ID={self.job}".encode() not in Path(
+                f"/proc/{pid}/environ"
+            ).read_bytes().split(b"\0"):
                 return None
             kill = records.Kill(rank, pid, time.monotonic_ns(), time.time())
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -149,7 +178,8 @@ class Stage:
 
 
 def kill_points(kills: int, steps: int, dice: random.Random) -> list[int]:
-    """After which step of all ranks each kill falls: at random within equal parts of the middle of the run."""
+    """After which step of all ranks each kill falls: at random within equal parts of the middle of
+    the run."""
     first, last = 0.2 * steps, 0.8 * steps
     part = (last - first) / kills
     return [int(first + part * (k + dice.random())) for k in range(kills)]

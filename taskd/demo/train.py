@@ -1,4 +1,5 @@
-"""Train a small GPT on the source text of Python's standard library, byte by byte. With three lines of taskd.
+"""Train a small GPT on the source text of Python's standard library, byte by byte. With three lines
+of taskd.
 
 It runs the same under plain torchrun: then nothing is protected, and the curve is the reference.
 """
@@ -21,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 import taskd
 from taskd.demo import records
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 5, 64, 4  # 1.1 M parameters; a step takes ~0.1 s with 4 ranks on 2 cores
+# 1.1 M parameters; a step takes ~0.1 s with 4 ranks on 2 cores
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 5, 64, 4
 CORPUS = 4 << 20  # bytes
 
 
@@ -30,11 +32,16 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
-        q, k, v = (t.view(batch, length, HEADS, -1).transpose(1, 2) for t in self.mix(self.norm(x)).split(WIDTH, dim=2))
+        q, k, v = (
+            t.view(batch, length, HEADS, -1).transpose(1, 2)
+            for t in self.mix(self.norm(x)).split(WIDTH, dim=2)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, WIDTH))
         return x + self.mlp(self.norm2(x))
@@ -46,7 +53,9 @@ class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.letter, self.place = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.body = nn.Sequential(nn.Dropout(0.1), *(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH))
+        self.body = nn.Sequential(
+            nn.Dropout(0.1), *(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        )
         self.head = nn.Linear(WIDTH, 256, bias=False)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
@@ -102,7 +111,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
-            # inside the attempt, so that no kill can come between the step and its record; a repeated attempt writes it again
+            # inside the attempt, so that no kill can come between the step and its record; a
+            # repeated attempt writes it again
             out.loss(step, loss.item())
         if attempt.committed:
             out.committed(step, os.getpid())

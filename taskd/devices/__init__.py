@@ -1,7 +1,9 @@
-"""What depends on the device and its collective library: what its errors mean, how a blocked rank gets out, what memory has lost.
+"""What depends on the device and its collective library: what its errors mean, how a blocked rank
+gets out, what memory has lost.
 
-May import torch; torch_npu is imported when an NPU is used, and nothing here starts CUDA. `of(device)` picks the adapter (`cpu.py`,
-`cuda.py`, `npu.py`; `device.py` says what each call means), `register` adds one, or a pattern for `tables.py`. docs/devices.md tells more.
+May import torch; torch_npu is imported when an NPU is used, and nothing here starts CUDA.
+`of(device)` picks the adapter (`cpu.py`, `cuda.py`, `npu.py`; `device.py` says what each call
+means), `register` adds one, or a pattern for `tables.py`. docs/devices.md tells more.
 """
 
 from __future__ import annotations
@@ -19,18 +21,31 @@ from taskd.devices.device import Device, DeviceLost
 from taskd.devices.faults import Fault, FaultType, Pattern
 from taskd.devices.npu import Npu
 
-__all__ = ["Cpu", "Cuda", "Device", "DeviceLost", "Fault", "FaultType", "Npu", "Pattern", "of", "register"]
+__all__ = [
+    "Cpu",
+    "Cuda",
+    "Device",
+    "DeviceLost",
+    "Fault",
+    "FaultType",
+    "Npu",
+    "Pattern",
+    "of",
+    "register",
+]
 
 _kinds: dict[str, type[Device]] = {"cpu": Cpu, "cuda": Cuda, "npu": Npu}
 _from_users: set[str] = set()
 
 
 def of(device: torch.device) -> Device:
-    """The adapter for tensors on `device`. Raises NotImplementedError for a kind that is not known."""
+    """The adapter for tensors on `device`. Raises NotImplementedError for a kind that is not
+    known."""
     if device.type not in _kinds:
         known = ", ".join(sorted(_kinds))
         raise NotImplementedError(
-            f"device type {device.type!r}: taskd can repair jobs on {known}; taskd.devices.register({device.type!r}, ...) adds a kind"
+            f"device type {device.type!r}: taskd can repair jobs on {known};"
+            f" taskd.devices.register({device.type!r}, ...) adds a kind"
         )
     return _kinds[device.type](device)
 
@@ -40,9 +55,11 @@ def register(item: Pattern) -> None: ...
 @overload
 def register(item: str, adapter: type[Device]) -> None: ...
 def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
-    """Add a pattern, or a kind of device. Call it before `protect`, in the script: a replacement runs the script too.
+    """Add a pattern, or a kind of device. Call it before `protect`, in the script: a replacement
+    runs the script too.
 
-    A pattern is looked at before taskd's own, on every device; of several the first one registered counts:
+    A pattern is looked at before taskd's own, on every device; of several the first one registered
+    counts:
 
         register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu: uncorrectable error at",)))
 
@@ -50,26 +67,40 @@ def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
 
         register("xpu", Xpu)
 
-    It goes before an adapter of taskd's for the same name. Registering the same again changes nothing; another class for a name
-    that was registered already is refused with ValueError.
+    It goes before an adapter of taskd's for the same name. Registering the same again changes
+    nothing; another class for a name that was registered already is refused with ValueError.
     """
     if isinstance(item, Pattern):
         if adapter is not None:
-            raise TypeError("register(pattern) takes nothing else; a kind of device is registered as register('xpu', Xpu)")
+            raise TypeError(
+                "register(pattern) takes nothing else; a kind of device is registered as"
+                " register('xpu', Xpu)"
+            )
         faults.add(item)
         return
     if not isinstance(item, str):
-        raise TypeError(f"register({item!r}): a Pattern, or the name of a device type and a subclass of Device")
+        raise TypeError(
+            f"register({item!r}): a Pattern, or the name of a device type and a subclass of Device"
+        )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", item):
-        raise ValueError(f"register({item!r}, ...): the name must be a device type as in tensor.device.type, like 'xpu', without an index")
+        raise ValueError(
+            f"register({item!r}, ...): the name must be a device type as in tensor.device.type,"
+            " like 'xpu', without an index"
+        )
     if not (isinstance(adapter, type) and issubclass(adapter, Device)):
-        raise TypeError(f"register({item!r}, {adapter!r}): the second argument must be a subclass of taskd.devices.Device")
+        raise TypeError(
+            f"register({item!r}, {adapter!r}): the second argument must be a subclass of"
+            " taskd.devices.Device"
+        )
     if inspect.isabstract(adapter):
         missing = ", ".join(sorted(adapter.__abstractmethods__))
         raise TypeError(f"register({item!r}, {adapter.__name__}): the class must define {missing}")
     before = _kinds.get(item)
     if item in _from_users and before is not None and _name(before) != _name(adapter):
-        raise ValueError(f"register({item!r}, {_name(adapter)}): {_name(before)} is registered for it already; register one of them")
+        raise ValueError(
+            f"register({item!r}, {_name(adapter)}): {_name(before)} is registered for it already;"
+            " register one of them"
+        )
     _kinds[item] = adapter
     _from_users.add(item)
 

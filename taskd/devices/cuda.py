@@ -1,8 +1,9 @@
 """CUDA tensors and NCCL.
 
-A rank that is blocked, in a collective or waiting for the device, is freed by aborting its NCCL communicators from another
-thread: their kernels end, and later calls raise. After an error of the CUDA context every further call repeats it until the
-process is started anew (CUDA's driver_types.h), so `clean` gives such a process up.
+A rank that is blocked, in a collective or waiting for the device, is freed by aborting its NCCL
+communicators from another thread: their kernels end, and later calls raise. After an error of the
+CUDA context every further call repeats it until the process is started anew (CUDA's
+driver_types.h), so `clean` gives such a process up.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ class Cuda(Device):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self._aborting = threading.Lock()  # an abort that is under way ends before the training thread goes on
-        self._aborted: list[Any] = []  # since communicators were last left; aborting one twice is not torch's intention
+        # an abort that is under way ends before the training thread goes on
+        self._aborting = threading.Lock()
+        # since communicators were last left; aborting one twice is not torch's intention
+        self._aborted: list[Any] = []
 
     def abort(self) -> None:
         with self._aborting:
@@ -40,7 +43,9 @@ class Cuda(Device):
         with self._aborting:
             pass
         if fault is not None and fault.name in CONTEXT_LOST:
-            raise DeviceLost(f"{fault.name} on {self.device}: its CUDA context is unusable from now on")
+            raise DeviceLost(
+                f"{fault.name} on {self.device}: its CUDA context is unusable from now on"
+            )
         lost = super().clean(fault)  # a user's pattern can name a memory fault too
         try:
             torch.cuda.synchronize(self.device)
@@ -49,7 +54,8 @@ class Cuda(Device):
         return lost
 
     def leave_collectives(self) -> None:
-        # torch's destroy_process_group waits for NCCL's kernels to end; an aborted communicator has none
+        # torch's destroy_process_group waits for NCCL's kernels to end; an aborted communicator has
+        # none
         self.abort()
         self._aborted.clear()
 
@@ -57,13 +63,15 @@ class Cuda(Device):
         torch.cuda.synchronize(self.device)
 
     def _abort_communicators(self) -> None:
-        """What torch's own _abort_process_group does to NCCL; but the groups stay known, the training thread still uses them."""
+        """What torch's own _abort_process_group does to NCCL; but the groups stay known, the
+        training thread still uses them."""
         names: dict[Any, Any] = dict(c10d._world.pg_names)
         found = [_nccl(group) for group in sorted(names, key=lambda g: names[g], reverse=True)]
         backends = [b for b in found if b is not None and not any(b is a for a in self._aborted)]
         if not backends:
             return
-        # between group start and end, so that the aborts of several communicators do not wait for each other (torch does the same)
+        # between group start and end, so that the aborts of several communicators do not wait for
+        # each other (torch does the same)
         backends[-1]._group_start()
         try:
             for backend in backends:
@@ -71,13 +79,17 @@ class Cuda(Device):
                     backend.abort()
                     self._aborted.append(backend)
                 except Exception:
-                    log.exception("an NCCL communicator could not be aborted; this rank will be replaced if it stays blocked")
+                    log.exception(
+                        "an NCCL communicator could not be aborted; this rank will be replaced if"
+                        " it stays blocked"
+                    )
         finally:
             backends[-1]._group_end()
 
 
 def _nccl(group: Any) -> Any:
-    """The group's NCCL backend, or None: gloo serves CUDA tensors too, and a replacement's first group is torch's fake one."""
+    """The group's NCCL backend, or None: gloo serves CUDA tensors too, and a replacement's first
+    group is torch's fake one."""
     try:
         backend = group._get_backend(torch.device("cuda"))
     except RuntimeError:

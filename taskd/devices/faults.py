@@ -1,7 +1,9 @@
-"""Errors as faults: what a fault is, how an error is matched with the patterns that name one, and the patterns of users.
+"""Errors as faults: what a fault is, how an error is matched with the patterns that name one, and
+the patterns of users.
 
-A pattern is data. The rows that taskd brings are in `tables.py`, each with its source; a user's come first. An error is looked
-at with everything it was raised from, the root first: frameworks wrap errors, and what is wrapped outermost says least.
+A pattern is data. The rows that taskd brings are in `tables.py`, each with its source; a user's
+come first. An error is looked at with everything it was raised from, the root first: frameworks
+wrap errors, and what is wrapped outermost says least.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ class FaultType(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """What an error says has happened. `text`: its first line, at most 300 characters. `stopped`: this device was stopped by our
-    own order, which is what a pause does, and no fault."""
+    """What an error says has happened. `text`: its first line, at most 300 characters. `stopped`:
+    this device was stopped by our own order, which is what a pause does, and no fault."""
 
     type: FaultType
     name: str
@@ -36,16 +38,19 @@ class Fault:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Errors that mean one fault. An error matches when it is of one of `types` and has one of `codes` or one of `texts`.
+    """Errors that mean one fault. An error matches when it is of one of `types` and has one of
+    `codes` or one of `texts`.
 
-    codes: one with a letter in it ("EI0006") is found as a word. One of digits ("507053") counts only where the error calls it a
-        code: "error code is 507053", "error_code=507053", or an attribute `error_code`. "hccl:9" counts only in an error that
-        names that library besides.
-    texts: words as they stand in the error, found as whole words. "…" stands for anything in between, "^" at the front for the
+    codes: one with a letter in it ("EI0006") is found as a word. One of digits ("507053") counts
+    only where the error calls it a
+        code: "error code is 507053", "error_code=507053", or an attribute `error_code`. "hccl:9"
+        counts only in an error that names that library besides.
+    texts: words as they stand in the error, found as whole words. "…" stands for anything in
+    between, "^" at the front for the
         beginning of the error.
-    types: classes of exception; RuntimeError, which frameworks raise, if there is none. Without codes and texts the class is enough.
-    type: None says that such an error is no fault, whatever other patterns say.
-    source: where this is documented.
+    types: classes of exception; RuntimeError, which frameworks raise, if there is none. Without
+    codes and texts the class is enough. type: None says that such an error is no fault, whatever
+    other patterns say. source: where this is documented.
     """
 
     name: str
@@ -58,26 +63,46 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"Pattern(name={self.name!r}): the name must be text that is not empty; it is what reports call the fault")
+            raise ValueError(
+                f"Pattern(name={self.name!r}): the name must be text that is not empty; it is what"
+                " reports call the fault"
+            )
         at = f"Pattern {self.name!r}: "
         if self.type is not None and not isinstance(self.type, FaultType):
-            raise TypeError(f"{at}type is {self.type!r}; it must be a FaultType, or None for errors that are no fault")
+            raise TypeError(
+                f"{at}type is {self.type!r}; it must be a FaultType, or None for errors that are no"
+                " fault"
+            )
         for field in ("codes", "texts", "types"):
             if not isinstance(getattr(self, field), tuple):
-                raise TypeError(f"{at}{field} is {getattr(self, field)!r}; it must be a tuple, also with one entry: (entry,)")
+                raise TypeError(
+                    f"{at}{field} is {getattr(self, field)!r}; it must be a tuple, also with one"
+                    " entry: (entry,)"
+                )
         for code in self.codes:
             if not isinstance(code, str) or not re.fullmatch(r"[A-Za-z]\w*:\d+|\w{2,}", code):
-                raise ValueError(f"{at}code {code!r} must be 2 or more letters, digits and underscores, or like 'hccl:9'")
+                raise ValueError(
+                    f"{at}code {code!r} must be 2 or more letters, digits and underscores, or like"
+                    " 'hccl:9'"
+                )
         for text in self.texts:
             if not isinstance(text, str) or sum(c.isalnum() for c in text) < 6:
-                raise ValueError(f"{at}text {text!r} must have at least 6 letters or digits: a shorter one is in errors of any kind")
+                raise ValueError(
+                    f"{at}text {text!r} must have at least 6 letters or digits: a shorter one is in"
+                    " errors of any kind"
+                )
         for kind in self.types:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"{at}types has {kind!r}; it must have classes of exceptions only")
         if not (self.codes or self.texts or self.types):
             raise ValueError(f"{at}there is nothing to match by; give codes, texts or types")
-        if not (self.codes or self.texts) and (broad := [k.__name__ for k in self.types if issubclass(RuntimeError, k)]):
-            raise ValueError(f"{at}types alone, with {broad[0]} among them, would match every error; add codes or texts")
+        if not (self.codes or self.texts) and (
+            broad := [k.__name__ for k in self.types if issubclass(RuntimeError, k)]
+        ):
+            raise ValueError(
+                f"{at}types alone, with {broad[0]} among them, would match every error; add codes"
+                " or texts"
+            )
 
     def matches(self, error: BaseException) -> bool:
         """Whether `error` itself, not what it was raised from, is one of these."""
@@ -86,7 +111,9 @@ class Pattern:
         if not (self.codes or self.texts):
             return True
         text, number = _text(error), getattr(error, "error_code", None)
-        return any(_has_code(code, text, number) for code in self.codes) or any(_phrase(t).search(text) for t in self.texts)
+        return any(_has_code(code, text, number) for code in self.codes) or any(
+            _phrase(t).search(text) for t in self.texts
+        )
 
 
 _CODE = r"(?i:error[ _]?code)\W{{0,2}}(?i:is)?\W{{0,2}}0*{}(?!\w)"
@@ -98,7 +125,9 @@ def _has_code(code: str, text: str, number: object) -> bool:
         return re.search(rf"(?<!\w){code}(?!\w)", text) is not None
     if library and not re.search(rf"(?i)(?<!\w){library}", text):
         return False
-    return (type(number) is int and number == int(digits)) or re.search(_CODE.format(int(digits)), text) is not None
+    return (type(number) is int and number == int(digits)) or re.search(
+        _CODE.format(int(digits)), text
+    ) is not None
 
 
 @functools.cache
@@ -106,11 +135,14 @@ def _phrase(text: str) -> re.Pattern[str]:
     words = text.removeprefix("^")
     start = r"\A\s*" if words != text else r"(?<!\w)" if words[0].isalnum() else ""
     end = r"(?!\w)" if words[-1].isalnum() else ""
-    return re.compile(start + ".*?".join(re.escape(part) for part in words.split("…")) + end, re.DOTALL)
+    return re.compile(
+        start + ".*?".join(re.escape(part) for part in words.split("…")) + end, re.DOTALL
+    )
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """The error and everything it was raised from or while handling, also the members of a group; the outermost first."""
+    """The error and everything it was raised from or while handling, also the members of a group;
+    the outermost first."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -119,14 +151,18 @@ def causes(error: BaseException) -> list[BaseException]:
             continue
         chain.append(current)
         members = getattr(current, "exceptions", ())
-        inner = [m for m in members if isinstance(m, BaseException)] if isinstance(members, (tuple, list)) else []
+        inner = (
+            [m for m in members if isinstance(m, BaseException)]
+            if isinstance(members, (tuple, list))
+            else []
+        )
         waiting += [*inner, current.__context__, current.__cause__]
     return chain
 
 
 def name_fault(error: BaseException, *tables: Iterable[Pattern]) -> Fault | None:
-    """The fault that `error` says has happened, by the first table that knows it. A fault goes before an error that only says that
-    the device was stopped."""
+    """The fault that `error` says has happened, by the first table that knows it. A fault goes
+    before an error that only says that the device was stopped."""
     left = causes(error)[::-1]
     stopped: Fault | None = None
     for table in tables:
@@ -154,7 +190,8 @@ def first_line(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a user's class whose __str__ fails must not hide the error that it stands for
+    # a user's class whose __str__ fails must not hide the error that it stands for
+    except Exception:
         return ""
 
 
@@ -162,7 +199,8 @@ _registered: tuple[Pattern, ...] = ()
 
 
 def add(pattern: Pattern) -> None:
-    """Put `pattern` before the tables of every device. One that is there already is not put twice."""
+    """Put `pattern` before the tables of every device. One that is there already is not put
+    twice."""
     global _registered
     if pattern not in _registered:
         _registered += (pattern,)

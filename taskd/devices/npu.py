@@ -1,8 +1,10 @@
 """Ascend NPUs, HCCL and torch_npu, which is imported when a call needs it.
 
-The functions of torch_npu are written out in full, so that tests/devices/test_torch_npu_signatures.py can compare each call with
-torch_npu's own sources. The order of the calls is that of the vendor's callers: stop the device, look at the
-memory, resume the communicators, restart the device. An NPU survives a memory error: what is damaged can be told, the rest stays.
+The functions of torch_npu are written out in full, so that
+tests/devices/test_torch_npu_signatures.py can compare each call with torch_npu's own sources. The
+order of the calls is that of the vendor's callers: stop the device, look at the memory, resume the
+communicators, restart the device. An NPU survives a memory error: what is damaged can be told, the
+rest stays.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from taskd.devices.faults import Fault, FaultType
 
 log = logging.getLogger("taskd.devices")
 
-# What check_uce_in_memory answers. 0: no address is known; 1: it is not in torch_npu's pool, so it cannot be given up.
+# What check_uce_in_memory answers. 0: no address is known; 1: it is not in torch_npu's pool, so it
+# cannot be given up.
 DAMAGED: dict[int, Lost] = {2: "temporary", 3: "state"}
 
 
@@ -38,16 +41,21 @@ class Npu(Device):
             self.index: int = torch_npu.npu.current_device()
         else:
             self.index = device.index
-        self._stopping = threading.Lock()  # a stop that is under way ends before the training thread goes on
+        # a stop that is under way ends before the training thread goes on
+        self._stopping = threading.Lock()
         self._stopped = False
-        self._lost: Lost | None = None  # of the memory fault that was looked at since the device was stopped
+        # of the memory fault that was looked at since the device was stopped
+        self._lost: Lost | None = None
 
     def abort(self) -> None:
         with self._stopping:
             try:
                 self._stop()
             except Exception:
-                log.exception("npu:%d could not be stopped; this rank will be replaced if it stays blocked", self.index)
+                log.exception(
+                    "npu:%d could not be stopped; this rank will be replaced if it stays blocked",
+                    self.index,
+                )
 
     def _stop(self) -> None:
         """From now on, until restart(), all work on the device raises FORCE STOP."""
@@ -70,12 +78,18 @@ class Npu(Device):
                 raise DeviceLost(f"npu:{self.index} could not be stopped: {error}") from error
         if fault is None or fault.type is not FaultType.MEMORY or fault.stopped:
             return self._lost or "nothing"
-        if self._lost is not None:  # the check gives memory back, so a second one would answer that the damage is outside the pool
+        # the check gives memory back, so a second one would answer that the damage is outside the
+        # pool
+        if self._lost is not None:
             return self._lost
-        gc.collect()  # what only a cycle holds would count as in use, and the damage as damage to the state
+        # what only a cycle holds would count as in use, and the damage as damage to the state
+        gc.collect()
         found = torch_npu.npu.check_uce_in_memory(self.index)
         if found not in DAMAGED:
-            raise DeviceLost(f"{fault.name} on npu:{self.index}: the damaged memory cannot be given up (check_uce_in_memory: {found})")
+            raise DeviceLost(
+                f"{fault.name} on npu:{self.index}: the damaged memory cannot be given up"
+                f" (check_uce_in_memory: {found})"
+            )
         self._lost = DAMAGED[found]
         return self._lost
 
@@ -83,7 +97,8 @@ class Npu(Device):
         import torch_npu
 
         try:
-            torch_npu.distributed.reinit_process_group(group=None, rebuild_link=False)  # HcclCommResume, on every group
+            # HcclCommResume, on every group
+            torch_npu.distributed.reinit_process_group(group=None, rebuild_link=False)
         except RuntimeError as error:
             log.warning("HCCL communicators cannot be resumed and are built anew: %s", error)
             return False
@@ -113,7 +128,10 @@ class Npu(Device):
                 try:
                     backend.abort_hccl_comm("taskd builds the communicators anew")
                 except RuntimeError:
-                    log.warning("an HCCL communicator could not be aborted before it is replaced", exc_info=True)
+                    log.warning(
+                        "an HCCL communicator could not be aborted before it is replaced",
+                        exc_info=True,
+                    )
 
     def synchronize(self) -> None:
         import torch_npu

@@ -1,4 +1,5 @@
-"""A question to a new interpreter: for what may crash, hang or take long, and must not be loaded into this one."""
+"""A question to a new interpreter: for what may crash, hang or take long, and must not be loaded
+into this one."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ class NoAnswer(RuntimeError):
     """It has not ended well, or not in time. The text says which."""
 
 
-def ask(code: str, *arguments: str, environ: Mapping[str, str], limit: float, flags: Sequence[str] = ()) -> str:
-    """What `code` prints. It does not see the variables that taskd gives to ranks. Raises NoAnswer."""
+def ask(
+    code: str, *arguments: str, environ: Mapping[str, str], limit: float, flags: Sequence[str] = ()
+) -> str:
+    """What `code` prints. It does not see the variables that taskd gives to ranks. Raises
+    NoAnswer."""
     try:
         done = subprocess.run(
             [sys.executable, *flags, "-c", f"{NOT_FROM_HERE}\n{code}", *arguments],
@@ -30,6 +34,10 @@ def ask(code: str, *arguments: str, environ: Mapping[str, str], limit: float, fl
         raise NoAnswer(f"{sys.executable} cannot be started: {problem.strerror}") from None
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode:
-        ended = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+        ended = (
+            f"killed by signal {-done.returncode}"
+            if done.returncode < 0
+            else f"exit status {done.returncode}"
+        )
         raise NoAnswer(said.splitlines()[-1].strip() if said else ended)
     return done.stdout.decode(errors="replace").strip()

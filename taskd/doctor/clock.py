@@ -11,8 +11,10 @@ from pathlib import Path
 from taskd.doctor.finding import Finding, error, ok, warning
 
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-SLOW = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}  # a system call and a device access, or 4 ms apart, for each reading
-YEARS = range(2026, 2100)  # taskd was first released in 2026: a clock that stands before has not been set
+# a system call and a device access, or 4 ms apart, for each reading
+SLOW = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}
+# taskd was first released in 2026: a clock that stands before has not been set
+YEARS = range(2026, 2100)
 COMPARED = "the logs of the nodes are put side by side by it"
 READINGS = 200  # on each processor
 
@@ -22,7 +24,8 @@ def goes_forward(
     wall: Callable[[], int] = time.time_ns,
     processors: Iterable[int] | None = None,
 ) -> Finding:
-    """Read on one processor after the other: where their counters differ, the time goes back with the one who moves."""
+    """Read on one processor after the other: where their counters differ, the time goes back with
+    the one who moves."""
     name = "clock"
     year = time.gmtime(wall() / 1e9).tm_year
     before = os.sched_getaffinity(0)
@@ -32,7 +35,8 @@ def goes_forward(
     last = {which: read() for which, read in clocks.items()}
     try:
         for processor in chosen:
-            with contextlib.suppress(OSError):  # it may have been taken away; this thread alone moves
+            # it may have been taken away; this thread alone moves
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, {processor})
             for _ in range(READINGS):
                 for which, read in clocks.items():
@@ -42,14 +46,27 @@ def goes_forward(
     finally:
         os.sched_setaffinity(0, before)
     if back["monotonic"]:
-        text = f"the monotonic clock goes back, by {back['monotonic']:,} ns: deadlines cannot be kept"
-        return error(name, text, "choose another clock source: the kernel's parameter clocksource=, or the hypervisor's setting")
+        text = (
+            f"the monotonic clock goes back, by {back['monotonic']:,} ns: deadlines cannot be kept"
+        )
+        return error(
+            name,
+            text,
+            "choose another clock source: the kernel's parameter clocksource=, or the hypervisor's"
+            " setting",
+        )
     if year not in YEARS:
-        return warning(name, f"the clock says it is the year {year}", f"set it (chrony, ntpd): {COMPARED}")
+        return warning(
+            name, f"the clock says it is the year {year}", f"set it (chrony, ntpd): {COMPARED}"
+        )
     if back["wall"]:
         text = f"the wall's clock went back by {back['wall']:,} ns just now"
         return warning(name, text, f"let one service set it (chrony, ntpd), slowly: {COMPARED}")
-    return ok(name, f"goes forward on {len(chosen)} {'processor' if len(chosen) == 1 else 'processors'}, in the year {year}")
+    return ok(
+        name,
+        f"goes forward on {len(chosen)} {'processor' if len(chosen) == 1 else 'processors'}, in the"
+        f" year {year}",
+    )
 
 
 def source(path: Path = SOURCE) -> Finding:
@@ -60,5 +77,7 @@ def source(path: Path = SOURCE) -> Finding:
         return ok(name, "not told by this machine")
     if found in SLOW:
         remedy = "choose tsc or kvm-clock: the kernel's parameter clocksource="
-        return warning(name, f"{found}: a step reads the time often, and this source is slow", remedy)
+        return warning(
+            name, f"{found}: a step reads the time often, and this source is slow", remedy
+        )
     return ok(name, found)

@@ -1,4 +1,5 @@
-"""Which checks there are, and how they are run: all at once, each with a deadline, and none can end the others."""
+"""Which checks there are, and how they are run: all at once, each with a deadline, and none can end
+the others."""
 
 from __future__ import annotations
 
@@ -10,11 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from taskd.doctor import clock, configuration, framework, kernel, launcher, library, limits, network, python, secret, shared_memory
+from taskd.doctor import (
+    clock,
+    configuration,
+    framework,
+    kernel,
+    launcher,
+    library,
+    limits,
+    network,
+    python,
+    secret,
+    shared_memory,
+)
 from taskd.doctor.finding import Finding, error
 from taskd.settings import BadSetting
 
-LIMIT = 20.0  # seconds for a check; none of them needs a second on a machine that is well, network disks and name servers may
+# seconds for a check; none of them needs a second on a machine that is well, network disks and name
+# servers may
+LIMIT = 20.0
 
 
 @dataclass(frozen=True)
@@ -24,9 +39,14 @@ class Check:
     limit: float = LIMIT
 
 
-def checks(environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, wanted: str | None = None) -> list[Check]:
-    """For a job of that size on this machine. `wanted`: pytorch or mindspore, None: what is installed."""
-    files = partial(limits.open_files, resource.getrlimit(resource.RLIMIT_NOFILE), nodes, ranks_per_node)
+def checks(
+    environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, wanted: str | None = None
+) -> list[Check]:
+    """For a job of that size on this machine. `wanted`: pytorch or mindspore, None: what is
+    installed."""
+    files = partial(
+        limits.open_files, resource.getrlimit(resource.RLIMIT_NOFILE), nodes, ranks_per_node
+    )
     name = wanted or framework.installed()
     found = [
         Check("python", partial(python.interpreter, sys.version_info, sys.platform)),
@@ -57,13 +77,16 @@ def checks(environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, 
 
 
 def examine(checks: Sequence[Check]) -> list[Finding]:
-    """What they find, in their order. One that raises, or is not done in time, is an error of its own."""
+    """What they find, in their order. One that raises, or is not done in time, is an error of its
+    own."""
     found: dict[int, Finding] = {}
     begun = time.monotonic()
     threads = []
     for number, check in enumerate(checks):
         # a daemon: what hangs in a system call must not keep the interpreter from ending
-        thread = threading.Thread(target=lambda n, c: found.setdefault(n, _result(c)), args=(number, check), daemon=True)
+        thread = threading.Thread(
+            target=lambda n, c: found.setdefault(n, _result(c)), args=(number, check), daemon=True
+        )
         thread.start()
         threads.append(thread)
     for number, (check, thread) in enumerate(zip(checks, threads, strict=True)):
@@ -78,7 +101,11 @@ def _result(check: Check) -> Finding:
     try:
         return check.look()
     except BadSetting as problem:
-        return error(check.name, f"{problem.name}={problem.value!r}; allowed is {problem.allowed}", problem.remedy)
+        return error(
+            check.name,
+            f"{problem.name}={problem.value!r}; allowed is {problem.allowed}",
+            problem.remedy,
+        )
     except BaseException as problem:
         text = f"the check itself failed: {type(problem).__name__}: {problem}"
         return error(check.name, text, "report it, with this line; the other lines stand")

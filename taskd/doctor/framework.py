@@ -1,4 +1,5 @@
-"""torch or MindSpore: which version, whether it is tested, and whether it has what recovery stands on. Neither is imported here."""
+"""torch or MindSpore: which version, whether it is tested, and whether it has what recovery stands
+on. Neither is imported here."""
 
 from __future__ import annotations
 
@@ -31,27 +32,53 @@ def installed(there: Callable[[str], bool] = _there) -> str | None:
 def version(name: str | None, noted: Callable[[str], str] = metadata.version) -> Finding:
     line = "framework"
     if name is None:
-        return error(line, "neither torch nor mindspore is installed", f"pip install 'taskd[torch]'; taskd is tested with torch {TESTED}")
+        return error(
+            line,
+            "neither torch nor mindspore is installed",
+            f"pip install 'taskd[torch]'; taskd is tested with torch {TESTED}",
+        )
     distribution = DISTRIBUTIONS[name]
     try:
         found = noted(distribution)
     except metadata.PackageNotFoundError:
         if not _there(distribution):
-            return error(line, f"{distribution} is not installed", f"pip install 'taskd[{distribution}]'")
-        return warning(line, f"{distribution} of an unknown version", f"taskd is tested with torch {TESTED}: install it with pip")
+            return error(
+                line, f"{distribution} is not installed", f"pip install 'taskd[{distribution}]'"
+            )
+        return warning(
+            line,
+            f"{distribution} of an unknown version",
+            f"taskd is tested with torch {TESTED}: install it with pip",
+        )
     if name == MINDSPORE:
-        remedy = "use the documented functions of taskd.api for the manager; training itself is protected under torch only"
+        remedy = (
+            "use the documented functions of taskd.api for the manager; training itself is"
+            " protected under torch only"
+        )
         return warning(line, f"mindspore {found}: no launcher of it is taken over yet", remedy)
     if found.partition("+")[0] != TESTED:
-        return warning(line, f"torch {found}; taskd is tested with {TESTED}", f"pip install torch=={TESTED}, or try a fault: taskd demo")
+        return warning(
+            line,
+            f"torch {found}; taskd is tested with {TESTED}",
+            f"pip install torch=={TESTED}, or try a fault: taskd demo",
+        )
     return ok(line, f"torch {found}, the version that the tests run with")
 
 
 def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Finding:
-    """What `taskd run` asks for before it starts, asked of an interpreter of its own: importing torch takes long and may fail in C."""
+    """What `taskd run` asks for before it starts, asked of an interpreter of its own: importing
+    torch takes long and may fail in C."""
     name = "recovery"
     try:
         refusal = ask(REFUSAL, environ=environ, limit=limit)
     except NoAnswer as problem:
-        return error(name, f"torch cannot be imported: {problem}", 'correct what `python -c "import torch, taskd"` says')
-    return error(name, refusal, f"pip install torch=={TESTED}") if refusal else ok(name, "torch has the functions that it stands on")
+        return error(
+            name,
+            f"torch cannot be imported: {problem}",
+            'correct what `python -c "import torch, taskd"` says',
+        )
+    return (
+        error(name, refusal, f"pip install torch=={TESTED}")
+        if refusal
+        else ok(name, "torch has the functions that it stands on")
+    )

@@ -1,4 +1,5 @@
-"""What the kernel has, and this user or container may use. Each feature is used, once: version numbers and capabilities tell less."""
+"""What the kernel has, and this user or container may use. Each feature is used, once: version
+numbers and capabilities tell less."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def memfd(make: Callable[[str], int] | None = None) -> Finding:
     try:
         os.close((make or os.memfd_create)("taskd-doctor"))
     except (OSError, AttributeError) as problem:
-        text = f"memfd_create does not work ({_reason(problem)}); taskd does without, libraries for devices may not"
+        text = (
+            f"memfd_create does not work ({_reason(problem)}); taskd does without, libraries for"
+            " devices may not"
+        )
         return warning(name, text, SECCOMP)
     return ok(name, "works")
 
@@ -76,7 +80,9 @@ def _features(fd: int) -> int:
     return features
 
 
-def userfaultfd(open_: Callable[[], int] = _open_userfaultfd, features: Callable[[int], int] = _features) -> Finding:
+def userfaultfd(
+    open_: Callable[[], int] = _open_userfaultfd, features: Callable[[int], int] = _features
+) -> Finding:
     name, use = "userfaultfd", "only `taskd inject memory` needs it"
     try:
         fd = open_()
@@ -89,7 +95,11 @@ def userfaultfd(open_: Callable[[], int] = _open_userfaultfd, features: Callable
     finally:
         os.close(fd)
     if not poison:
-        return warning(name, f"Linux {platform.release()} has no UFFDIO_POISON; {use}", "use Linux 6.6 or later for such drills")
+        return warning(
+            name,
+            f"Linux {platform.release()} has no UFFDIO_POISON; {use}",
+            "use Linux 6.6 or later for such drills",
+        )
     return ok(name, "works, with UFFDIO_POISON")
 
 
@@ -99,7 +109,11 @@ def namespaces(environ: Mapping[str, str], limit: float = 10.0) -> Finding:
     try:
         ask(UNSHARE, environ=environ, limit=limit, flags=("-I", "-S"))
     except NoAnswer as problem:
-        return warning(name, f"a network namespace cannot be made ({problem}); only `make soak-nodes` needs them", "run that as root")
+        return warning(
+            name,
+            f"a network namespace cannot be made ({problem}); only `make soak-nodes` needs them",
+            "run that as root",
+        )
     return ok(name, "a network namespace can be made")
 
 

@@ -26,13 +26,16 @@ BUILD = "install taskd again (in a working tree: make build)"
 
 
 def _probe(path: Path, environ: Mapping[str, str]) -> list[str]:
-    """Loaded as the ranks have it, preloaded, into an interpreter of its own: [whether it was preloaded, its version]."""
+    """Loaded as the ranks have it, preloaded, into an interpreter of its own: [whether it was
+    preloaded, its version]."""
     present = environ.get("LD_PRELOAD", "")
     preloaded = {**environ, "LD_PRELOAD": ":".join(p for p in (str(path), present) if p)}
     return ask(PROBE, str(path), environ=preloaded, limit=LIMIT, flags=("-I", "-S")).split()
 
 
-def loads(path: Path | None = None, *, environ: Mapping[str, str], version: str = taskd.__version__) -> Finding:
+def loads(
+    path: Path | None = None, *, environ: Mapping[str, str], version: str = taskd.__version__
+) -> Finding:
     name, path = "libtaskd", path or Path(library_path())
     if not path.is_file():
         return error(name, f"{path} does not exist", BUILD)
@@ -53,17 +56,32 @@ def preload(environ: Mapping[str, str], path: Path | None = None) -> Finding:
         if os.path.basename(entry) != path.name:
             continue
         if not os.path.exists(entry):
-            return error(name, f"LD_PRELOAD names {entry}, which does not exist", f"export LD_PRELOAD={path}, or unset it")
+            return error(
+                name,
+                f"LD_PRELOAD names {entry}, which does not exist",
+                f"export LD_PRELOAD={path}, or unset it",
+            )
         if not path.exists() or not os.path.samefile(entry, path):
-            return error(name, f"LD_PRELOAD names {entry}, which is not this taskd's", f"export LD_PRELOAD={path}, or unset it")
+            return error(
+                name,
+                f"LD_PRELOAD names {entry}, which is not this taskd's",
+                f"export LD_PRELOAD={path}, or unset it",
+            )
         return ok(name, f"{path.name} is in LD_PRELOAD")
     if not settings.preload(environ):
-        text = "off by TASKD_PRELOAD: reasons of exits are not recorded, lost pages of activations end their rank"
+        text = (
+            "off by TASKD_PRELOAD: reasons of exits are not recorded, lost pages of activations end"
+            " their rank"
+        )
         return warning(name, text, "unset TASKD_PRELOAD")
     try:
         works = _probe(path, environ)[0] == "1"
     except NoAnswer as problem:
         return error(name, f"it cannot be preloaded: {problem}", BUILD)
     if not works:
-        return error(name, "the dynamic linker does not preload it into this Python", "use a Python that is linked dynamically to libc")
+        return error(
+            name,
+            "the dynamic linker does not preload it into this Python",
+            "use a Python that is linked dynamically to libc",
+        )
     return ok(name, "the agent puts it into the ranks' LD_PRELOAD")

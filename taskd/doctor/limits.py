@@ -8,17 +8,31 @@ from taskd.doctor.finding import Finding, error, ok, warning
 
 
 def open_files(limits: tuple[int, int], nodes: int, ranks_per_node: int) -> Finding:
-    """Soft and hard limit against the job's size. The manager raises its own soft limit; ranks have the one that they are started with."""
+    """Soft and hard limit against the job's size. The manager raises its own soft limit; ranks have
+    the one that they are started with."""
     name, (soft, hard) = "open files", limits
-    manager = 2 * nodes + 200  # manager/server.py: a connection and a socket being made for each agent, and what a process has
-    # gloo has a connection to every other rank, and during a repair those of the communicator before it; 200 for torch and the script
+    # manager/server.py: a connection and a socket being made for each agent, and what a process has
+    manager = 2 * nodes + 200
+    # gloo has a connection to every other rank, and during a repair those of the communicator
+    # before it; 200 for torch and the script
     rank = 2 * (nodes * ranks_per_node - 1) + 200
-    size = f"{nodes} {'node' if nodes == 1 else 'nodes'} of {ranks_per_node} {'rank' if ranks_per_node == 1 else 'ranks'}"
+    size = (
+        f"{nodes} {'node' if nodes == 1 else 'nodes'} of {ranks_per_node}"
+        f" {'rank' if ranks_per_node == 1 else 'ranks'}"
+    )
     text = f"soft limit {_number(soft)}, hard limit {_number(hard)}"
     if _below(hard, manager):
-        return error(name, f"{text}; a manager of {size} needs {manager}", f"ulimit -Hn {manager} as root, or the container's settings")
+        return error(
+            name,
+            f"{text}; a manager of {size} needs {manager}",
+            f"ulimit -Hn {manager} as root, or the container's settings",
+        )
     if _below(soft, rank):
-        which = f"-Sn {rank} before the launcher" if not _below(hard, rank) else f"-n {rank} as root, or the container's settings"
+        which = (
+            f"-Sn {rank} before the launcher"
+            if not _below(hard, rank)
+            else f"-n {rank} as root, or the container's settings"
+        )
         return warning(name, f"{text}; a rank of {size} may need {rank}", f"ulimit {which}")
     return ok(name, f"{text}, enough for {size}")
 

@@ -10,28 +10,47 @@ from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
 from taskd.protocol import keys, link, secret
 
-REACH = 2.0  # seconds, for a connection and for each answer on it; between machines of a job it takes milliseconds
+# seconds, for a connection and for each answer on it; between machines of a job it takes
+# milliseconds
+REACH = 2.0
 # ZMTP 3.0, section "greeting": signature, version, mechanism, not a server, filler
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 OTHER_PORT = "end what holds it, or set TASKD_PORT to the same free port on all nodes"
-SAME_SECRET = "set TASKD_SECRET and MINDX_TASK_ID as that job has them, and give each job a TASKD_PORT of its own"
+SAME_SECRET = (
+    "set TASKD_SECRET and MINDX_TASK_ID as that job has them, and give each job a TASKD_PORT of"
+    " its own"
+)
 
 
 def port(environ: Mapping[str, str], nodes: int = 1) -> Finding:
     """A manager could listen here, or does. Any node may have to start one."""
     name, host, number = "port", settings.bind_address(environ), settings.port(environ)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, number, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )[0]
     except (socket.gaierror, UnicodeError):
-        return error(name, f"POD_IP={host!r} is not an IP address", "set it to this machine's own address, or unset it")
+        return error(
+            name,
+            f"POD_IP={host!r} is not an IP address",
+            "set it to this machine's own address, or unset it",
+        )
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ does
         try:
             probe.bind(address)
         except OSError as problem:
-            return _taken(name, host, number, environ) if problem.errno == errno.EADDRINUSE else _not_ours(name, host, number, problem)
+            return (
+                _taken(name, host, number, environ)
+                if problem.errno == errno.EADDRINUSE
+                else _not_ours(name, host, number, problem)
+            )
     if nodes > 1 and _is_loopback(host):
-        return warning(name, f"{number} on {host} is free, and other nodes cannot reach it", "set POD_IP to this machine's own address")
+        return warning(
+            name,
+            f"{number} on {host} is free, and other nodes cannot reach it",
+            "set POD_IP to this machine's own address",
+        )
     return ok(name, f"{number} on {host} is free")
 
 
@@ -42,24 +61,43 @@ def _taken(name: str, host: str, number: int, environ: Mapping[str, str]) -> Fin
     except OSError:  # it has more waiting than it takes
         what = ""
     if what == "nothing":
-        return error(name, f"{number} on {host} is taken by a socket that accepts nobody", OTHER_PORT)
+        return error(
+            name, f"{number} on {host} is taken by a socket that accepts nobody", OTHER_PORT
+        )
     if what != "CURVE":
-        return error(name, f"{number} on {host} is held by something that is no manager of taskd", OTHER_PORT)
+        return error(
+            name, f"{number} on {host} is held by something that is no manager of taskd", OTHER_PORT
+        )
     if _answers(reachable, number, environ):
         return ok(name, f"{number} on {host} is held by the manager of this job, which answers")
-    return error(name, f"{number} on {host} is held by a manager of another job, or with another secret", SAME_SECRET)
+    return error(
+        name,
+        f"{number} on {host} is held by a manager of another job, or with another secret",
+        SAME_SECRET,
+    )
 
 
 def _not_ours(name: str, host: str, number: int, problem: OSError) -> Finding:
     if problem.errno in (errno.EACCES, errno.EPERM):
-        return error(name, f"{number} may not be opened by this user", "set TASKD_PORT to one above 1023")
+        return error(
+            name, f"{number} may not be opened by this user", "set TASKD_PORT to one above 1023"
+        )
     if problem.errno == errno.EADDRNOTAVAIL:
-        return error(name, f"POD_IP={host} is no address of this machine", "set it to this machine's own address, or unset it")
-    return error(name, f"{number} on {host} cannot be opened: {problem.strerror}", "correct POD_IP and TASKD_PORT")
+        return error(
+            name,
+            f"POD_IP={host} is no address of this machine",
+            "set it to this machine's own address, or unset it",
+        )
+    return error(
+        name,
+        f"{number} on {host} cannot be opened: {problem.strerror}",
+        "correct POD_IP and TASKD_PORT",
+    )
 
 
 def manager(environ: Mapping[str, str]) -> Finding:
-    """Where TASKD_MANAGER_ADDR leads. Without it agents ask torchrun's node 0, which only torchrun knows."""
+    """Where TASKD_MANAGER_ADDR leads. Without it agents ask torchrun's node 0, which only torchrun
+    knows."""
     name = "manager"
     if not settings.manager_is_named(environ):
         return ok(name, "TASKD_MANAGER_ADDR is not set: agents ask torchrun's node 0")
@@ -69,29 +107,45 @@ def manager(environ: Mapping[str, str]) -> Finding:
         socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as problem:
         text = getattr(problem, "strerror", None) or str(problem)
-        return error(name, f"{host} has no address: {text}", "correct TASKD_MANAGER_ADDR, or the name server")
+        return error(
+            name, f"{host} has no address: {text}", "correct TASKD_MANAGER_ADDR, or the name server"
+        )
     try:
         what = speaks(host, number)
     except OSError as problem:
         remedy = f"open port {number} between the nodes, and see that {host} is up and on the route"
-        return warning(name, f"{where} cannot be reached: {problem.strerror or 'no answer'}", remedy)
+        return warning(
+            name, f"{where} cannot be reached: {problem.strerror or 'no answer'}", remedy
+        )
     if what == "nothing":
-        return warning(name, f"nobody listens at {where} yet", "start the job on that node first, or correct TASKD_MANAGER_ADDR")
+        return warning(
+            name,
+            f"nobody listens at {where} yet",
+            "start the job on that node first, or correct TASKD_MANAGER_ADDR",
+        )
     if what != "CURVE":
-        return error(name, f"what listens at {where} is no manager of taskd", "correct TASKD_MANAGER_ADDR and TASKD_PORT")
+        return error(
+            name,
+            f"what listens at {where} is no manager of taskd",
+            "correct TASKD_MANAGER_ADDR and TASKD_PORT",
+        )
     if _answers(host, number, environ):
         return ok(name, f"the manager of this job answers at {where}")
-    return error(name, f"the manager at {where} is of another job, or has another secret", SAME_SECRET)
+    return error(
+        name, f"the manager at {where} is of another job, or has another secret", SAME_SECRET
+    )
 
 
 def speaks(host: str, number: int, limit: float = REACH) -> str:
-    """What is said by who listens there: `CURVE`, as a manager; another word for all else; `nothing`: nobody listens. Raises OSError."""
+    """What is said by who listens there: `CURVE`, as a manager; another word for all else;
+    `nothing`: nobody listens. Raises OSError."""
     try:
         with socket.create_connection((host, number), timeout=limit) as connection:
             said = _greeted(connection)
     except ConnectionRefusedError:
         return "nothing"
-    # ZMTP: the last bit of the tenth byte, and a major version of 3 with the mechanism's name behind it
+    # ZMTP: the last bit of the tenth byte, and a major version of 3 with the mechanism's name
+    # behind it
     if len(said) < 32 or said[0] != 0xFF or not said[9] & 1 or said[10] < 3:
         return "no ZMTP"
     return said[12:32].rstrip(b"\0").decode("ascii", "replace")

@@ -14,7 +14,9 @@ OLDEST = (3, 10)  # pyproject.toml, requires-python
 def interpreter(version: tuple[int | str, ...], platform: str) -> Finding:
     name, text = "python", ".".join(map(str, version[:3]))
     if platform != "linux":
-        return error(name, f"{text} on {platform}", "taskd needs Linux: /dev/shm, pidfd, LD_PRELOAD")
+        return error(
+            name, f"{text} on {platform}", "taskd needs Linux: /dev/shm, pidfd, LD_PRELOAD"
+        )
     if version[:2] < OLDEST:
         return error(name, text, "use Python 3.10 or later")
     return ok(name, text)
@@ -29,6 +31,9 @@ def package() -> Finding:
         remedy = "pip install it: the launcher has to find it from everywhere"
         return warning(name, f"{taskd.__version__} in {where}, not installed", remedy)
     if noted != taskd.__version__:
-        remedy = "uninstall taskd until pip finds none any more, and install it again; look at PYTHONPATH"
+        remedy = (
+            "uninstall taskd until pip finds none any more, and install it again; look at"
+            " PYTHONPATH"
+        )
         return error(name, f"{where} has {taskd.__version__}, and pip knows of {noted}", remedy)
     return ok(name, f"{taskd.__version__} in {where}")

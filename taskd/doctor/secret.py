@@ -18,9 +18,19 @@ def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
     try:
         found = source.configured(environ)
         if found is None and source.insecure(environ):
-            return warning(name, "TASKD_INSECURE=1: keys come from the job's id, and whoever knows that can join the job", keys.REMEDY)
+            return warning(
+                name,
+                "TASKD_INSECURE=1: keys come from the job's id, and whoever knows that can join"
+                " the job",
+                keys.REMEDY,
+            )
         if found is None:
-            return _none(name, job, max(nodes, 2) if settings.standby(environ) else nodes, settings.port(environ))
+            return _none(
+                name,
+                job,
+                max(nodes, 2) if settings.standby(environ) else nodes,
+                settings.port(environ),
+            )
     except keys.BadSecret as problem:
         return error(name, str(problem), keys.REMEDY)
     if "TASKD_SECRET" in environ:
@@ -37,7 +47,11 @@ def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
 def _none(name: str, job: str, nodes: int, port: int) -> Finding:
     if nodes == 1:
         there = secret_file.find(job, port) is not None  # or it cannot be used
-        return ok(name, f"{'there is one' if there else 'the job makes one'} for this user alone, in {secret_file.directory()}")
+        return ok(
+            name,
+            f"{'there is one' if there else 'the job makes one'} for this user alone, in"
+            f" {secret_file.directory()}",
+        )
     if source.unguessable(job):
         return ok(name, "from MINDX_TASK_ID, a random UUID: as secret as the job's id is kept")
     return error(name, source.refusal(job, nodes), keys.REMEDY)

@@ -1,4 +1,5 @@
-"""/dev/shm: where a node's ranks and their agent meet, and where the copy of the training state is kept."""
+"""/dev/shm: where a node's ranks and their agent meet, and where the copy of the training state is
+kept."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ from taskd.doctor.finding import Finding, ok, warning
 
 PLACE = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
-STRIPES = 1 << 30  # bytes; stripes are twice parameters and optimizer state: 1 GiB is a model of some 40 million parameters with Adam
+# bytes; stripes are twice parameters and optimizer state: 1 GiB is a model of some 40 million
+# parameters with Adam
+STRIPES = 1 << 30
 LARGER = "enlarge it (docker: --shm-size; Kubernetes: an emptyDir with medium: Memory)"
 
 
 def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS) -> Finding:
-    """Nothing of this is fatal: the agent goes to the directory for temporary files, and a job without stripes is protected with less."""
+    """Nothing of this is fatal: the agent goes to the directory for temporary files, and a job
+    without stripes is protected with less."""
     name = "shared memory"
     instead = f"{tempfile.gettempdir()} is used, which is slower"
     if not place.is_dir():
@@ -29,20 +33,40 @@ def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS)
             os.posix_fallocate(file.fileno(), 0, 1)
     except OSError as problem:
         if problem.errno == errno.ENOSPC:
-            return warning(name, f"{place} is full: {instead}", f"remove what fills it, or {LARGER}")
-        return warning(name, f"{place} cannot be written to ({problem.strerror}): {instead}", f"mount it writable, with mode 1777: {place}")
+            return warning(
+                name, f"{place} is full: {instead}", f"remove what fills it, or {LARGER}"
+            )
+        return warning(
+            name,
+            f"{place} cannot be written to ({problem.strerror}): {instead}",
+            f"mount it writable, with mode 1777: {place}",
+        )
     kind = file_system(place, mounts)
     if kind != "tmpfs":
-        return warning(name, f"{place} is {kind or 'of an unknown kind'} and not tmpfs: slower, and on a disk", f"mount a tmpfs at {place}")
+        return warning(
+            name,
+            f"{place} is {kind or 'of an unknown kind'} and not tmpfs: slower, and on a disk",
+            f"mount a tmpfs at {place}",
+        )
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
     if free < ROOM:
-        return warning(name, f"{place} has {_size(free)} free, and {_size(ROOM)} are needed: {instead}", LARGER)
+        return warning(
+            name, f"{place} has {_size(free)} free, and {_size(ROOM)} are needed: {instead}", LARGER
+        )
     if not settings.stripes(environ):
         return ok(name, f"{place} has {_size(free)} free, and stripes are off")
     if free < STRIPES:
-        text = f"{place} has {_size(free)} free; stripes keep a copy of the training state there, twice parameters and optimizer state"
-        return warning(name, text, f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update cannot then be undone")
+        text = (
+            f"{place} has {_size(free)} free; stripes keep a copy of the training state there,"
+            " twice parameters and optimizer state"
+        )
+        return warning(
+            name,
+            text,
+            f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update cannot"
+            " then be undone",
+        )
     return ok(name, f"{place} has {_size(free)} free, for stripes of twice the training state")
 
 
@@ -50,10 +74,12 @@ def file_system(place: Path, mounts: Path = MOUNTS) -> str | None:
     """The kind of file system that `place` is on; None: its mount is not listed."""
     place, best, kind = place.resolve(), -1, None
     for line in mounts.read_text(errors="surrogateescape").splitlines():
-        # proc(5): ..., the mount point is the fifth field, the kind the first after the dash; blanks are written \040
+        # proc(5): ..., the mount point is the fifth field, the kind the first after the dash;
+        # blanks are written \040
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].replace("\\040", " "))
-        if (place == point or point in place.parents) and len(point.parts) >= best:  # the last mount on a point lies on top
+        # the last mount on a point lies on top
+        if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0]
     return kind
 

@@ -1,8 +1,9 @@
 """faultCode.json: which code has which level.
 
-A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same one. Codes of the parameter-plane network have lists
-of their own (`...NetworkCodes`); those that are known to be network codes and stand in the lists of devices are moved there. A code
-of which several levels are told has the one of highest precedence.
+A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same one. Codes of
+the parameter-plane network have lists of their own (`...NetworkCodes`); those that are known to be
+network codes and stand in the lists of devices are moved there. A code of which several levels are
+told has the one of highest precedence.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ NETWORK_KEYS = {
 }
 KEYS = {**DEVICE_KEYS, **NETWORK_KEYS}
 LINK_DOWN = 0x81078603
-NETWORK = frozenset({LINK_DOWN, 0x81078607, 0x110000002, 0x110001024})  # codes of the network, wherever they stand
+# codes of the network, wherever they stand
+NETWORK = frozenset({LINK_DOWN, 0x81078607, 0x110000002, 0x110001024})
 NETWORK_LEVELS = frozenset(NETWORK_KEYS.values())
 MOST_DIGITS = 16  # of 64 bits
 # severities as the driver tells them with a code, in the documents' order: 提示, 次要, 重要, 紧急
@@ -49,8 +51,13 @@ def parse_code(text: str) -> int:
     """Raises BadCode."""
     digits = text.strip()
     digits = digits[2:] if digits[:2].lower() == "0x" else digits
-    if not 1 <= len(digits) <= MOST_DIGITS or any(d not in "0123456789abcdefABCDEF" for d in digits):
-        raise BadCode(f"{text[:60]!r} is not a fault code: up to {MOST_DIGITS} hexadecimal digits, such as 80E01801")
+    if not 1 <= len(digits) <= MOST_DIGITS or any(
+        d not in "0123456789abcdefABCDEF" for d in digits
+    ):
+        raise BadCode(
+            f"{text[:60]!r} is not a fault code: up to {MOST_DIGITS} hexadecimal digits, such as"
+            " 80E01801"
+        )
     return int(digits, 16)
 
 
@@ -68,25 +75,31 @@ class Rated:
 
 @dataclass(frozen=True)
 class Codes:
-    devices: Mapping[int, tuple[Level, str]] = field(default_factory=dict)  # level, and the key it is from
+    # level, and the key it is from
+    devices: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
     network: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
     file: str = NAME
 
     def rate(self, code: int, severity: str = "") -> Rated:
-        """`severity` as the driver told it, empty where it did not: it counts for codes that stand nowhere. Of these, unlike in the
-        device plugin, each is weighed by itself: a critical one is not hidden by a known one that is harmless."""
+        """`severity` as the driver told it, empty where it did not: it counts for codes that stand
+        nowhere. Of these, unlike in the device plugin, each is weighed by itself: a critical one is
+        not hidden by a known one that is harmless."""
         found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
         if found is not None:
             return Rated(found[0], f"{show(code)} stands in {found[1]} of {self.file}")
         if code in NETWORK:
-            return Rated(Level.PRE_SEPARATE, f"{show(code)} is a network code that stands in no list of {self.file}")
+            return Rated(
+                Level.PRE_SEPARATE,
+                f"{show(code)} is a network code that stands in no list of {self.file}",
+            )
         level = Level.NOT_HANDLE if severity in HARMLESS else Level.SEPARATE
         told = f"its severity is {severity}" if severity else "its severity was not told"
         return Rated(level, f"{show(code)} stands in no list of {self.file}, and {told}")
 
 
 def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
-    """Raises findings.Broken where the file as a whole cannot be used: then no code has a level by it."""
+    """Raises findings.Broken where the file as a whole cannot be used: then no code has a level by
+    it."""
     report = Report(file)
     raw = read(data, report)
     unknown(raw, tuple(KEYS), report)
@@ -108,13 +121,19 @@ def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
             seen.add(code)
             level, table = KEYS[key], network if key in NETWORK_KEYS or code in NETWORK else devices
             if table is network and level not in NETWORK_LEVELS:
-                report.warn(path, f"{show(code)} is a code of the network, which cannot be {level.word}: taken as NotHandleFault")
+                report.warn(
+                    path,
+                    f"{show(code)} is a code of the network, which cannot be {level.word}: taken as"
+                    " NotHandleFault",
+                )
                 level = Level.NOT_HANDLE
             _enter(table, code, level, key, path, report)
     for code in devices.keys() & network.keys():
         level, key = max(devices[code], network[code])
         both = f"{devices[code][1]} and {network[code][1]}"
-        report.warn(key, f"{show(code)} stands in {both}: {level.word} is the one of higher precedence")
+        report.warn(
+            key, f"{show(code)} stands in {both}: {level.word} is the one of higher precedence"
+        )
     return Codes(devices, network, file), report
 
 
@@ -124,14 +143,29 @@ def _code(item: Any, path: str, report: Report) -> int | None:
             return parse_code(item)
     except BadCode:
         pass
-    report.warn(path, "not a fault code; it is left out", item, f"a string of up to {MOST_DIGITS} hexadecimal digits")
+    report.warn(
+        path,
+        "not a fault code; it is left out",
+        item,
+        f"a string of up to {MOST_DIGITS} hexadecimal digits",
+    )
     return None
 
 
-def _enter(table: dict[int, tuple[Level, str]], code: int, level: Level, key: str, path: str, report: Report) -> None:
+def _enter(
+    table: dict[int, tuple[Level, str]],
+    code: int,
+    level: Level,
+    key: str,
+    path: str,
+    report: Report,
+) -> None:
     before = table.get(code)
     if before is not None and before[0] != level:
         kept = max(before[0], level)
-        report.warn(path, f"{show(code)} stands in {before[1]} too: {kept.word} is the one of higher precedence")
+        report.warn(
+            path,
+            f"{show(code)} stands in {before[1]} too: {kept.word} is the one of higher precedence",
+        )
     if before is None or level > before[0]:
         table[code] = (level, key)

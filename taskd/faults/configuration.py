@@ -1,10 +1,12 @@
-"""The fault configuration as a whole: a directory such as the ConfigMap `mindx-dl-fault-config` makes when it is mounted.
+"""The fault configuration as a whole: a directory such as the ConfigMap `mindx-dl-fault-config`
+makes when it is mounted.
 
     faultCode.json            absent: the table that is shipped with taskd
     faultCustomization.json   absent: nothing is counted, everything else has its default
     PollInterval              seconds between two looks, 30 to 3600; absent or unusable: 300
 
-Without a directory: the two files that are shipped with taskd, with the levels and limits of the vendor's own.
+Without a directory: the two files that are shipped with taskd, with the levels and limits of the
+vendor's own.
 """
 
 from __future__ import annotations
@@ -48,7 +50,17 @@ def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
     place = SHIPPED if directory is None else Path(directory)
     findings: list[Finding] = []
     if not place.is_dir():
-        raise Refused((Finding(ERROR, str(place), "", "is no directory", allowed="a directory with faultCode.json"),))
+        raise Refused(
+            (
+                Finding(
+                    ERROR,
+                    str(place),
+                    "",
+                    "is no directory",
+                    allowed="a directory with faultCode.json",
+                ),
+            )
+        )
     table = _read(place / codes.NAME, codes.parse, findings)
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
@@ -72,14 +84,18 @@ def check(path: Path) -> tuple[Finding, ...]:
         return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
     lists = any(f'"{key}"'.encode() in data for key in codes.KEYS)
     custom = path.name == customization.NAME or (path.name != codes.NAME and not lists)
-    parse: Callable[[bytes, str], tuple[Any, Report]] = customization.parse if custom else codes.parse
+    parse: Callable[[bytes, str], tuple[Any, Report]] = (
+        customization.parse if custom else codes.parse
+    )
     try:
         return tuple(parse(data, str(path))[1].findings)
     except Broken as error:
         return (error.finding,)
 
 
-def _read(path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], findings: list[Finding]) -> Parsed | None:
+def _read(
+    path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], findings: list[Finding]
+) -> Parsed | None:
     """None where the file is absent, or broken: then that is among the findings."""
     data = _bytes(path, findings)
     if data is None:

@@ -1,4 +1,5 @@
-"""One code on one device, in time: how often it has been there, and for how long. Seconds on any clock that does not go backwards."""
+"""One code on one device, in time: how often it has been there, and for how long. Seconds on any
+clock that does not go backwards."""
 
 from __future__ import annotations
 
@@ -43,13 +44,26 @@ class Count:
     def due(self) -> float | None:
         """When the level is taken back, if nothing happens until then."""
         rule = self.rule
-        if not self.often or self._recovered is None or (rule.release is None and rule.level is Level.MANUALLY_SEPARATE):
+        if (
+            not self.often
+            or self._recovered is None
+            or (rule.release is None and rule.level is Level.MANUALLY_SEPARATE)
+        ):
             return None
-        fewer = _after(self._occurred[0] + rule.window) if len(self._occurred) == rule.times else self._recovered
-        return max(fewer, _after(self._recovered + rule.release) if rule.release is not None else self._recovered)
+        fewer = (
+            _after(self._occurred[0] + rule.window)
+            if len(self._occurred) == rule.times
+            else self._recovered
+        )
+        return max(
+            fewer,
+            _after(self._recovered + rule.release) if rule.release is not None else self._recovered,
+        )
 
     def _full(self, now: float) -> bool:
-        return len(self._occurred) == self.rule.times and self._occurred[0] >= now - self.rule.window
+        return (
+            len(self._occurred) == self.rule.times and self._occurred[0] >= now - self.rule.window
+        )
 
     def under(self, rule: Frequency, now: float) -> Count:
         """The same history under another rule."""
@@ -61,7 +75,8 @@ class Count:
 
 
 class Span:
-    """FaultDuration. A fault that comes back before it has been away for `recover` seconds has never been away."""
+    """FaultDuration. A fault that comes back before it has been away for `recover` seconds has
+    never been away."""
 
     def __init__(self, rule: Duration) -> None:
         self.rule = rule

@@ -19,7 +19,8 @@ WARNING, ERROR = "warning", "error"
 
 @dataclass(frozen=True)
 class Finding:
-    """`warning`: an entry is read in another way than it stands there, or left out alone. `error`: the file cannot be used."""
+    """`warning`: an entry is read in another way than it stands there, or left out alone. `error`:
+    the file cannot be used."""
 
     severity: str
     file: str
@@ -52,12 +53,22 @@ class Report:
 
     def warn(self, path: str, text: str, value: object = None, allowed: str = "") -> None:
         if len(self.findings) < MOST:
-            self.findings.append(Finding(WARNING, self.file, path, text, "" if value is None else shown(value), allowed))
+            self.findings.append(
+                Finding(
+                    WARNING, self.file, path, text, "" if value is None else shown(value), allowed
+                )
+            )
         elif len(self.findings) == MOST:
-            self.findings.append(Finding(WARNING, self.file, "", f"more than {MOST} findings; the rest is left out here"))
+            self.findings.append(
+                Finding(
+                    WARNING, self.file, "", f"more than {MOST} findings; the rest is left out here"
+                )
+            )
 
     def broken(self, path: str, text: str, value: object = None, allowed: str = "") -> Broken:
-        return Broken(Finding(ERROR, self.file, path, text, "" if value is None else shown(value), allowed))
+        return Broken(
+            Finding(ERROR, self.file, path, text, "" if value is None else shown(value), allowed)
+        )
 
 
 def shown(value: object) -> str:
@@ -90,16 +101,23 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         raise report.broken("", f"the file has {len(data)} bytes", allowed=f"at most {MAX_BYTES}")
     try:
-        raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_pairs, parse_constant=_constant)
+        raw = json.loads(
+            data.decode("utf-8-sig"), object_pairs_hook=_pairs, parse_constant=_constant
+        )
     except UnicodeDecodeError as error:
         raise report.broken("", f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise report.broken("", f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+        raise report.broken(
+            "", f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from None
     except _Doubled as error:
-        raise report.broken(shown(str(error)), "the key stands there twice, and which one is meant is not known") from None
+        raise report.broken(
+            shown(str(error)), "the key stands there twice, and which one is meant is not known"
+        ) from None
     except _Unknown as error:
         raise report.broken("", f"not JSON: {error}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets that deep
+    # a number of thousands of digits, or brackets that deep
+    except (ValueError, RecursionError) as error:
         raise report.broken("", f"not JSON that can be read: {type(error).__name__}") from None
     if not isinstance(raw, dict):
         raise report.broken("", "a JSON object is expected", raw)
@@ -107,7 +125,8 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
 
 
 def read_regular(path: Path, most: int, newest: bool = False) -> bytes:
-    """Up to `most` bytes of a file, the first or the last. What is no file (a pipe that nobody writes to) stops nobody. Raises OSError."""
+    """Up to `most` bytes of a file, the first or the last. What is no file (a pipe that nobody
+    writes to) stops nobody. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -116,7 +135,9 @@ def read_regular(path: Path, most: int, newest: bool = False) -> bytes:
         if newest and status.st_size > most:
             os.lseek(descriptor, -most, os.SEEK_END)
         parts: list[bytes] = []
-        while (left := most - sum(map(len, parts))) > 0 and (part := os.read(descriptor, min(left, 1 << 20))):
+        while (left := most - sum(map(len, parts))) > 0 and (
+            part := os.read(descriptor, min(left, 1 << 20))
+        ):
             parts.append(part)
         return b"".join(parts)
     finally:
@@ -127,7 +148,11 @@ def unknown(raw: dict[str, Any], known: tuple[str, ...], report: Report, path: s
     for key in raw:
         if key not in known:
             where = f"{path}.{key}" if path else key
-            report.warn(where if len(where) <= 200 else where[:200] + "...", "the key is unknown and left out", allowed=", ".join(known))
+            report.warn(
+                where if len(where) <= 200 else where[:200] + "...",
+                "the key is unknown and left out",
+                allowed=", ".join(known),
+            )
 
 
 def entries(raw: Any, path: str, report: Report) -> Iterator[tuple[str, Any]]:
@@ -140,7 +165,8 @@ def entries(raw: Any, path: str, report: Report) -> Iterator[tuple[str, Any]]:
 
 
 def whole(raw: Any, lowest: int, highest: int) -> int | None:
-    """The number, if it is one in that range. 30.0 is one, as JSON tools may write it; true is not."""
+    """The number, if it is one in that range. 30.0 is one, as JSON tools may write it; true is
+    not."""
     if isinstance(raw, float) and raw.is_integer():
         raw = int(raw)
     return raw if type(raw) is int and lowest <= raw <= highest else None

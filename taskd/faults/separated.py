@@ -1,7 +1,8 @@
-"""separated.jsonl: devices that nobody may use until somebody has released them. It is in the directory of the logs, and outlives managers.
+"""separated.jsonl: devices that nobody may use until somebody has released them. It is in the
+directory of the logs, and outlives managers.
 
-One JSON object a line; the last one about a device counts. taskd adds devices, people only release them (`taskd faults release`). A line
-that is none is left out and told, and costs no other line.
+One JSON object a line; the last one about a device counts. taskd adds devices, people only release
+them (`taskd faults release`). A line that is none is left out and told, and costs no other line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """`code` is why, `time` since when (seconds since 1970), `until` when it is released by itself; None: never."""
+    """`code` is why, `time` since when (seconds since 1970), `until` when it is released by itself;
+    None: never."""
 
     device: str
     code: int
@@ -34,7 +36,9 @@ class Entry:
 class Separated:
     """The journal at `directory`/separated.jsonl."""
 
-    def __init__(self, directory: str | os.PathLike[str], wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], wall: Callable[[], float] = time.time
+    ) -> None:
         self.path = Path(directory) / NAME
         self._wall = wall
 
@@ -63,7 +67,9 @@ class Separated:
 
     def separate(self, device: str, code: int, text: str, until: float | None = None) -> None:
         """Raises OSError."""
-        self._append({"kind": "separated", "device": device, "code": code, "text": text, "until": until})
+        self._append(
+            {"kind": "separated", "device": device, "code": code, "text": text, "until": until}
+        )
 
     def release(self, device: str, by: str) -> None:
         """Raises OSError."""
@@ -74,7 +80,8 @@ class Separated:
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             size = os.fstat(descriptor).st_size
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # somebody was killed while writing
+            # somebody was killed while writing
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             line = json.dumps({"time": self._wall(), **entry})
             os.write(descriptor, (("\n" if torn else "") + line + "\n").encode())
             os.fsync(descriptor)
@@ -90,7 +97,12 @@ def _entry(raw: Any) -> tuple[str, Entry | None]:
     if kind == "released":
         return device, None
     code, text, since, until = raw["code"], raw["text"], raw["time"], raw["until"]
-    if type(code) is not int or not isinstance(text, str) or not _moment(since) or not (until is None or _moment(until)):
+    if (
+        type(code) is not int
+        or not isinstance(text, str)
+        or not _moment(since)
+        or not (until is None or _moment(until))
+    ):
         raise ValueError("no entry of this journal")
     return device, Entry(device, code, text, float(since), None if until is None else float(until))
 

@@ -1,7 +1,9 @@
-"""Has the directory of the fault configuration changed? The kernel tells at once (inotify); a look each PollInterval finds the rest.
+"""Has the directory of the fault configuration changed? The kernel tells at once (inotify); a look
+each PollInterval finds the rest.
 
-It does not tell of a network file system that another host writes to, and of a directory that was replaced as a whole. A mounted ConfigMap
-is replaced by swapping a symlink in the directory, which it does tell.
+It does not tell of a network file system that another host writes to, and of a directory that was
+replaced as a whole. A mounted ConfigMap is replaced by swapping a symlink in the directory, which
+it does tell.
 """
 
 from __future__ import annotations
@@ -16,13 +18,22 @@ from taskd.faults import codes, customization
 from taskd.faults.configuration import POLL_INTERVAL
 
 FILES = (codes.NAME, customization.NAME, POLL_INTERVAL)
-CHANGES = flags.CLOSE_WRITE | flags.MOVED_TO | flags.MOVED_FROM | flags.CREATE | flags.DELETE | flags.DELETE_SELF | flags.MOVE_SELF
+CHANGES = (
+    flags.CLOSE_WRITE
+    | flags.MOVED_TO
+    | flags.MOVED_FROM
+    | flags.CREATE
+    | flags.DELETE
+    | flags.DELETE_SELF
+    | flags.MOVE_SELF
+)
 # device, inode, size and time of each file; None: it is not there
 Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Watch:
-    """Used by one thread; `descriptor` becomes readable when something has happened, -1 where the kernel does not tell."""
+    """Used by one thread; `descriptor` becomes readable when something has happened, -1 where the
+    kernel does not tell."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,7 +1,9 @@
-"""`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own. Prints nothing on stdout.
+"""`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own.
+Prints nothing on stdout.
 
-Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4 another manager is in charge, or
-the launcher that has started this one ended before any agent came; 128 + signal when SIGINT or SIGTERM ended it while the job went on.
+Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4
+another manager is in charge, or the launcher that has started this one ended before any agent came;
+128 + signal when SIGINT or SIGTERM ended it while the job went on.
 """
 
 from __future__ import annotations
@@ -22,13 +24,24 @@ from taskd.protocol.keys import BadSecret
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
-    wanted = {"job_id": arguments.job_id, "node_nums": arguments.nodes, "proc_per_node": arguments.ranks_per_node}
+    wanted = {
+        "job_id": arguments.job_id,
+        "node_nums": arguments.nodes,
+        "proc_per_node": arguments.ranks_per_node,
+    }
     log = logs.setup("manager")
     try:
         parsed = config.parse(wanted)
         for warning in parsed.warnings:
             log.warning("%s", warning)
-        server = make(parsed, os.environ, arguments.bind, arguments.port, arguments.successor, arguments.starter)
+        server = make(
+            parsed,
+            os.environ,
+            arguments.bind,
+            arguments.port,
+            arguments.successor,
+            arguments.starter,
+        )
         server.open()
     except PortInUse as error:
         return _refuse(log, 3, str(error))
@@ -56,16 +69,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     about = "Decides what is done about the faults of one training job."
     parser = argparse.ArgumentParser(prog="python -m taskd.manager", description=about)
-    parser.add_argument("--nodes", type=int, required=True, help=f"nodes of the job, 1 to {config.MAX_NODES}")
+    parser.add_argument(
+        "--nodes", type=int, required=True, help=f"nodes of the job, 1 to {config.MAX_NODES}"
+    )
     ranks = f"training processes on each node, 1 to {config.MAX_RANKS_PER_NODE}"
     parser.add_argument("--ranks-per-node", type=int, required=True, help=ranks)
     parser.add_argument("--job-id", help="default: MINDX_TASK_ID")
     parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
-    successor = "take over a job that had another manager: wait until a majority of its agents acknowledges this one"
+    successor = (
+        "take over a job that had another manager: wait until a majority of its agents acknowledges"
+        " this one"
+    )
     parser.add_argument("--successor", action="store_true", help=successor)
-    starter = "pidfd of the launcher that starts it: when that ends before an agent has come, this manager ends too"
+    starter = (
+        "pidfd of the launcher that starts it: when that ends before an agent has come, this"
+        " manager ends too"
+    )
     parser.add_argument("--starter", type=int, default=-1, help=starter)
-    parser.add_argument("--ready", type=int, default=-1, help="descriptor to which a byte is written once it listens")
+    parser.add_argument(
+        "--ready",
+        type=int,
+        default=-1,
+        help="descriptor to which a byte is written once it listens",
+    )
     parser.add_argument("--bind", help="IP address to listen on; default: POD_IP, else 127.0.0.1")
     return parser.parse_args(argv)
 
@@ -79,7 +105,9 @@ def _port(text: str) -> int:
 
 def _refuse(log: logging.Logger, status: int, *lines: str) -> int:
     """Why there is no manager is said on stderr whatever the log levels are, and once."""
-    printed = any(type(h) is logging.StreamHandler and h.level <= logging.ERROR for h in log.handlers)
+    printed = any(
+        type(h) is logging.StreamHandler and h.level <= logging.ERROR for h in log.handlers
+    )
     for line in lines:
         log.error("%s", line)
         if not printed:

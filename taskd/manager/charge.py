@@ -1,4 +1,5 @@
-"""The manager's dealings with agents about who is in charge: what `core.terms` decides, as messages."""
+"""The manager's dealings with agents about who is in charge: what `core.terms` decides, as
+messages."""
 
 from __future__ import annotations
 
@@ -13,20 +14,25 @@ from taskd.protocol import messages as m
 from taskd.protocol.link import Link
 
 PLACES = 16  # where another manager is looked for
-SUCCESSORS = 5  # agents that may start a manager when this one is gone, and know for that who may vote
+# agents that may start a manager when this one is gone, and know for that who may vote
+SUCCESSORS = 5
 
 log = logging.getLogger("taskd.manager")
 
 
 class Charge:
-    def __init__(self, name: str, successor: bool, shape: tuple[int, int], place: tuple[str, int]) -> None:
+    def __init__(
+        self, name: str, successor: bool, shape: tuple[int, int], place: tuple[str, int]
+    ) -> None:
         """`shape`: nodes of the job, ranks on each. `place`: where this manager listens."""
         self.chair = Chair(name, successor=successor)
         self._shape, self._place = shape, place
-        self.ways: dict[str, tuple[bytes, int]] = {}  # agent -> its route, and the descriptor of its connection
+        # agent -> its route, and the descriptor of its connection
+        self.ways: dict[str, tuple[bytes, int]] = {}
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
         self._looking: set[str] = set()  # connected agents that have no manager, or us
-        self._unasked: set[str] = set()  # of these, those that have not been asked for their vote since they said where they stand
+        # of these, those that have not been asked for their vote since they said where they stand
+        self._unasked: set[str] = set()
         self._nodes: dict[str, int] = {}  # agents of the roster, and their nodes; STANDBY for none
         self.places: list[tuple[str, int]] = []  # where other managers may be
         self._was = self.chair.in_charge
@@ -49,7 +55,8 @@ class Charge:
         data = self._out.seal(message)
         for agent in agents:
             if (way := self.ways.get(agent)) is not None:
-                self._out.put(way[0], data)  # when it is gone, it will say where it stands when it is back
+                # when it is gone, it will say where it stands when it is back
+                self._out.put(way[0], data)
 
     def ended(self, lines: set[int]) -> None:
         """Connections of these descriptors have."""
@@ -65,8 +72,14 @@ class Charge:
             self._looking.add(agent)
             self._unasked.add(agent)
         roster = Roster(standing.stamp, frozenset(standing.members))
-        if standing.content and standing.manager != chair.name and 0 < standing.term < chair.term and self.in_charge:
-            self.send([agent], m.Who())  # from one that still obeys, or is, a manager that was cut off: our term is news to it
+        if (
+            standing.content
+            and standing.manager != chair.name
+            and 0 < standing.term < chair.term
+            and self.in_charge
+        ):
+            # from one that still obeys, or is, a manager that was cut off: our term is news to it
+            self.send([agent], m.Who())
         anew = chair.hear(agent, standing.term, standing.manager, roster)
         if chair.roster == roster and standing.members:
             self._nodes = dict(standing.members)
@@ -82,7 +95,11 @@ class Charge:
         became = self.in_charge and not self._was
         if became:
             self._was = True
-            log.warning("in charge in term %d, acknowledged by %d of %d agents", self.chair.term, *self._count())
+            log.warning(
+                "in charge in term %d, acknowledged by %d of %d agents",
+                self.chair.term,
+                *self._count(),
+            )
         return became
 
     def _count(self) -> tuple[int, int]:
@@ -102,13 +119,15 @@ class Charge:
         return bool(members) and agent not in members
 
     def _doubts(self) -> bool:
-        """Whether so few agents of the roster are connected that another manager may be in charge of the others."""
+        """Whether so few agents of the roster are connected that another manager may be in charge
+        of the others."""
         members = self.chair.roster.members
         return bool(members) and self.in_charge and not self.chair.roster.majority(set(self.ways))
 
     def doubt(self) -> None:
-        """While few agents are connected: ask in all places where another manager may be whether one is in charge of the others. Who was
-        stopped, or cut off with its own agent, hears of it in no other way."""
+        """While few agents are connected: ask in all places where another manager may be whether
+        one is in charge of the others. Who was stopped, or cut off with its own agent, hears of it
+        in no other way."""
         if not self._doubts():
             self.close()
             return
@@ -135,8 +154,9 @@ class Charge:
         return next((agent for agent, at in self._nodes.items() if at == node), "")
 
     def tend(self, agents: Callable[[], list[tuple[str, str, int]]], waiting: bool) -> None:
-        """Of a job that is protected: change the roster where that is due, and tell. `agents`: names, machines and nodes, in the order in
-        which a manager may be started there. `waiting`: some node may have been given away by the manager before us."""
+        """Of a job that is protected: change the roster where that is due, and tell. `agents`:
+        names, machines and nodes, in the order in which a manager may be started there. `waiting`:
+        some node may have been given away by the manager before us."""
         chair = self.chair
         if chair.fresh and chair.in_charge:
             known = agents()
@@ -147,8 +167,8 @@ class Charge:
             known = agents()
             here = {agent for agent, _, _ in known}
             for agent, node in self._nodes.items():
-                # it has nothing that anybody could lose; when it comes back it is added again. Not while it may be on its way to
-                # a node that the manager before us has given it
+                # it has nothing that anybody could lose; when it comes back it is added again. Not
+                # while it may be on its way to a node that the manager before us has given it
                 if node == m.STANDBY and agent not in here and not waiting:
                     chair.want(agent, False)
             self._publish(roster, known)
@@ -160,7 +180,8 @@ class Charge:
         nodes = self._nodes | {agent: node for agent, _, node in agents}
         self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
         whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape, os.getpid())
-        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())  # of 10,000 agents the names are 400 kB
+        # of 10,000 agents the names are 400 kB
+        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())
         likely = roster.members & {agent for agent, host, _ in agents if host in hosts}
         self.send(likely, whole)
         self.send(roster.members - likely, stamp)

@@ -1,4 +1,5 @@
-"""The config dict of `init_taskd_manager`, checked. All mistakes are told at once, one line each."""
+"""The config dict of `init_taskd_manager`, checked. All mistakes are told at once, one line
+each."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from taskd import settings
 
 MAX_NODES = 100_000
 MAX_RANKS_PER_NODE = 1024
-KEYS = ("job_id", "node_nums", "proc_per_node", "plugin_dir", "fault_recover", "taskd_enable", "cluster_infos")
+KEYS = (
+    "job_id",
+    "node_nums",
+    "proc_per_node",
+    "plugin_dir",
+    "fault_recover",
+    "taskd_enable",
+    "cluster_infos",
+)
 
 
 @dataclass(frozen=True)
@@ -34,19 +43,47 @@ class BadConfig(ValueError):
 def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
     """Check the documented dict; it is not changed. Raises BadConfig."""
     if not isinstance(config, dict):
-        raise BadConfig([f"config is {type(config).__name__}: give a dict with job_id, node_nums and proc_per_node"])
-    errors = [f"config key {key!r} is unknown; known: {', '.join(KEYS)}" for key in config if key not in KEYS]
+        raise BadConfig(
+            [
+                f"config is {type(config).__name__}: give a dict with job_id, node_nums and"
+                " proc_per_node"
+            ]
+        )
+    errors = [
+        f"config key {key!r} is unknown; known: {', '.join(KEYS)}"
+        for key in config
+        if key not in KEYS
+    ]
     warnings: list[str] = []
     job = _job(config, environ, errors, warnings)
     nodes = _number(config, "node_nums", MAX_NODES, "the number of nodes of the job", errors)
-    ranks = _number(config, "proc_per_node", MAX_RANKS_PER_NODE, "the number of training processes on each node", errors)
+    ranks = _number(
+        config,
+        "proc_per_node",
+        MAX_RANKS_PER_NODE,
+        "the number of training processes on each node",
+        errors,
+    )
     recover = _switch(config, "fault_recover", errors)
     enable = _switch(config, "taskd_enable", errors)
     if not isinstance(config.get("plugin_dir", ""), str):
-        errors.append(_line("plugin_dir", config["plugin_dir"], "a string", "leave it out: there are no plugins to load"))
+        errors.append(
+            _line(
+                "plugin_dir",
+                config["plugin_dir"],
+                "a string",
+                "leave it out: there are no plugins to load",
+            )
+        )
     infos = config.get("cluster_infos", [])
-    if not isinstance(infos, dict) and not (isinstance(infos, list) and all(isinstance(i, dict) for i in infos)):
-        errors.append(_line("cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"))
+    if not isinstance(infos, dict) and not (
+        isinstance(infos, list) and all(isinstance(i, dict) for i in infos)
+    ):
+        errors.append(
+            _line(
+                "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
+            )
+        )
     found = settings.examine_variables(environ)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
@@ -56,17 +93,28 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
     if recover is not False and enable is not False and settings.enabled(environ):
         ladder = settings.ladder_from(environ)
     else:
-        off = "fault_recover" if recover is False else "taskd_enable" if enable is False else "TASKD_PROCESS_ENABLE"
+        off = (
+            "fault_recover"
+            if recover is False
+            else "taskd_enable"
+            if enable is False
+            else "TASKD_PROCESS_ENABLE"
+        )
         warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
     return Config(job, nodes, ranks, ladder, tuple(warnings))
 
 
-def _job(config: dict[str, Any], environ: Mapping[str, str], errors: list[str], warnings: list[str]) -> str:
+def _job(
+    config: dict[str, Any], environ: Mapping[str, str], errors: list[str], warnings: list[str]
+) -> str:
     value = config.get("job_id")
     if value is None:  # the documented manager.py passes os.getenv("MINDX_TASK_ID")
         job = settings.job_id(environ)
         if "MINDX_TASK_ID" not in environ or job == settings.FALLBACK_JOB:
-            warnings.append(f"job_id is not set: {job!r} is used; set MINDX_TASK_ID to the same value on all nodes")
+            warnings.append(
+                f"job_id is not set: {job!r} is used; set MINDX_TASK_ID to the same value on all"
+                " nodes"
+            )
         return job
     if not isinstance(value, str) or not value.strip() or len(value) > 256:
         remedy = "set MINDX_TASK_ID to the same value on all nodes"
@@ -80,7 +128,8 @@ def _number(config: dict[str, Any], key: str, highest: int, meaning: str, errors
         errors.append(f"config key {key!r} is missing: set it to {meaning}, 1 to {highest}")
         return 1
     value = config[key]
-    if type(value) is not int or not 1 <= value <= highest:  # a bool is an int, and never meant as a number
+    # a bool is an int, and never meant as a number
+    if type(value) is not int or not 1 <= value <= highest:
         errors.append(_line(key, value, f"an int from 1 to {highest}", f"set it to {meaning}"))
         return 1
     return value
@@ -98,4 +147,7 @@ def _switch(config: dict[str, Any], key: str, errors: list[str]) -> bool | None:
 
 def _line(key: str, value: object, allowed: str, remedy: str) -> str:
     shown = repr(value)
-    return f"config key {key!r} is {shown if len(shown) <= 80 else shown[:80] + '...'}: allowed is {allowed}; {remedy}"
+    return (
+        f"config key {key!r} is {shown if len(shown) <= 80 else shown[:80] + '...'}: allowed is"
+        f" {allowed}; {remedy}"
+    )

@@ -1,7 +1,8 @@
-"""The fault codes of a job's devices, as its manager has them: the files and their changes, what was told, who is separated by hand.
+"""The fault codes of a job's devices, as its manager has them: the files and their changes, what
+was told, who is separated by hand.
 
-What it finds is handed to the coordinator as a `DeviceLevel`; that decides. A *device* is named by the machine and the number of the
-rank on it, `10.0.0.3/1`: it outlives ranks, agents and managers.
+What it finds is handed to the coordinator as a `DeviceLevel`; that decides. A *device* is named by
+the machine and the number of the rank on it, `10.0.0.3/1`: it outlives ranks, agents and managers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from taskd.faults.findings import ERROR, Finding
 from taskd.faults.separated import Separated
 from taskd.faults.watch import Watch
 
-CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"  # these two lines are documented
+# these two lines are documented
+CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
 MOST_LINES = 20  # warnings about a configuration in the manager's log
 
@@ -27,9 +29,15 @@ log = logging.getLogger("taskd.manager.devices")
 
 
 class DeviceCodes:
-    """`open()` before anything else. `now` is on the manager's clock. `directory`: None for the tables that are shipped with taskd."""
+    """`open()` before anything else. `now` is on the manager's clock. `directory`: None for the
+    tables that are shipped with taskd."""
 
-    def __init__(self, directory: str | None = None, journal: Separated | None = None, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        directory: str | None = None,
+        journal: Separated | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall = journal, wall
         self._written: dict[str, Separation] = {}
@@ -48,14 +56,30 @@ class DeviceCodes:
             found, damaged = self._journal.read()
         except OSError as error:
             remedy = "set TASKD_LOG_PATH to the directory of the managers before this one"
-            log.error("%s cannot be read: %s; who is separated by hand is not known; %s", self._journal.path, error.strerror, remedy)
+            log.error(
+                "%s cannot be read: %s; who is separated by hand is not known; %s",
+                self._journal.path,
+                error.strerror,
+                remedy,
+            )
             return
         if damaged:
-            log.error("%s: %d lines are not entries of this journal and are left out", self._journal.path, damaged)
+            log.error(
+                "%s: %d lines are not entries of this journal and are left out",
+                self._journal.path,
+                damaged,
+            )
         for name, entry in found.items():
             until = None if entry.until is None else now + (entry.until - self._wall())
-            self.devices.separated[name] = self._written[name] = Separation(entry.text, entry.code, until)
-            log.warning("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, entry.text, name)
+            self.devices.separated[name] = self._written[name] = Separation(
+                entry.text, entry.code, until
+            )
+            log.warning(
+                "device %s is ManuallySeparateNPU: %s; taskd faults release %s",
+                name,
+                entry.text,
+                name,
+            )
 
     def close(self) -> None:
         if self._watch is not None:
@@ -73,10 +97,13 @@ class DeviceCodes:
             return due
         return self._look if due is None else min(due, self._look)
 
-    # -- codes ---------------------------------------------------------------------------------------------------------------
+    # -- codes -------------------------------------------------------------------------------------
 
-    def told(self, device: str, code: str, kind: str, severity: str, now: float) -> Arisen | Judgement:
-        """What has arisen; or, where nothing has, what the device has now. Raises codes.BadCode and evaluation.TooMany."""
+    def told(
+        self, device: str, code: str, kind: str, severity: str, now: float
+    ) -> Arisen | Judgement:
+        """What has arisen; or, where nothing has, what the device has now. Raises codes.BadCode and
+        evaluation.TooMany."""
         arisen = self.devices.told(device, codes.parse_code(code), kind, now, severity)
         self._write(now)
         return self.devices.judge(device, now) if arisen is None else arisen
@@ -90,32 +117,53 @@ class DeviceCodes:
     def release(self, device: str, now: float) -> str:
         """ "" when it is done, else why not."""
         if not self.devices.judge(device, now).unusable:
-            return f"{device[:100]!r} may be used; these may not: {some(self.devices.unusable(now)) or 'none'}"
+            return (
+                f"{device[:100]!r} may be used; these may not:"
+                f" {some(self.devices.unusable(now)) or 'none'}"
+            )
         try:
             if self._journal is not None and device in self.devices.separated:
                 self._journal.release(device, "an operator")
         except OSError as error:
-            return f"{device} is not released: the journal of separated devices cannot be written: {error.strerror}"
+            return (
+                f"{device} is not released: the journal of separated devices cannot be written:"
+                f" {error.strerror}"
+            )
         self.devices.release(device)
         self._written.pop(device, None)
         log.warning("device %s was released by an operator", device)
         return ""
 
     def _write(self, now: float) -> None:
-        """Who is separated, and who is not any more, since the last time. What cannot be written is tried again."""
+        """Who is separated, and who is not any more, since the last time. What cannot be written is
+        tried again."""
         if self.devices.separated == self._written or self._journal is None:
             return
         for name, separation in self.devices.separated.items():
             if self._written.get(name) == separation:
                 continue
-            log.error("device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, separation.text, name)
+            log.error(
+                "device %s is ManuallySeparateNPU: %s; taskd faults release %s",
+                name,
+                separation.text,
+                name,
+            )
             rule = self.devices.configuration.customization.frequency.get(separation.code)
-            until = self._wall() + rule.release if rule is not None and rule.release is not None else None
+            until = (
+                self._wall() + rule.release
+                if rule is not None and rule.release is not None
+                else None
+            )
             try:
                 self._journal.separate(name, separation.code, separation.text, until)
                 self._written[name] = separation
             except OSError as error:
-                log.error("%s cannot be written: %s; a new manager will not know of %s", self._journal.path, error.strerror, name)
+                log.error(
+                    "%s cannot be written: %s; a new manager will not know of %s",
+                    self._journal.path,
+                    error.strerror,
+                    name,
+                )
         for name in [n for n in self._written if n not in self.devices.separated]:
             log.warning("device %s is not separated any more: its ReleaseTimeWindow is over", name)
             try:
@@ -124,10 +172,11 @@ class DeviceCodes:
             except OSError as error:
                 log.error("%s cannot be written: %s", self._journal.path, error.strerror)
 
-    # -- files ---------------------------------------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------
 
     def files(self, now: float) -> bool:
-        """The kernel says that something has changed, or it is time to look. True: another configuration is in force."""
+        """The kernel says that something has changed, or it is time to look. True: another
+        configuration is in force."""
         if self._watch is None:
             return False
         self._look = now + self.devices.configuration.poll

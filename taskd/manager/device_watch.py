@@ -1,7 +1,9 @@
-"""Between the fault codes of devices and the coordinator, which knows ranks: whose device it is, and when to say so.
+"""Between the fault codes of devices and the coordinator, which knows ranks: whose device it is,
+and when to say so.
 
-Said are: codes that were told, limits of time that have passed, what stands against the devices of a node that joins, and against all
-devices when the job is protected: before, there was no step that could be repeated.
+Said are: codes that were told, limits of time that have passed, what stands against the devices of
+a node that joins, and against all devices when the job is protected: before, there was no step that
+could be repeated.
 """
 
 from __future__ import annotations
@@ -27,20 +29,29 @@ def names(peer: Peer) -> list[str]:
 
 
 class DeviceWatch:
-    """`agents`: those that have a node, by node. `feed`: to the coordinator of `job`, at that time."""
+    """`agents`: those that have a node, by node. `feed`: to the coordinator of `job`, at that
+    time."""
 
     def __init__(
-        self, codes: DeviceCodes, agents: Mapping[int, Peer], job: JobState, feed: Callable[[e.DeviceLevel, float], None]
+        self,
+        codes: DeviceCodes,
+        agents: Mapping[int, Peer],
+        job: JobState,
+        feed: Callable[[e.DeviceLevel, float], None],
     ) -> None:
         self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
         self._protected = False  # when the devices were last looked at
 
     def told(self, message: m.CodeTold, owner: Peer, now: float) -> str:
-        """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and the coordinator answers."""
+        """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and
+        the coordinator answers."""
         if message.kind not in KINDS:
             return f"kind {message.kind[:60]!r} is unknown: allowed is {', '.join(KINDS)}"
         if message.severity not in ("", *SEVERITIES):
-            return f"severity {message.severity[:60]!r} is unknown: allowed is {', '.join(SEVERITIES)}, or none"
+            return (
+                f"severity {message.severity[:60]!r} is unknown: allowed is"
+                f" {', '.join(SEVERITIES)}, or none"
+            )
         device = names(owner)[owner.ranks.index(message.rank)]
         try:
             found = self._codes.told(device, message.code, message.kind, message.severity, now)
@@ -49,7 +60,10 @@ class DeviceWatch:
         if isinstance(found, Arisen):
             level, text, unusable = found.reason.level.word, found.reason.text, found.now.unusable
         else:
-            text = f"nothing new by {message.code} ({message.kind}); device {device} is {found.level.word}"
+            text = (
+                f"nothing new by {message.code} ({message.kind}); device {device} is"
+                f" {found.level.word}"
+            )
             level, unusable = "", found.unusable
         self._feed(e.DeviceLevel(message.request, message.rank, level, text, unusable), now)
         return ""
@@ -64,16 +78,27 @@ class DeviceWatch:
         for rank, device in zip(peer.ranks, names(peer), strict=True):
             unusable = self._codes.devices.judge(device, now).unusable
             if unusable != self._job.ranks[rank].unusable:
-                self._feed(e.DeviceLevel("", rank, "", f"device {device}: {unusable or 'may be used again'}", unusable), now)
+                self._feed(
+                    e.DeviceLevel(
+                        "",
+                        rank,
+                        "",
+                        f"device {device}: {unusable or 'may be used again'}",
+                        unusable,
+                    ),
+                    now,
+                )
 
     def against(self, peer: Peer, now: float) -> str:
         """Why no rank may be started on that machine; "": they may."""
         judged = ((device, self._codes.devices.judge(device, now)) for device in names(peer))
-        return "; ".join(f"device {device} is {found.unusable}" for device, found in judged if found.unusable)
+        return "; ".join(
+            f"device {device} is {found.unusable}" for device, found in judged if found.unusable
+        )
 
     def look(self, now: float, changed: bool) -> bool:
-        """Files that have changed, limits of time that have passed, and what was known before the job was protected. True: what stands
-        against any device may be another thing than before."""
+        """Files that have changed, limits of time that have passed, and what was known before the
+        job was protected. True: what stands against any device may be another thing than before."""
         other = (changed or self._codes.to_look(now)) and self._codes.files(now)
         if (due := self._codes.devices.due) is not None and now >= due:
             other = True
@@ -93,6 +118,16 @@ class DeviceWatch:
         for peer in self._agents.values():
             if arisen.device in (devices := names(peer)):
                 rank = peer.ranks[devices.index(arisen.device)]
-                self._feed(e.DeviceLevel("", rank, arisen.reason.level.word, arisen.reason.text, arisen.now.unusable), now)
+                self._feed(
+                    e.DeviceLevel(
+                        "", rank, arisen.reason.level.word, arisen.reason.text, arisen.now.unusable
+                    ),
+                    now,
+                )
                 return
-        log.warning("device %s, which runs no rank of this job: %s: %s", arisen.device, arisen.reason.level.word, arisen.reason.text)
+        log.warning(
+            "device %s, which runs no rank of this job: %s: %s",
+            arisen.device,
+            arisen.reason.level.word,
+            arisen.reason.text,
+        )

@@ -1,4 +1,5 @@
-"""The manager's listening socket and its options; where a number is not ZeroMQ's default, its reason stands beside it."""
+"""The manager's listening socket and its options; where a number is not ZeroMQ's default, its
+reason stands beside it."""
 
 from __future__ import annotations
 
@@ -16,16 +17,21 @@ from taskd.settings import BadSetting
 
 class PortInUse(OSError):
     def __init__(self, host: str, port: int) -> None:
-        remedy = "end the manager that holds it, or set TASKD_PORT to the same free port on all nodes"
+        remedy = (
+            "end the manager that holds it, or set TASKD_PORT to the same free port on all nodes"
+        )
         super().__init__(f"port {port} on {host} is in use: {remedy}")
 
 
-def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1) -> zmq.Socket[Any]:
+def listen(
+    context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: int = 1
+) -> zmq.Socket[Any]:
     """A ROUTER on host:port for whoever knows the secret. Raises PortInUse and BadSetting."""
     router = curve.server(context, host, keys, MAX_BYTES)
     options = {
         zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone is an error here, not silence
-        zmq.BACKLOG: 8192,  # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
+        # with pyzmq's 100 a storm of 5,000 agents overflowed 5,800 times (measured)
+        zmq.BACKLOG: 8192,
         **pings.options(nodes),
     }
     for option, value in options.items():
@@ -36,15 +42,31 @@ def listen(context: zmq.Context[Any], host: str, port: int, keys: Keys, nodes: i
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from None
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise BadSetting("TASKD_PORT", port, "a port that this user may open", "set TASKD_PORT to one above 1023") from None
-        raise BadSetting("POD_IP", host, "an IP address of this machine", f"correct or unset it ({error.strerror})") from None
+            raise BadSetting(
+                "TASKD_PORT",
+                port,
+                "a port that this user may open",
+                "set TASKD_PORT to one above 1023",
+            ) from None
+        raise BadSetting(
+            "POD_IP",
+            host,
+            "an IP address of this machine",
+            f"correct or unset it ({error.strerror})",
+        ) from None
     return router
 
 
 def allow_files(needed: int) -> None:
-    """A connection is a descriptor. Out of them, ZeroMQ's thread spins and no agent can connect. Raises BadSetting."""
+    """A connection is a descriptor. Out of them, ZeroMQ's thread spins and no agent can connect.
+    Raises BadSetting."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise BadSetting("ulimit -Hn", hard, f"{needed} or more for this number of nodes", "raise it where the manager starts")
+        raise BadSetting(
+            "ulimit -Hn",
+            hard,
+            f"{needed} or more for this number of nodes",
+            "raise it where the manager starts",
+        )
     if soft != resource.RLIM_INFINITY and soft < 2 * needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,5 @@
-"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for `taskd report` and for people."""
+"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for `taskd
+report` and for people."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ log = logging.getLogger("taskd.manager.journal")
 
 
 class Journal:
-    """Appends to `directory`/incidents.jsonl. A journal that cannot be written costs one warning, nothing else."""
+    """Appends to `directory`/incidents.jsonl. A journal that cannot be written costs one warning,
+    nothing else."""
 
     def __init__(self, directory: str, job: str, wall: Callable[[], float] = time.time) -> None:
         self.path = Path(directory) / NAME
@@ -29,7 +31,9 @@ class Journal:
 
     def closed(self, incident: commands.Closed, now: float) -> None:
         """`now` is on the clock of `incident.began`, which is turned into seconds since 1970."""
-        self._append({"kind": "incident", **asdict(incident), "began": self._wall() - (now - incident.began)})
+        self._append(
+            {"kind": "incident", **asdict(incident), "began": self._wall() - (now - incident.began)}
+        )
 
     def end(self, ok: bool, reason: str) -> None:
         self._append({"kind": "end", "ok": ok, "reason": reason})
@@ -39,7 +43,9 @@ class Journal:
         try:
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             # one write to a file opened for append: lines of two managers never mix
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640
+            )
             try:
                 os.write(descriptor, line.encode())
             finally:

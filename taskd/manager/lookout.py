@@ -1,8 +1,9 @@
 """Whether an agent whose connection has ended is gone: asked of its machine, which knows at once.
 
-A connection ends when the process at the other end does, and also when something in between resets it. The agent listens for other
-agents' records; where nothing listens there any more, its process has ended. Where its machine does not answer at all, or accepts and
-says nothing (a stopped process), it is gone for us. A greeting means that it lives and will connect again.
+A connection ends when the process at the other end does, and also when something in between resets
+it. The agent listens for other agents' records; where nothing listens there any more, its process
+has ended. Where its machine does not answer at all, or accepts and says nothing (a stopped
+process), it is gone for us. A greeting means that it lives and will connect again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class _Probe:
 
 
 class Lookout:
-    """`wanted` has the descriptors to poll for reading and writing; the caller says when they are ready and when time has passed."""
+    """`wanted` has the descriptors to poll for reading and writing; the caller says when they are
+    ready and when time has passed."""
 
     def __init__(self, limit: float) -> None:
         """`limit`: seconds until a machine that does not answer counts as gone."""
@@ -32,14 +34,22 @@ class Lookout:
         self._probes: dict[Hashable, _Probe] = {}
 
     def ask(self, who: Hashable, address: tuple[str, int], now: float) -> str | None:
-        """Begin to find out about `who`; why it is gone where that is known at once. Asking twice is asking once."""
+        """Begin to find out about `who`; why it is gone where that is known at once. Asking twice
+        is asking once."""
         if who in self._probes:
             return None
-        line = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        line = socket.socket(
+            socket.AF_INET6 if ":" in address[0] else socket.AF_INET,
+            socket.SOCK_STREAM | socket.SOCK_NONBLOCK,
+        )
         code = line.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             line.close()
-            return f"its process has ended ({errno.errorcode.get(code, code)})" if code in GONE else None
+            return (
+                f"its process has ended ({errno.errorcode.get(code, code)})"
+                if code in GONE
+                else None
+            )
         self._probes[who] = _Probe(line, now + self._limit)
         return None
 
@@ -84,7 +94,8 @@ class Lookout:
             if not probe.connected:
                 return None
         try:
-            # the greeting comes from a thread that lives as long as the process and does nothing else
+            # the greeting comes from a thread that lives as long as the process and does nothing
+            # else
             return "" if probe.line.recv(1) else "its process has ended"
         except BlockingIOError:
             return None

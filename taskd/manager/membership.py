@@ -1,7 +1,9 @@
-"""The agents of a job, as the manager knows them: who has a node, who waits for one, who has to leave.
+"""The agents of a job, as the manager knows them: who has a node, who waits for one, who has to
+leave.
 
-Whether an agent is admitted is decided in `core`: `core.terms` (is it one of the job's?) and `core.coordinator` (has the node another
-agent?). Here is who has said what, on which connection, and when.
+Whether an agent is admitted is decided in `core`: `core.terms` (is it one of the job's?) and
+`core.coordinator` (has the node another agent?). Here is who has said what, on which connection,
+and when.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ log = logging.getLogger("taskd.manager")
 
 @dataclass
 class _Parked:
-    """A registration of a node whose agent seems to be alive: decided when that agent speaks, or is gone."""
+    """A registration of a node whose agent seems to be alive: decided when that agent speaks, or is
+    gone."""
 
     route: bytes
     envelope: m.Envelope
@@ -46,12 +49,24 @@ class Membership:
         descriptor: Callable[[], int],
         carry_out: Callable[[list[c.Command], float], None],
     ) -> None:
-        """`descriptor` of the connection by which the message at hand has come. `carry_out`: what `core` commands."""
-        self._coordinator, self._charge, self._out, self._lookout = coordinator, charge, out, lookout
-        self._settings, self._host, self._descriptor, self._carry_out = coordinator.job.settings, host, descriptor, carry_out
+        """`descriptor` of the connection by which the message at hand has come. `carry_out`: what
+        `core` commands."""
+        self._coordinator, self._charge, self._out, self._lookout = (
+            coordinator,
+            charge,
+            out,
+            lookout,
+        )
+        self._settings, self._host, self._descriptor, self._carry_out = (
+            coordinator.job.settings,
+            host,
+            descriptor,
+            carry_out,
+        )
         self.agents: dict[int, Peer] = {}
         self.standbys: dict[str, Peer] = {}  # by the name of their process
-        self.former: dict[str, Peer] = {}  # agents whose node moves to a standby, by the name of the process
+        # agents whose node moves to a standby, by the name of the process
+        self.former: dict[str, Peer] = {}
         self.fenced: dict[str, c.Fence] = {}  # by the name of the process
         self.parked: dict[int, _Parked] = {}
         self.seen: set[int] = set()  # nodes that have ever joined
@@ -71,7 +86,8 @@ class Membership:
         return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
 
     def hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> None:
-        """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its turn."""
+        """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its
+        turn."""
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
@@ -80,7 +96,8 @@ class Membership:
             self._lookout.forget(peer.incarnation)
         peer.seq, peer.heard = envelope.seq, now
         if moved:
-            # what was under way on the old connection may be lost: each end says how far it has heard
+            # what was under way on the old connection may be lost: each end says how far it has
+            # heard
             peer.outbox.in_step = False
             self._out.send_now(peer, m.Heard(peer.inbox.number))
         if peer.node in self.parked:
@@ -88,10 +105,14 @@ class Membership:
         if envelope.number and not peer.inbox.take(envelope.number):
             if envelope.number > peer.inbox.number:
                 self.ask_again(peer)
-            raise Dropped("said again", f"node {peer.node}: number {envelope.number} after {peer.inbox.number}")
+            raise Dropped(
+                "said again",
+                f"node {peer.node}: number {envelope.number} after {peer.inbox.number}",
+            )
 
     def ask_again(self, peer: Peer) -> None:
-        """What the agent has said after the last that we have heard is lost: told so twice, it says it again (core.delivery)."""
+        """What the agent has said after the last that we have heard is lost: told so twice, it says
+        it again (core.delivery)."""
         for _ in range(2):
             self._out.send_now(peer, m.Heard(peer.inbox.number))
 
@@ -109,7 +130,9 @@ class Membership:
             return peer
         return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
 
-    def register(self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float) -> None:
+    def register(
+        self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float
+    ) -> None:
         try:
             check_agent(event.agent, envelope)
             check_registration(event, envelope.sender, self._settings.nodes)
@@ -117,16 +140,25 @@ class Membership:
             self._out.reply(route, m.Refused(str(reason)))
             raise
         if envelope.incarnation in self._coordinator.job.topology.stood_down:
-            self._out.reply(route, c.StandDown(envelope.incarnation, event.node, "the node stays where it is"))
+            self._out.reply(
+                route, c.StandDown(envelope.incarnation, event.node, "the node stays where it is")
+            )
             return
         peer = self.agents.get(event.node)
         other = peer is not None and peer.incarnation != envelope.incarnation
-        if self._charge.stranger(envelope.incarnation) or (other and self._coordinator.job.protected):
-            why = f"node {event.node} has another agent: this one was replaced, or has the --node_rank of another node"
+        if self._charge.stranger(envelope.incarnation) or (
+            other and self._coordinator.job.protected
+        ):
+            why = (
+                f"node {event.node} has another agent: this one was replaced, or has the"
+                " --node_rank of another node"
+            )
             self.fence(c.Fence(envelope.incarnation, event.node, why))
             self.turn_away(route, self.fenced[envelope.incarnation], now)
             if peer is not None and not self._out.put(peer.route, self._out.seal(m.Who())):
-                self.lose(peer, "its agent is gone and another one has registered for the node", now)
+                self.lose(
+                    peer, "its agent is gone and another one has registered for the node", now
+                )
             return
         if other:
             self.parked[event.node] = _Parked(route, envelope, event)
@@ -135,46 +167,75 @@ class Membership:
         before = self._coordinator.job.topology.nodes.get(event.node)
         commands = self._coordinator.step(event, now)
         entry = self._coordinator.job.topology.nodes.get(event.node)
-        if any(isinstance(command, c.Fence) and command.agent == envelope.incarnation for command in commands):
+        if any(
+            isinstance(command, c.Fence) and command.agent == envelope.incarnation
+            for command in commands
+        ):
             self._carry_out(commands, now)
             self.turn_away(route, self.fenced[envelope.incarnation], now)
             return
-        if entry is None or (entry.ranks, entry.store, entry.epoch) != (event.ranks, event.store, event.epoch):
-            why_not = next((command.text for command in commands if isinstance(command, c.Note)), "the job is over")
+        if entry is None or (entry.ranks, entry.store, entry.epoch) != (
+            event.ranks,
+            event.store,
+            event.epoch,
+        ):
+            why_not = next(
+                (command.text for command in commands if isinstance(command, c.Note)),
+                "the job is over",
+            )
             log.warning("node %d is refused: %s", event.node, why_not)
             self._out.reply(route, m.Refused(why_not))
             return
         if peer is None:
-            log.info("node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch)
-            peer = self.agents[event.node] = Peer(event.node, envelope.incarnation, route, event.ranks, envelope.seq, now)
+            log.info(
+                "node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch
+            )
+            peer = self.agents[event.node] = Peer(
+                event.node, envelope.incarnation, route, event.ranks, envelope.seq, now
+            )
             peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
         peer.ranks, peer.records = event.ranks, event.records
         self._asked.pop(route, None)
         self.seen.add(event.node)
         self._carry_out(commands, now)
         self._devices.stands(peer, now)
-        # what a reconnected agent tells may be news (the event was lost with the connection); else it changes nothing
-        incarnations = dict(zip(event.ranks, event.incarnations or (0,) * len(event.ranks), strict=True))
+        # what a reconnected agent tells may be news (the event was lost with the connection); else
+        # it changes nothing
+        incarnations = dict(
+            zip(event.ranks, event.incarnations or (0,) * len(event.ranks), strict=True)
+        )
         if event.generation == 0:
             for rank in event.joined:
                 self._feed(e.RankJoined(rank, incarnations[rank]), now)
         if before is not None and before.epoch == event.epoch:
-            for rank, left in zip(event.dead, event.left or (None,) * len(event.dead), strict=False):
-                self._feed(e.RankDied(rank, incarnations[rank], "died while its agent was out of reach", left), now)
+            for rank, left in zip(
+                event.dead, event.left or (None,) * len(event.dead), strict=False
+            ):
+                self._feed(
+                    e.RankDied(
+                        rank, incarnations[rank], "died while its agent was out of reach", left
+                    ),
+                    now,
+                )
 
     def settle(self, node: int, now: float, spoke: bool = False) -> None:
-        """Decide on a second agent of a node: refused when the first speaks and can be reached, admitted when it is gone."""
+        """Decide on a second agent of a node: refused when the first speaks and can be reached,
+        admitted when it is gone."""
         parked, peer = self.parked[node], self.agents.get(node)
         if peer is None:
             del self.parked[node]
             self.register(parked.route, parked.envelope, parked.event, now)
-        elif not self._out.put(peer.route, self._out.seal(m.Who())):  # answered by registering again, which changes nothing
+        # answered by registering again, which changes nothing
+        elif not self._out.put(peer.route, self._out.seal(m.Who())):
             self.lose(peer, "its agent is gone and another one has registered for the node", now)
             if not self._coordinator.job.over:
                 self.settle(node, now)
         elif spoke:
             del self.parked[node]
-            reason = f"node {node} has a living agent already: give each node another --node_rank, or end the other one"
+            reason = (
+                f"node {node} has a living agent already: give each node another --node_rank, or"
+                " end the other one"
+            )
             log.warning("a second agent was refused: %s", reason)
             self._out.reply(parked.route, m.Refused(reason))
 
@@ -188,8 +249,14 @@ class Membership:
             if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
                 raise Dropped("registration", f"a standby for {message.ranks} ranks")
             if peer is None:
-                log.info("standby %s has registered, for up to %d ranks", message.agent[:8], message.ranks)
-                peer = self.standbys[message.agent] = Peer(m.STANDBY, message.agent, route, (), envelope.seq, now)
+                log.info(
+                    "standby %s has registered, for up to %d ranks",
+                    message.agent[:8],
+                    message.ranks,
+                )
+                peer = self.standbys[message.agent] = Peer(
+                    m.STANDBY, message.agent, route, (), envelope.seq, now
+                )
                 peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
             peer.records, peer.ranks = message.records, (0,) * message.ranks
             self._asked.pop(route, None)
@@ -203,13 +270,18 @@ class Membership:
         elif not isinstance(message, m.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
-    def node_taken(self, route: bytes, envelope: m.Envelope, event: e.NodeTaken, now: float) -> None:
+    def node_taken(
+        self, route: bytes, envelope: m.Envelope, event: e.NodeTaken, now: float
+    ) -> None:
         """A standby is a node from here on."""
         check_agent(event.agent, envelope)
         standby = self.standbys.get(event.agent)
         node = self._coordinator.job.topology.nodes.get(event.node)
         if standby is None or node is None or envelope.sender != event.node:
-            raise Dropped("registration", f"agent {event.agent[:8]} has taken node {event.node}, and is no standby")
+            raise Dropped(
+                "registration",
+                f"agent {event.agent[:8]} has taken node {event.node}, and is no standby",
+            )
         self.hear(standby, envelope, route, now)
         commands = self._coordinator.step(event, now)
         if self._coordinator.job.topology.nodes[event.node].agent == event.agent:
@@ -230,12 +302,22 @@ class Membership:
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", standby.incarnation[:8], why)
         elif chair.fresh or chair.member(standby.incarnation):
-            self._feed(e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now)
+            self._feed(
+                e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now
+            )
 
     def everybody(self) -> list[tuple[str, str, int]]:
-        """Names, machines and nodes of all agents, those first on whose machine a manager is started first: ours, then by node."""
-        peers = [*(p for _, p in sorted(self.agents.items())), *self.former.values(), *self.standbys.values()]
-        return sorted(((p.incarnation, p.records[0], p.node) for p in peers), key=lambda known: known[1] != self._host)
+        """Names, machines and nodes of all agents, those first on whose machine a manager is
+        started first: ours, then by node."""
+        peers = [
+            *(p for _, p in sorted(self.agents.items())),
+            *self.former.values(),
+            *self.standbys.values(),
+        ]
+        return sorted(
+            ((p.incarnation, p.records[0], p.node) for p in peers),
+            key=lambda known: known[1] != self._host,
+        )
 
     def turn_away(self, route: bytes, fence: c.Fence, now: float) -> None:
         """A fenced agent is told so; once a second, however much it says."""
@@ -257,10 +339,23 @@ class Membership:
         asked = topology.may_fetch if question.fetch else topology.may_keep
         node, each = topology.nodes.get(question.node), self._settings.ranks_per_node
         granted = asked(peer.node, question.node, question.agent)
-        if question.fetch and self._charge.chair.term > 1 and question.agent in self._charge.chair.roster.members:
+        if (
+            question.fetch
+            and self._charge.chair.term > 1
+            and question.agent in self._charge.chair.roster.members
+        ):
             granted = granted or topology.had_been_given(question.node, question.agent)
         ranks = tuple(range(question.node * each, question.node * each + each)) if granted else ()
-        self._out.send(peer, m.Permit(question.node, question.agent, question.fetch, granted, node.ranks if granted and node else ranks))
+        self._out.send(
+            peer,
+            m.Permit(
+                question.node,
+                question.agent,
+                question.fetch,
+                granted,
+                node.ranks if granted and node else ranks,
+            ),
+        )
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
         self._lookout.forget(peer.incarnation)
@@ -290,10 +385,13 @@ class Membership:
             self.send_standby(command)
 
     def _give_away(self, command: c.TakeOver) -> None:
-        if (former := self.agents.get(command.node)) is not None and former.incarnation == command.former:
+        if (
+            former := self.agents.get(command.node)
+        ) is not None and former.incarnation == command.former:
             self.former[former.incarnation] = self.agents.pop(command.node)
         before = self._charge.holder(command.node) if not command.former else ""
-        if before and before != command.agent and before not in self.fenced:  # lost with the manager before this one
+        # lost with the manager before this one
+        if before and before != command.agent and before not in self.fenced:
             self.fence(c.Fence(before, command.node, command.reason))
 
     def fence(self, command: c.Fence) -> None:
@@ -305,7 +403,9 @@ class Membership:
         if peer is not None and peer.incarnation == command.agent:
             self._out.send(peer, command)
             del self.agents[command.node]
-        elif (other := self.standbys.pop(command.agent, None) or self.former.pop(command.agent, None)) is not None:
+        elif (
+            other := self.standbys.pop(command.agent, None) or self.former.pop(command.agent, None)
+        ) is not None:
             self._out.send(other, command)
 
     def send_standby(self, command: c.Prepare | c.TakeOver | c.StandDown) -> None:
@@ -313,7 +413,8 @@ class Membership:
             self._out.send(standby, command)
 
     def stand_down(self, command: c.StandDown) -> None:
-        """A standby is not to be the node; if it was already, whoever has had the node has it again."""
+        """A standby is not to be the node; if it was already, whoever has had the node has it
+        again."""
         log.warning("%s", command)
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:

@@ -1,4 +1,5 @@
-"""What operators ask of the job: `taskd.control`, and the commands that use it. Each request is answered once."""
+"""What operators ask of the job: `taskd.control`, and the commands that use it. Each request is
+answered once."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from taskd.manager.peers import Dropped
 from taskd.protocol import messages as m
 
 REQUESTS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice | m.StatusAsked
-ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy  # what breaks a job that is well; the others only hold it up
+# what breaks a job that is well; the others only hold it up
+ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy
 NOT_ON_PURPOSE = (
-    "this job takes no faults on purpose, and nobody's word that a device or a node is at fault: start it with TASKD_FAULT_INJECTION=on in "
-    "the environment of its manager and its launchers"
+    "this job takes no faults on purpose, and nobody's word that a device or a node is at fault:"
+    " start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
 )
 MOST = 1000  # requests that wait for an answer
 
@@ -48,9 +50,12 @@ class Operators:
     def request(self, route: bytes, message: Any, now: float) -> None:
         """A request of an operator, who has the job's key. Each is answered once."""
         if not isinstance(message, REQUESTS):
-            raise Dropped("direction", f"an operator sent {type(message).__name__}, which is no request")
+            raise Dropped(
+                "direction", f"an operator sent {type(message).__name__}, which is no request"
+            )
         if len(self._waiting) >= MOST:
-            self._waiting.pop(next(iter(self._waiting)))  # the oldest: its operator has long given up
+            # the oldest: its operator has long given up
+            self._waiting.pop(next(iter(self._waiting)))
         self._waiting[message.request] = route
         if isinstance(message, ON_PURPOSE) and not self._on_purpose:
             log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
@@ -61,18 +66,32 @@ class Operators:
             return
         if isinstance(message, m.ReleaseDevice):
             refusal = self._codes.release(message.device, now)
-            self.answer(c.Answer(message.request, not refusal, refusal or f"{message.device[:100]!r} may be used again"))
+            self.answer(
+                c.Answer(
+                    message.request,
+                    not refusal,
+                    refusal or f"{message.device[:100]!r} may be used again",
+                )
+            )
             self._devices.stand(now)
             self._members.admit_all(now)
             return
         if not isinstance(message, m.Inject | m.CodeTold):
             self._feed(message, now)
             return
-        log.warning("%s: %.300s", "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code", message)
+        log.warning(
+            "%s: %.300s",
+            "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code",
+            message,
+        )
         node = self._coordinator.job.topology.node_of(message.rank)
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:
-            self.answer(c.Answer(message.request, False, f"rank {message.rank} is on no node that has joined"))
+            self.answer(
+                c.Answer(
+                    message.request, False, f"rank {message.rank} is on no node that has joined"
+                )
+            )
         elif isinstance(message, m.CodeTold):
             if refusal := self._devices.told(message, owner, now):
                 self.answer(c.Answer(message.request, False, refusal))

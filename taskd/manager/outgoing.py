@@ -29,7 +29,11 @@ class Outgoing:
         self._seq += 1
         number = self._seq if numbered else 0
         term = self._term()
-        return m.seal(m.Envelope(m.VERSION, self._job, -1, self._name, self._seq, m.encode(message), term, number))
+        return m.seal(
+            m.Envelope(
+                m.VERSION, self._job, -1, self._name, self._seq, m.encode(message), term, number
+            )
+        )
 
     def send(self, peer: Peer, message: Any) -> None:
         self.deliver(peer, self.seal(message, numbered=True))
@@ -44,7 +48,8 @@ class Outgoing:
             peer.outbox.in_step = False
 
     def reply(self, route: bytes, message: Any) -> None:
-        self.put(route, self.seal(message))  # to a stranger: when it is gone, nobody misses the answer
+        # to a stranger: when it is gone, nobody misses the answer
+        self.put(route, self.seal(message))
 
     def put(self, route: bytes, data: bytes) -> bool:
         try:

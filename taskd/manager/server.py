@@ -1,7 +1,9 @@
-"""The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands out.
+"""The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands
+out.
 
-Nothing in here blocks but the poll, and the poll sleeps until the next message, deadline or look at who is silent. Nothing that
-arrives can end the loop: what is bad is dropped and counted, a defect in handling one message is logged with its traceback.
+Nothing in here blocks but the poll, and the poll sleeps until the next message, deadline or look at
+who is silent. Nothing that arrives can end the loop: what is bad is dropped and counted, a defect
+in handling one message is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -42,9 +44,20 @@ BATCH = 1000  # messages per turn: timers and new connections get their turn in 
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK = int(zmq.NOBLOCK)
 TO_ALL = (
-    c.Pause, c.Rebuild, c.Restore, c.Resume, c.Release, c.RollCall, c.AskSteps, c.Hold, c.Continue, c.GiveUp, c.RestartAll, c.End,
+    c.Pause,
+    c.Rebuild,
+    c.Restore,
+    c.Resume,
+    c.Release,
+    c.RollCall,
+    c.AskSteps,
+    c.Hold,
+    c.Continue,
+    c.GiveUp,
+    c.RestartAll,
+    c.End,
     c.SaveRecords,
-)  # fmt: skip
+)
 TO_OWNER = (c.Replace, c.Kill, c.SaveState, c.KeepRecords, c.Seal)
 
 log = logging.getLogger("taskd.manager")
@@ -54,13 +67,20 @@ log = logging.getLogger("taskd.manager")
 class Limits:
     """In seconds."""
 
-    silence: float = 10.0  # an agent says something each 3 s; a connection that is cut is noticed long before, by protocol.pings
-    probe: float = 0.25  # an agent whose connection has ended and whose machine does not answer; a healthy one does in a round trip
+    # an agent says something each 3 s; a connection that is cut is noticed long before, by
+    # protocol.pings
+    silence: float = 10.0
+    # an agent whose connection has ended and whose machine does not answer; a healthy one does in a
+    # round trip
+    probe: float = 0.25
     look: float = 1.0  # how often silence is looked for
     first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
     next_warning: float = 300.0
-    flush: float = 1.0  # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not hold it up
-    stall: float = 1.0  # when this loop was stopped for longer, silence in that time is nobody's fault
+    # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not hold
+    # it up
+    flush: float = 1.0
+    # when this loop was stopped for longer, silence in that time is nobody's fault
+    stall: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,8 @@ class Outcome:
 
 @dataclass
 class Server:
-    """`open()`, then `run()` once; `stop()` may be called from a signal handler or another thread."""
+    """`open()`, then `run()` once; `stop()` may be called from a signal handler or another
+    thread."""
 
     settings: e.Settings
     job: str
@@ -83,7 +104,8 @@ class Server:
     journal: Journal
     limits: Limits = field(default_factory=Limits)
     successor: bool = False  # another manager was in charge of this job before
-    starter: int = -1  # pidfd of the launcher that has started this manager; -1: none has, or it has ended
+    # pidfd of the launcher that has started this manager; -1: none has, or it has ended
+    starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may make, or tell of, faults
     clock: Callable[[], float] = time.monotonic
@@ -97,31 +119,55 @@ class Server:
         name, shape = self._identity.name, (self.settings.nodes, self.settings.ranks_per_node)
         self.charge = Charge(name, self.successor, shape, (self.host, self.port))
         self._out = Outgoing(self.job, name, lambda: self.charge.chair.term)
-        self.charge.open(self._out, lambda place: Link(place, self.keys, self.job, m.STANDBY, self._identity, refusal=False))
-        self.members = Membership(
-            self.coordinator, self.charge, self._out, self._lookout, self.host, self._descriptor, self._carry_out
+        self.charge.open(
+            self._out,
+            lambda place: Link(
+                place, self.keys, self.job, m.STANDBY, self._identity, refusal=False
+            ),
         )
-        self._devices = DeviceWatch(self.codes, self.members.agents, self.coordinator.job, self._feed)
+        self.members = Membership(
+            self.coordinator,
+            self.charge,
+            self._out,
+            self._lookout,
+            self.host,
+            self._descriptor,
+            self._carry_out,
+        )
+        self._devices = DeviceWatch(
+            self.codes, self.members.agents, self.coordinator.job, self._feed
+        )
         self.members.watch(self._devices)
         self.operators = Operators(
-            self.coordinator, self.members, self._out, self.codes, self._devices, self._feed, self.faults_on_purpose
+            self.coordinator,
+            self.members,
+            self._out,
+            self.codes,
+            self._devices,
+            self._feed,
+            self.faults_on_purpose,
         )
-        self._overheard: set[str] = set()  # agents of which something was dropped while this manager was not in charge
+        # agents of which something was dropped while this manager was not in charge
+        self._overheard: set[str] = set()
         self._tick_floor = 0.0
         self._stopped = ""
         self._wake, self._waker = socket.socketpair()
         self._wake.setblocking(False)
         self._waker.setblocking(False)
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
         allow_files(2 * self.settings.nodes + 200)
-        self._context: zmq.Context[Any] = zmq.Context(io_threads=1 if self.settings.nodes <= 1000 else 2)
+        self._context: zmq.Context[Any] = zmq.Context(
+            io_threads=1 if self.settings.nodes <= 1000 else 2
+        )
         try:
             self._gate = Gate(self._context, self.keys, self._refused_key)
-            self._out.router = listen(self._context, self.host, self.port, self.keys, self.settings.nodes)
+            self._out.router = listen(
+                self._context, self.host, self.port, self.keys, self.settings.nodes
+            )
             self._monitor = self._out.router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         except BaseException:
             self._context.destroy(linger=0)
@@ -136,13 +182,21 @@ class Server:
             self._poller.register(self.starter, zmq.POLLIN)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
-            self.job, self.settings.nodes, self.settings.ranks_per_node, self.host, self.port, ", ".join(self.settings.ladder),
-        )  # fmt: skip
+            self.job,
+            self.settings.nodes,
+            self.settings.ranks_per_node,
+            self.host,
+            self.port,
+            ", ".join(self.settings.ladder),
+        )
 
     def run(self) -> Outcome:
         """Serve until the job is over or `stop()` is called."""
         now = self.clock()
-        self._next_look, self._next_warning = now + self.limits.look, now + self.limits.first_warning
+        self._next_look, self._next_warning = (
+            now + self.limits.look,
+            now + self.limits.first_warning,
+        )
         try:
             while self.outcome is None:
                 now = self._turn(now)
@@ -151,7 +205,8 @@ class Server:
             self.codes.close()
             self.charge.close()
             self._out.router.disable_monitor()
-            # agents must still get the last command (why the job ends), so the sockets may linger for a moment
+            # agents must still get the last command (why the job ends), so the sockets may linger
+            # for a moment
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
@@ -161,10 +216,11 @@ class Server:
     def stop(self, reason: str) -> None:
         """Leave the loop; the job goes on, and its agents wait for another manager."""
         self._stopped = reason
-        with contextlib.suppress(OSError):  # has left already, or was told so often that the pipe is full
+        # has left already, or was told so often that the pipe is full
+        with contextlib.suppress(OSError):
             self._waker.send(b"x")
 
-    # -- one turn ----------------------------------------------------------------------------------------------------------
+    # -- one turn ----------------------------------------------------------------------------------
 
     def _turn(self, before: float) -> float:
         start = self.clock()
@@ -174,10 +230,13 @@ class Server:
         now = self.clock()
         late = max(start - before, now - start - timeout)
         if late > self.limits.stall:
-            log.warning("the manager was stopped for %.1f s; silence in that time does not count", late)
+            log.warning(
+                "the manager was stopped for %.1f s; silence in that time does not count", late
+            )
             for peer in self.members.peers:
                 peer.heard += late
-            self._tick_floor = now + self.limits.stall  # what was sent meanwhile is heard before deadlines are judged
+            # what was sent meanwhile is heard before deadlines are judged
+            self._tick_floor = now + self.limits.stall
         if self._gate.socket in ready:
             self._gate.answer()
         if self._wake.fileno() in ready:
@@ -194,17 +253,21 @@ class Server:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
         if self.outcome is None:
             self._govern(now)
-        if self.outcome is None and now >= due:  # a deadline that a message has just set is seen in the next turn
+        # a deadline that a message has just set is seen in the next turn
+        if self.outcome is None and now >= due:
             self._timers(now, emptied)
         return now
 
     def _starter_ended(self, now: float) -> None:
-        """Before any agent has come there is no job; later its agent is gone too, and in a job of one node nobody else is there."""
+        """Before any agent has come there is no job; later its agent is gone too, and in a job of
+        one node nobody else is there."""
         self._poller.unregister(self.starter)
         os.close(self.starter)
         self.starter = -1
         if self.outcome is None and not self.members.peers:
-            self.outcome = Outcome(None, "the launcher that has started this manager has ended, and no agent has come")
+            self.outcome = Outcome(
+                None, "the launcher that has started this manager has ended, and no agent has come"
+            )
         elif self.settings.nodes == 1:
             for peer in list(self.members.agents.values()):
                 self.members.lose(peer, "its launcher has ended", now)
@@ -229,7 +292,9 @@ class Server:
         for peer in self.members.peers:
             if peer.line in lines:
                 peer.line = -1
-                if peer.records[1] and (why := self._lookout.ask(peer.incarnation, peer.records, now)):
+                if peer.records[1] and (
+                    why := self._lookout.ask(peer.incarnation, peer.records, now)
+                ):
                     gone[peer.incarnation] = why
         if gone:
             self._gone(gone, now)
@@ -242,7 +307,12 @@ class Server:
 
     def _due(self) -> float:
         deadline = self.coordinator.deadline()
-        due = min(self._next_look, self._next_warning, self._lookout.due or math.inf, self.codes.due or math.inf)
+        due = min(
+            self._next_look,
+            self._next_warning,
+            self._lookout.due or math.inf,
+            self.codes.due or math.inf,
+        )
         # the floor: were a deadline to stay in the past after its Tick, the loop would spin
         return due if deadline is None else min(due, max(deadline, self._tick_floor))
 
@@ -252,7 +322,8 @@ class Server:
         for _ in range(BATCH):
             try:
                 self._line = receive(_NOBLOCK, copy=False)
-            except zmq.Again:  # once per turn: cheaper than to ask before each message whether there is one
+            # once per turn: cheaper than to ask before each message whether there is one
+            except zmq.Again:
                 return True
             frames, more = [self._line.bytes], self._line.more
             while more:
@@ -266,7 +337,10 @@ class Server:
             except m.BadMessage as reason:
                 self.drops.add("not a message", str(reason), now)
             except Exception:
-                log.exception("a message of %d bytes could not be handled; it is dropped", sum(map(len, frames)))
+                log.exception(
+                    "a message of %d bytes could not be handled; it is dropped",
+                    sum(map(len, frames)),
+                )
                 self.drops.total["defect"] += 1
             if self.outcome is not None:
                 return False
@@ -274,16 +348,31 @@ class Server:
 
     def _timers(self, now: float, emptied: bool) -> None:
         due = self.coordinator.deadline()
-        # an answer that a deadline waits for may still be in the queue; a flood must not hold the deadline up for ever
-        if due is not None and now >= max(due, self._tick_floor) and (emptied or now - due > self.limits.stall):
+        # an answer that a deadline waits for may still be in the queue; a flood must not hold the
+        # deadline up for ever
+        if (
+            due is not None
+            and now >= max(due, self._tick_floor)
+            and (emptied or now - due > self.limits.stall)
+        ):
             self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
         if now >= self._next_look:
             self._next_look = now + self.limits.look
             for peer in self.members.peers if emptied else ():
                 if now - peer.heard > self.limits.silence:
-                    self._safely(self.members.lose, peer, f"nothing was heard of its agent for {self.limits.silence:g} s", now)
+                    self._safely(
+                        self.members.lose,
+                        peer,
+                        f"nothing was heard of its agent for {self.limits.silence:g} s",
+                        now,
+                    )
                 elif len(peer.outbox.kept) > peers.UNHEARD:
-                    self._safely(self.members.lose, peer, f"its agent has left {len(peer.outbox.kept)} orders unacknowledged", now)
+                    self._safely(
+                        self.members.lose,
+                        peer,
+                        f"its agent has left {len(peer.outbox.kept)} orders unacknowledged",
+                        now,
+                    )
             for node in list(self.members.parked):
                 self._safely(self.members.settle, node, now)
             self._safely(self.charge.doubt)
@@ -291,12 +380,17 @@ class Server:
             self._next_warning = now + self.limits.next_warning
             if len(self.members.seen) < self.settings.nodes:
                 log.warning(
-                    "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every node, "
-                    "where %s:%d can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",
-                    self.settings.nodes, len(self.members.seen), self.host, self.port, self.job,
-                )  # fmt: skip
+                    "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on"
+                    " every node, where %s:%d can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID"
+                    " is %s",
+                    self.settings.nodes,
+                    len(self.members.seen),
+                    self.host,
+                    self.port,
+                    self.job,
+                )
 
-    # -- messages in -------------------------------------------------------------------------------------------------------
+    # -- messages in -------------------------------------------------------------------------------
 
     def _take(self, frames: list[bytes], now: float) -> None:
         if len(frames) != 2:
@@ -315,7 +409,10 @@ class Server:
         if isinstance(message, m.Standing | m.Vote | m.RosterKept):
             self._about_charge(route, envelope, message, now)
             return
-        if isinstance(message, m.Heard | m.Heartbeat) and (known := self.members.known(envelope)) is not None:
+        if (
+            isinstance(message, m.Heard | m.Heartbeat)
+            and (known := self.members.known(envelope)) is not None
+        ):
             self.members.hear(known, envelope, route, now)
             if isinstance(message, m.Heard):
                 self.members.heard(known, message.number)
@@ -324,7 +421,11 @@ class Server:
             return
         if not self.charge.in_charge:
             self._overheard.add(envelope.incarnation)  # it is asked for this again when we are
-            raise Dropped("not in charge", f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge this manager")
+            raise Dropped(
+                "not in charge",
+                f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
+                " this manager",
+            )
         if isinstance(message, m.Arrived) and envelope.sender == m.STANDBY:
             self._arrived(route, message)
             return
@@ -339,7 +440,9 @@ class Server:
             if isinstance(message, m.May):
                 self.members.permit(former, message)
             if isinstance(message, e.AgentLeft):
-                self.members.lose(former, f"its launcher has left{': ' + message.why if message.why else ''}", now)
+                self.members.lose(
+                    former, f"its launcher has left{': ' + message.why if message.why else ''}", now
+                )
             return  # it tells all again if it gets its node back
         peer = self.members.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
@@ -356,7 +459,8 @@ class Server:
                     self.operators.answer(c.Answer(message.request, message.ok, message.text))
                     return
                 self._feed(message, now)
-                if isinstance(message, e.AgentLeft) and not message.ok:  # one that has ended well waits for the others
+                # one that has ended well waits for the others
+                if isinstance(message, e.AgentLeft) and not message.ok:
                     self.members.agents.pop(peer.node, None)
         elif isinstance(message, e.AgentJoined):
             self.members.register(route, envelope, message, now)
@@ -367,7 +471,7 @@ class Server:
         if self._devices.look(now, changed):
             self.members.admit_all(now)
 
-    # -- who is in charge ------------------------------------------------------------------------------------------------------
+    # -- who is in charge --------------------------------------------------------------------------
 
     def _about_charge(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
         agent = envelope.incarnation
@@ -387,19 +491,24 @@ class Server:
             self.members.admit_all(now)
 
     def _govern(self, now: float) -> None:
-        """The roster follows what has happened; a manager that another one has taken the place of leaves."""
+        """The roster follows what has happened; a manager that another one has taken the place of
+        leaves."""
         if self.charge.chair.deposed:
-            self.outcome = Outcome(None, f"another manager is in charge; this one was in term {self.charge.chair.term}")
+            self.outcome = Outcome(
+                None, f"another manager is in charge; this one was in term {self.charge.chair.term}"
+            )
             return
         if self._overheard and self.charge.in_charge:
             for peer in [p for p in self.members.peers if p.incarnation in self._overheard]:
                 self.members.ask_again(peer)
             self._overheard.clear()
-        if self.coordinator.job.protected:  # all that are to be heard are heard: the next roster says where they are
+        # all that are to be heard are heard: the next roster says where they are
+        if self.coordinator.job.protected:
             self.charge.tend(self.members.everybody, self.coordinator.job.topology.unaccounted)
 
     def _arrived(self, route: bytes, message: m.Arrived) -> None:
-        """A launcher that has just been started asks whether the job is under way, and its node taken."""
+        """A launcher that has just been started asks whether the job is under way, and its node
+        taken."""
         peer = self.members.agents.get(message.node)
         taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self.starter >= 0)
         self._out.reply(route, m.UnderWay(self.coordinator.job.protected, taken))
@@ -411,9 +520,9 @@ class Server:
     def _refused_key(self, address: str) -> None:
         self.drops.add("no key", f"{address} does not speak CURVE as agents do", self.clock())
 
-    # -- operators -----------------------------------------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------
 
-    # -- the coordinator -----------------------------------------------------------------------------------------------------
+    # -- the coordinator ---------------------------------------------------------------------------
 
     def _safely(self, action: Callable[..., None], *args: Any) -> bool:
         """For what no message asks for: a defect is logged, and the loop goes on."""
@@ -456,7 +565,11 @@ class Server:
     def _to_owner(self, command: Any) -> None:
         log.info("%s", command)
         topology = self.coordinator.job.topology
-        node = command.node if isinstance(command, c.KeepRecords | c.Seal) else topology.node_of(command.rank)
+        node = (
+            command.node
+            if isinstance(command, c.KeepRecords | c.Seal)
+            else topology.node_of(command.rank)
+        )
         owner = None if node is None else self.members.agents.get(node)
         if owner is None:
             log.warning("%s reaches nobody: its node has no agent", command)
@@ -469,4 +582,4 @@ class Server:
         self.outcome = Outcome(command.ok, command.reason)
         self.operators.end(command.reason)
 
-    # -- messages out --------------------------------------------------------------------------------------------------------
+    # -- messages out ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""A manager from a checked config and the environment; what `python -m taskd.manager` and `taskd.api` share."""
+"""A manager from a checked config and the environment; what `python -m taskd.manager` and
+`taskd.api` share."""
 
 from __future__ import annotations
 

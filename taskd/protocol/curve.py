@@ -1,4 +1,5 @@
-"""Sockets under a job's CURVE keys, and addresses as ZeroMQ takes them. What else a socket needs is its owner's to set."""
+"""Sockets under a job's CURVE keys, and addresses as ZeroMQ takes them. What else a socket needs is
+its owner's to set."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ def endpoint(host: str, port: int | None = None) -> str:
 
 
 def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
-    """A ROUTER that will listen on `host`, for whoever knows the secret: a Gate in the same context says who speaks. `limit`: bytes of a
-    message, 1000 or more: a handshake is subject to it too. Drops what it has to say when it is closed."""
+    """A ROUTER that will listen on `host`, for whoever knows the secret: a Gate in the same context
+    says who speaks. `limit`: bytes of a message, 1000 or more: a handshake is subject to it too.
+    Drops what it has to say when it is closed."""
     return _made(context, zmq.ROUTER, host, limit, {
         zmq.LINGER: 0,
         zmq.CURVE_SERVER: 1,
@@ -29,9 +31,11 @@ def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.
     })  # fmt: skip
 
 
-def client(context: zmq.Context[Any], host: str, keys: Keys, identity: Identity, limit: int) -> zmq.Socket[Any]:
-    """A DEALER that will connect to a `server` on `host` as `identity`. `limit`: as for a server. Drops what it has to say when it is
-    closed."""
+def client(
+    context: zmq.Context[Any], host: str, keys: Keys, identity: Identity, limit: int
+) -> zmq.Socket[Any]:
+    """A DEALER that will connect to a `server` on `host` as `identity`. `limit`: as for a server.
+    Drops what it has to say when it is closed."""
     return _made(context, zmq.DEALER, host, limit, {
         zmq.LINGER: 0,
         zmq.CURVE_SERVERKEY: keys.server_public,
@@ -40,9 +44,15 @@ def client(context: zmq.Context[Any], host: str, keys: Keys, identity: Identity,
     })  # fmt: skip
 
 
-def _made(context: zmq.Context[Any], kind: int, host: str, limit: int, options: dict[int, int | bytes]) -> zmq.Socket[Any]:
+def _made(
+    context: zmq.Context[Any], kind: int, host: str, limit: int, options: dict[int, int | bytes]
+) -> zmq.Socket[Any]:
     socket: zmq.Socket[Any] = context.socket(kind)
-    common: dict[int, int | bytes] = {zmq.MAXMSGSIZE: limit, zmq.HANDSHAKE_IVL: HANDSHAKE, zmq.IPV6: int(":" in host)}
+    common: dict[int, int | bytes] = {
+        zmq.MAXMSGSIZE: limit,
+        zmq.HANDSHAKE_IVL: HANDSHAKE,
+        zmq.IPV6: int(":" in host),
+    }
     for option, value in {**common, **options}.items():
         socket.setsockopt(option, value)
     return socket

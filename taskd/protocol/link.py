@@ -1,4 +1,5 @@
-"""A connection to a manager, of an agent or an operator: one DEALER socket under CURVE, messages in numbered envelopes."""
+"""A connection to a manager, of an agent or an operator: one DEALER socket under CURVE, messages in
+numbered envelopes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ log = logging.getLogger("taskd.link")
 
 
 class Link:
-    """Sends without blocking, receives without blocking; reconnects by itself. Used by one thread."""
+    """Sends without blocking, receives without blocking; reconnects by itself. Used by one
+    thread."""
 
     def __init__(
         self,
@@ -28,7 +30,8 @@ class Link:
         refusal: bool = True,
         nodes: int = 1,
     ) -> None:
-        """`identity` of this process; a new one where none is given. `refusal`: say so when the key is refused. `nodes` of the job."""
+        """`identity` of this process; a new one where none is given. `refusal`: say so when the key
+        is refused. `nodes` of the job."""
         self.address, self._job, self.node = address, job, node
         self.identity = identity or keys.identity()
         self._seq = 0
@@ -37,13 +40,16 @@ class Link:
         self.manager = ""  # which process that was
         self._inbox = ("", Inbox(gaps=True))  # of that process
         context: zmq.Context[Any] = zmq.Context.instance()
-        self.socket: zmq.Socket[bytes] = curve.client(context, address[0], keys, self.identity, messages.MAX_BYTES)
+        self.socket: zmq.Socket[bytes] = curve.client(
+            context, address[0], keys, self.identity, messages.MAX_BYTES
+        )
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
         for option, value in pings.options(nodes).items():
             self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)  # a machine that is cut off swallows the attempt; the next may reach another one
+        # a machine that is cut off swallows the attempt; the next may reach another one
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -62,11 +68,13 @@ class Link:
         return self.say(messages.encode(message), 0)
 
     def say(self, body: bytes, number: int, node: int | None = None) -> bool:
-        """Send an encoded message under `number` of core.delivery; False as above. `node`: as which one it was said at first, when a
-        standby had not become one."""
+        """Send an encoded message under `number` of core.delivery; False as above. `node`: as which
+        one it was said at first, when a standby had not become one."""
         self._seq += 1
         sender = self.node if node is None else node
-        envelope = messages.Envelope(messages.VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number)
+        envelope = messages.Envelope(
+            messages.VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number
+        )
         try:
             self.socket.send(messages.seal(envelope), zmq.NOBLOCK)
         except zmq.Again:
@@ -101,17 +109,19 @@ class Link:
         return self._inbox[1].number
 
     def read_monitor(self) -> None:
-        """Know whether there is a connection, and say once that the key is refused: that looks like silence otherwise."""
+        """Know whether there is a connection, and say once that the key is refused: that looks like
+        silence otherwise."""
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.connections += self.connected
-            # a manager that cannot read our first words under its key hangs up without any of its own
+            # a manager that cannot read our first words under its key hangs up without any of its
+            # own
             if not self._told and not self.heard and not self.connections:
                 self._told = True
                 log.error(
-                    "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them MINDX_TASK_ID or TASKD_PORT) is not the "
-                    "manager's",
+                    "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"
+                    " MINDX_TASK_ID or TASKD_PORT) is not the manager's",
                     *self.address,
                 )
 
@@ -122,7 +132,8 @@ class Link:
 
 
 def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) -> bool:
-    """Whether a manager of that job answers there: it asks an agent that it does not know who it is. Such a handshake takes 2 ms."""
+    """Whether a manager of that job answers there: it asks an agent that it does not know who it
+    is. Such a handshake takes 2 ms."""
     link = Link(address, keys, job, 0, refusal=False)
     try:
         link.send(messages.Heartbeat(0))

@@ -1,8 +1,10 @@
-"""Every message is a frozen dataclass of `core.events` or `core.commands`, or one of the few below, as a msgpack map.
+"""Every message is a frozen dataclass of `core.events` or `core.commands`, or one of the few below,
+as a msgpack map.
 
-`decode` checks each field against its annotation before anything is built: what does not fit is a BadMessage, which the shells count and
-drop. Nothing that is read is executed. Between manager and agent a message travels in an Envelope; agent and rank share a
-local socket whose peer is known, and send the bare message.
+`decode` checks each field against its annotation before anything is built: what does not fit is a
+BadMessage, which the shells count and drop. Nothing that is read is executed. Between manager and
+agent a message travels in an Envelope; agent and rank share a local socket whose peer is known, and
+send the bare message.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class BadMessage(ValueError):
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Agent to manager: still here. Numbered by the envelope's `seq`. `unheard`: how many of its messages it does not know to have been
-    heard; the manager says then how far it has."""
+    """Agent to manager: still here. Numbered by the envelope's `seq`. `unheard`: how many of its
+    messages it does not know to have been heard; the manager says then how far it has."""
 
     ranks_alive: int
     unheard: int = 0
@@ -38,7 +40,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Heard:
-    """Manager to agent, and the agent's answer: everything up to `number` has been heard. See core.delivery."""
+    """Manager to agent, and the agent's answer: everything up to `number` has been heard. See
+    core.delivery."""
 
     number: int
 
@@ -66,7 +69,8 @@ class RankHello:
 
 @dataclass(frozen=True)
 class AttendantHello:
-    """First message on a rank's second line to its agent, which a thread attends to while the rank trains."""
+    """First message on a rank's second line to its agent, which a thread attends to while the rank
+    trains."""
 
     rank: int
     incarnation: int
@@ -74,7 +78,8 @@ class AttendantHello:
 
 @dataclass(frozen=True)
 class Here:
-    """Rank to agent: its answer to roll call `call`. `collectives` begun in this attempt, `cpu` seconds used so far."""
+    """Rank to agent: its answer to roll call `call`. `collectives` begun in this attempt, `cpu`
+    seconds used so far."""
 
     rank: int
     incarnation: int
@@ -86,7 +91,8 @@ class Here:
 
 @dataclass(frozen=True)
 class Inject:
-    """A fault on purpose, for rank `rank`. `what` and `options`: see taskd.worker.injection. `request` names whom to answer."""
+    """A fault on purpose, for rank `rank`. `what` and `options`: see taskd.worker.injection.
+    `request` names whom to answer."""
 
     request: str
     rank: int
@@ -106,8 +112,9 @@ class Injected:
 
 @dataclass(frozen=True)
 class CodeTold:
-    """An operator, or what watches the devices, to the manager: `code` on the device of `rank`. `kind`: occur, recover or once. `severity`:
-    as the driver told it, or "". `request` names whom to answer."""
+    """An operator, or what watches the devices, to the manager: `code` on the device of `rank`.
+    `kind`: occur, recover or once. `severity`: as the driver told it, or "". `request` names whom
+    to answer."""
 
     request: str
     rank: int
@@ -140,20 +147,22 @@ class Unprotected:
 
 @dataclass(frozen=True)
 class TakeUp:
-    """Agent to a replacement that was started before it was needed: its predecessor's records are in place now."""
+    """Agent to a replacement that was started before it was needed: its predecessor's records are
+    in place now."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A launcher that has been started for `node`, to the manager: is the job under way already? -1: it does not know its node yet."""
+    """A launcher that has been started for `node`, to the manager: is the job under way already?
+    -1: it does not know its node yet."""
 
     node: int = -1
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost node's place. `taken`: its node has
-    another launcher, which lives."""
+    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost
+    node's place. `taken`: its node has another launcher, which lives."""
 
     protected: bool
     taken: bool = False
@@ -161,8 +170,9 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Standing:
-    """Agent to a manager that it meets: the term and manager that it has acknowledged last, the newest roster that it has (`members` is
-    empty where it has only the stamp), and whether it has a manager (`content`). `members`: see RosterIs."""
+    """Agent to a manager that it meets: the term and manager that it has acknowledged last, the
+    newest roster that it has (`members` is empty where it has only the stamp), and whether it has a
+    manager (`content`). `members`: see RosterIs."""
 
     term: int
     manager: str
@@ -173,7 +183,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Claim:
-    """Manager to agent: the term of the envelope is claimed, by one that knows the roster of `stamp`."""
+    """Manager to agent: the term of the envelope is claimed, by one that knows the roster of
+    `stamp`."""
 
     stamp: tuple[int, int]
 
@@ -188,9 +199,10 @@ class Vote:
 
 @dataclass(frozen=True)
 class RosterIs:
-    """Manager to agent: who may vote from now on (only to those that may become the manager's host: `members`, the name of an agent and
-    its node, STANDBY for none), and where managers may be found, the most likely place first. `nodes` and `ranks_per_node` of the job.
-    `pid`: of the manager's process, for agents on its machine."""
+    """Manager to agent: who may vote from now on (only to those that may become the manager's host:
+    `members`, the name of an agent and its node, STANDBY for none), and where managers may be
+    found, the most likely place first. `nodes` and `ranks_per_node` of the job. `pid`: of the
+    manager's process, for agents on its machine."""
 
     stamp: tuple[int, int]
     members: dict[str, int]
@@ -207,8 +219,9 @@ class RosterKept:
 
 @dataclass(frozen=True)
 class Keep:
-    """Agent to the agent that keeps its ranks' records: record number `number` of the rank's present process, for the start of `step`.
-    `anew`: all that was kept of the rank before is void."""
+    """Agent to the agent that keeps its ranks' records: record number `number` of the rank's
+    present process, for the start of `step`. `anew`: all that was kept of the rank before is
+    void."""
 
     job: str
     node: int
@@ -230,7 +243,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Agent to the agent that keeps records: all of those of `node`, as Keep messages, and a Fetched."""
+    """Agent to the agent that keeps records: all of those of `node`, as Keep messages, and a
+    Fetched."""
 
     job: str
     node: int
@@ -249,7 +263,8 @@ REFUSED = -1
 
 @dataclass(frozen=True)
 class May:
-    """Agent to manager: agent `agent` wants its records of `node` kept here, or with `fetch` those of `node` that are here. May it?"""
+    """Agent to manager: agent `agent` wants its records of `node` kept here, or with `fetch` those
+    of `node` that are here. May it?"""
 
     node: int
     agent: str
@@ -269,8 +284,9 @@ class Permit:
 
 @dataclass(frozen=True)
 class Envelope:
-    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY; `incarnation` names the process, is the
-    `agent` of events and commands, and follows from its key (protocol/keys.py): the manager takes no other one from it."""
+    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY;
+    `incarnation` names the process, is the `agent` of events and commands, and follows from its key
+    (protocol/keys.py): the manager takes no other one from it."""
 
     version: int
     job: str
@@ -285,15 +301,43 @@ class Envelope:
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 Own = (
-    Heartbeat | Who | Refused | RankHello | AttendantHello | Here | Inject | Injected | CodeTold | ReleaseDevice | Unprotected | TakeUp
-    | Heard | Arrived | UnderWay | Standing | Claim | Vote | RosterIs | RosterKept | Keep | Kept | Fetch | Fetched
-    | May | Permit | StatusAsked
-)  # fmt: skip
+    Heartbeat
+    | Who
+    | Refused
+    | RankHello
+    | AttendantHello
+    | Here
+    | Inject
+    | Injected
+    | CodeTold
+    | ReleaseDevice
+    | Unprotected
+    | TakeUp
+    | Heard
+    | Arrived
+    | UnderWay
+    | Standing
+    | Claim
+    | Vote
+    | RosterIs
+    | RosterKept
+    | Keep
+    | Kept
+    | Fetch
+    | Fetched
+    | May
+    | Permit
+    | StatusAsked
+)
 Message = events.Event | commands.Command | Own
 
 
 def _known() -> dict[str, type]:
-    return {t.__name__: t for union in (events.Event, commands.Command, Own) for t in typing.get_args(union)}
+    return {
+        t.__name__: t
+        for union in (events.Event, commands.Command, Own)
+        for t in typing.get_args(union)
+    }
 
 
 TYPES = _known()
@@ -303,14 +347,20 @@ def encode(message: Any) -> bytes:
     """The bytes of a message. Raises TypeError for what is not one (a bug)."""
     if type(message).__name__ not in TYPES:
         raise TypeError(f"{type(message).__name__} is not a message")
-    packed: bytes = msgpack.packb({"t": type(message).__name__, **_plain(message)}, use_bin_type=True)
+    packed: bytes = msgpack.packb(
+        {"t": type(message).__name__, **_plain(message)}, use_bin_type=True
+    )
     return packed
 
 
 def decode(data: bytes, limit: int = MAX_BYTES) -> Any:
     """The message in `data`, of at most `limit` bytes. Raises BadMessage."""
     raw = _unpack(data, limit)
-    if not isinstance(raw, dict) or not isinstance(name := raw.pop("t", None), str) or name not in TYPES:
+    if (
+        not isinstance(raw, dict)
+        or not isinstance(name := raw.pop("t", None), str)
+        or name not in TYPES
+    ):
         raise BadMessage("not a map with a known type")
     try:
         return _reader(TYPES[name])(raw)
@@ -319,7 +369,9 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Any:
 
 
 def seal(envelope: Envelope) -> bytes:
-    packed: bytes = msgpack.packb([getattr(envelope, f.name) for f in fields(envelope)], use_bin_type=True)
+    packed: bytes = msgpack.packb(
+        [getattr(envelope, f.name) for f in fields(envelope)], use_bin_type=True
+    )
     return packed
 
 
@@ -330,7 +382,10 @@ def unseal(data: bytes) -> Envelope:
     if not isinstance(raw, list) or not raw or type(raw[0]) is not int:
         raise BadMessage("not an envelope")
     if raw[0] != VERSION:  # which may have other fields
-        raise BadMessage(f"protocol version {raw[0]}, this side speaks {VERSION}: install the same taskd on all nodes")
+        raise BadMessage(
+            f"protocol version {raw[0]}, this side speaks {VERSION}: install the same taskd on all"
+            " nodes"
+        )
     if len(raw) != len(names):
         raise BadMessage("not an envelope")
     return typing.cast(Envelope, _build(Envelope, dict(zip(names, raw, strict=True)), "Envelope"))
@@ -381,15 +436,20 @@ class _Unfit(Exception):
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What `_check` does for `hint`, as a function that is made once: a manager of 10,000 agents reads that many messages at a time. Raises
-    _Unfit or KeyError for everything that `_check` refuses."""
+    """What `_check` does for `hint`, as a function that is made once: a manager of 10,000 agents
+    reads that many messages at a time. Raises _Unfit or KeyError for everything that `_check`
+    refuses."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if is_dataclass(hint):
         return _whole(typing.cast(type, hint))
     if origin in (types.UnionType, typing.Union):
         inner = _reader(next(a for a in args if a is not type(None)))
-        return (lambda value: None if value is None else inner(value)) if type(None) in args else inner
-    if origin in (tuple, frozenset) and (origin is frozenset or (len(args) == 2 and args[1] is Ellipsis)):
+        return (
+            (lambda value: None if value is None else inner(value)) if type(None) in args else inner
+        )
+    if origin in (tuple, frozenset) and (
+        origin is frozenset or (len(args) == 2 and args[1] is Ellipsis)
+    ):
         return _many(origin, args[0])
     if isinstance(hint, type) and origin is None and hint is not float:
         return _exactly(hint)
@@ -456,4 +516,5 @@ def _check(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
-    raise BadMessage(f"{where}: {reprlib.repr(value)} where {hint} is expected")  # reprlib: str() of deep nesting overflows the stack
+    # reprlib: str() of deep nesting overflows the stack
+    raise BadMessage(f"{where}: {reprlib.repr(value)} where {hint} is expected")

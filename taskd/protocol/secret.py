@@ -58,9 +58,9 @@ def of_running(job: str, environ: Mapping[str, str], port: int) -> Keys:
         secret = _of_job(job)
     if secret is None:
         raise NoSecret(
-            f"no job {job!r} of this user (uid {secret_file.user()}) with port {port} was started on "
-            "this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT as the job "
-            "has them, and TASKD_SECRET (or TASKD_SECRET_FILE) where the job has one"
+            f"no job {job!r} of this user (uid {secret_file.user()}) with port {port} was started"
+            " on this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT as"
+            " the job has them, and TASKD_SECRET (or TASKD_SECRET_FILE) where the job has one"
         )
     return derive(secret)
 

@@ -1,7 +1,9 @@
-"""What contradicts itself, in an environment and in a job's description; what is accepted with a notice.
+"""What contradicts itself, in an environment and in a job's description; what is accepted with a
+notice.
 
-Each rule is a row: what it says, when it holds, and what to do. A rule sees only values that can be used, and hotReset as it is: the value
-that is refused has to be named together with what it contradicts.
+Each rule is a row: what it says, when it holds, and what to do. A rule sees only values that can be
+used, and hotReset as it is: the value that is refused has to be named together with what it
+contradicts.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section, Where
 
 SECTIONS: tuple[Section, ...] = (*d.SECTIONS, *variables.SECTIONS)
-PARAMETERS: dict[str, Parameter[Any, Any]] = {p.name: p for section in SECTIONS for p in section.parameters}
+PARAMETERS: dict[str, Parameter[Any, Any]] = {
+    p.name: p for section in SECTIONS for p in section.parameters
+}
 Given = Mapping[str, str]
 
 
@@ -26,8 +30,15 @@ class Contradiction(BadSetting):
     """Two values each of which could be used, and both together not."""
 
     def __init__(self, name: str, value: str, other: str, why: str, remedy: str) -> None:
-        ValueError.__init__(self, f"{name}={value!r} is refused together with {other}: {why}; {remedy}")
-        self.name, self.value, self.allowed, self.remedy = name, value, f"not together with {other}", remedy
+        ValueError.__init__(
+            self, f"{name}={value!r} is refused together with {other}: {why}; {remedy}"
+        )
+        self.name, self.value, self.allowed, self.remedy = (
+            name,
+            value,
+            f"not together with {other}",
+            remedy,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,20 @@ class Findings:
 
 
 def examine_variables(environ: Mapping[str, str] = os.environ) -> Findings:
-    """All that is wrong with an environment; what stands in another place than there has no say in it."""
-    return examine({name: text for name, text in environ.items() if name in PARAMETERS and PARAMETERS[name].where is Where.ENVIRONMENT})
+    """All that is wrong with an environment; what stands in another place than there has no say in
+    it."""
+    return examine(
+        {
+            name: text
+            for name, text in environ.items()
+            if name in PARAMETERS and PARAMETERS[name].where is Where.ENVIRONMENT
+        }
+    )
 
 
 def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The notices about an environment. Raises BadSetting for the first value, or combination, that is refused."""
+    """The notices about an environment. Raises BadSetting for the first value, or combination, that
+    is refused."""
     found = examine_variables(environ)
     if found.refused:
         raise found.refused[0]
@@ -68,7 +87,8 @@ def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def examine(given: Given) -> Findings:
-    """All that is wrong with these labels, annotations, arguments and variables; names that taskd does not know are passed over."""
+    """All that is wrong with these labels, annotations, arguments and variables; names that taskd
+    does not know are passed over."""
     refused: list[BadSetting] = []
     usable: dict[str, str] = {}
     for name, parameter in PARAMETERS.items():
@@ -84,18 +104,36 @@ def examine(given: Given) -> Findings:
                 del usable[name]
     for rule in REFUSED:
         if (names := rule.clash(usable)) is not None:
-            refused.append(Contradiction(names[0], usable.get(names[0], ""), _shown(names[1], usable), rule.says, rule.remedy))
-    notices = [f"{_shown(about, usable)}: {notice.says}" for notice in NOTICES if (about := notice.about(usable)) is not None]
+            refused.append(
+                Contradiction(
+                    names[0],
+                    usable.get(names[0], ""),
+                    _shown(names[1], usable),
+                    rule.says,
+                    rule.remedy,
+                )
+            )
+    notices = [
+        f"{_shown(about, usable)}: {notice.says}"
+        for notice in NOTICES
+        if (about := notice.about(usable)) is not None
+    ]
     return Findings(tuple(refused), tuple(notices))
 
 
 def stands(name: str, where: Where) -> Parameter[Any, Any]:
-    """The parameter of that name at that place. Raises BadSetting where there is none: what stands elsewhere is read by nobody."""
+    """The parameter of that name at that place. Raises BadSetting where there is none: what stands
+    elsewhere is read by nobody."""
     known = {p.name: p for p in PARAMETERS.values() if p.where is where}
-    for parameter in known.values():  # the guides write -hotReset and --max_restarts, and name them without
+    # the guides write -hotReset and --max_restarts, and name them without
+    for parameter in known.values():
         if name.lstrip("-") == parameter.name.lstrip("-"):
             return parameter
-    remedy = f"{name} stands elsewhere: {PARAMETERS[name].where.value}" if name in PARAMETERS else "correct the name"
+    remedy = (
+        f"{name} stands elsewhere: {PARAMETERS[name].where.value}"
+        if name in PARAMETERS
+        else "correct the name"
+    )
     raise BadSetting(where.value, name, f"one of {', '.join(known)}", remedy)
 
 
@@ -104,7 +142,8 @@ def _shown(name: str, given: Given) -> str:
 
 
 def _strategies(given: Given) -> tuple[str, tuple[str, ...]]:
-    """What names strategies, and which, `exit` apart; `("", ())`: nothing does. taskd's own variable goes before all others."""
+    """What names strategies, and which, `exit` apart; `("", ())`: nothing does. taskd's own
+    variable goes before all others."""
     for parameter in (variables.TASKD_RECOVER_STRATEGY, d.RECOVER_STRATEGY):
         rungs = parameter.read(given)
         if rungs is not None:
@@ -119,7 +158,11 @@ def _wanted(given: Given) -> str | None:
     name, named = _strategies(given)
     if named:
         return name if name != variables.TASKD_RECOVER_STRATEGY.name else None
-    return d.PROCESS_RECOVER_ENABLE.name if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON else None
+    return (
+        d.PROCESS_RECOVER_ENABLE.name
+        if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON
+        else None
+    )
 
 
 def _off(given: Given) -> str | None:
@@ -132,17 +175,32 @@ def _off(given: Given) -> str | None:
 
 def _graceful(given: Given) -> tuple[str, str] | None:
     wanted = _wanted(given)
-    return (d.HOT_RESET.name, wanted) if d.HOT_RESET.text(given) == "1" and wanted is not None else None
+    return (
+        (d.HOT_RESET.name, wanted)
+        if d.HOT_RESET.text(given) == "1" and wanted is not None
+        else None
+    )
 
 
 def _switched_off(given: Given) -> tuple[str, str] | None:
     (name, named), off = _strategies(given), _off(given)
-    return (name, off) if named and off is not None and name != variables.TASKD_RECOVER_STRATEGY.name else None
+    return (
+        (name, off)
+        if named and off is not None and name != variables.TASKD_RECOVER_STRATEGY.name
+        else None
+    )
 
 
 def _label_and_variable(given: Given) -> tuple[str, str] | None:
-    on = d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON and _off(given) == d.PROCESS_RECOVER.name
-    return (d.PROCESS_RECOVER_ENABLE.name, d.PROCESS_RECOVER.name) if on and not _strategies(given)[1] else None
+    on = (
+        d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.ON
+        and _off(given) == d.PROCESS_RECOVER.name
+    )
+    return (
+        (d.PROCESS_RECOVER_ENABLE.name, d.PROCESS_RECOVER.name)
+        if on and not _strategies(given)[1]
+        else None
+    )
 
 
 def _in_place_off(given: Given) -> tuple[str, str] | None:
@@ -153,7 +211,11 @@ def _in_place_off(given: Given) -> tuple[str, str] | None:
 
 def _no_rescheduling(given: Given) -> tuple[str, str] | None:
     wanted = d.POD_RESCHEDULING.name if d.POD_RESCHEDULING.read(given) else _wanted(given)
-    return (wanted, d.FAULT_SCHEDULING.name) if wanted is not None and d.FAULT_SCHEDULING.read(given) == "off" else None
+    return (
+        (wanted, d.FAULT_SCHEDULING.name)
+        if wanted is not None and d.FAULT_SCHEDULING.read(given) == "off"
+        else None
+    )
 
 
 def _elastic_mindspore(given: Given) -> tuple[str, str] | None:
@@ -184,16 +246,32 @@ REFUSED = (
         _graceful,
         "set hotReset to 2, graceful fault tolerance is no longer available",
     ),
-    Rule("a strategy is asked for while what controls it is off", _switched_off, "turn it on, or take the strategies out"),
-    Rule("process-level recovery is on in one place and off in the other", _label_and_variable, "decide for one of them"),
+    Rule(
+        "a strategy is asked for while what controls it is off",
+        _switched_off,
+        "turn it on, or take the strategies out",
+    ),
+    Rule(
+        "process-level recovery is on in one place and off in the other",
+        _label_and_variable,
+        "decide for one of them",
+    ),
     Rule(
         "`recover-in-place` is asked for while what controls it is off",
         _in_place_off,
         "set ENABLE_RESTART_FAULT_PROCESS to on, or leave it to Ascend Operator",
     ),
-    Rule("recovery is asked for and rescheduling, which it needs, is off", _no_rescheduling, "set fault-scheduling to grace or force"),
+    Rule(
+        "recovery is asked for and rescheduling, which it needs, is off",
+        _no_rescheduling,
+        "set fault-scheduling to grace or force",
+    ),
     Rule("MindSpore has no elastic training", _elastic_mindspore, "take elastic-training out"),
-    Rule("a node cannot be moved without process-level recovery", _hot_switch, "turn it on, or choose another strategy for sub-health"),
+    Rule(
+        "a node cannot be moved without process-level recovery",
+        _hot_switch,
+        "turn it on, or choose another strategy for sub-health",
+    ),
     Rule(
         "these arguments of MindSpeed-LLM need --enable-high-availability",
         _needs_high_availability,
@@ -203,26 +281,49 @@ REFUSED = (
 
 
 def _elastic_agent(given: Given) -> str | None:
-    return d.ELASTIC_PROCESS_RECOVER_ENABLE.name if d.ELASTIC_PROCESS_RECOVER_ENABLE.text(given) is not None else None
+    return (
+        d.ELASTIC_PROCESS_RECOVER_ENABLE.name
+        if d.ELASTIC_PROCESS_RECOVER_ENABLE.text(given) is not None
+        else None
+    )
 
 
 def _paused(given: Given) -> str | None:
-    return d.PROCESS_RECOVER_ENABLE.name if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.PAUSE else None
+    return (
+        d.PROCESS_RECOVER_ENABLE.name
+        if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.PAUSE
+        else None
+    )
 
 
 def _not_two(given: Given) -> str | None:
-    return d.HOT_RESET.name if _wanted(given) is not None and d.HOT_RESET.text(given) in ("-1", "0") else None
+    return (
+        d.HOT_RESET.name
+        if _wanted(given) is not None and d.HOT_RESET.text(given) in ("-1", "0")
+        else None
+    )
 
 
 def _overruled(given: Given) -> str | None:
     others = (d.PROCESS_RECOVER, d.HIGH_AVAILABILITY, d.MS_ENABLE_TFT)
     if variables.TASKD_RECOVER_STRATEGY.text(given) is None:
         return None
-    return next((p.name for p in others if p.text(given) is not None and (p is not d.PROCESS_RECOVER or not p.read(given))), None)
+    return next(
+        (
+            p.name
+            for p in others
+            if p.text(given) is not None and (p is not d.PROCESS_RECOVER or not p.read(given))
+        ),
+        None,
+    )
 
 
 def _both_frameworks(given: Given) -> str | None:
-    return d.MS_ENABLE_TFT.name if d.HIGH_AVAILABILITY.text(given) and d.MS_ENABLE_TFT.text(given) else None
+    return (
+        d.MS_ENABLE_TFT.name
+        if d.HIGH_AVAILABILITY.text(given) and d.MS_ENABLE_TFT.text(given)
+        else None
+    )
 
 
 def _not_available(given: Given) -> str | None:
@@ -239,22 +340,38 @@ def _insecure(given: Given) -> str | None:
 NOTICES = (
     Notice(
         "ELASTIC_PROCESS_RECOVER_ENABLE is set",
-        "Elastic Agent is at the end of its life; its documentation is deleted on 30 December 2026, and this variable with it. taskd does "
-        "not look at it",
+        "Elastic Agent is at the end of its life; its documentation is deleted on 30 December 2026,"
+        " and this variable with it. taskd does not look at it",
         _elastic_agent,
     ),
-    Notice("process-recover-enable is pause", "process-level recovery is off for a while, until this is on again", _paused),
-    Notice("hotReset is not 2", "the guides ask for 2 where process-level recovery is configured", _not_two),
+    Notice(
+        "process-recover-enable is pause",
+        "process-level recovery is off for a while, until this is on again",
+        _paused,
+    ),
+    Notice(
+        "hotReset is not 2",
+        "the guides ask for 2 where process-level recovery is configured",
+        _not_two,
+    ),
     Notice(
         "PROCESS_RECOVER is off, or HIGH_AVAILABILITY or MS_ENABLE_TFT is set",
         "it is not looked at, TASKD_RECOVER_STRATEGY goes before it",
         _overruled,
     ),
-    Notice("MS_ENABLE_TFT is set", "it is not looked at, HIGH_AVAILABILITY goes before it", _both_frameworks),
+    Notice(
+        "MS_ENABLE_TFT is set",
+        "it is not looked at, HIGH_AVAILABILITY goes before it",
+        _both_frameworks,
+    ),
     Notice(
         "TASKD_INSECURE is 1 and there is no secret",
         "whoever knows the job's id and reaches its ports can take part in it",
         _insecure,
     ),
-    Notice("elastic-training is a strategy", "elastic-training is accepted and passed over, this version has none", _not_available),
+    Notice(
+        "elastic-training is a strategy",
+        "elastic-training is accepted and passed over, this version has none",
+        _not_available,
+    ),
 )

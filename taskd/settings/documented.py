@@ -1,8 +1,10 @@
-"""What MindCluster's guides name: labels, annotations and arguments of a job, and the variables that Ascend Operator injects.
+"""What MindCluster's guides name: labels, annotations and arguments of a job, and the variables
+that Ascend Operator injects.
 
-Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for the labels and annotations that the tables leave out
-(subHealthyStrategy, wait-reschedule-timeout), the pages of the functions. taskd itself reads the variables; what stands in the job's
-description is for the scheduler, and taskd checks it (`taskd env --check`).
+Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for the labels
+and annotations that the tables leave out (subHealthyStrategy, wait-reschedule-timeout), the pages
+of the functions. taskd itself reads the variables; what stands in the job's description is for the
+scheduler, and taskd checks it (`taskd env --check`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from taskd.core import ladder
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 
-# The modes of Table 1, its columns. Those of process-level recovery have the names of their strategies.
+# The modes of Table 1, its columns. Those of process-level recovery have the names of their
+# strategies.
 JOB, POD, GRACEFUL = "job-level rescheduling", "pod-level rescheduling", "graceful fault tolerance"
 PROCESS_LEVEL = ("recover", "recover-in-place", "retry", "elastic-training")
 MODES = (JOB, POD, *PROCESS_LEVEL[:3], GRACEFUL, PROCESS_LEVEL[3])
@@ -34,19 +37,27 @@ HOT_RESET = Parameter(
     kinds.hot_reset(),
     None,
     "-1",
-    "How a chip is reset. 2: offline, which process-level recovery takes. 1, graceful fault tolerance, is no longer available.",
+    "How a chip is reset. 2: offline, which process-level recovery takes. 1, graceful fault"
+    " tolerance, is no longer available.",
     Where.DEVICE_PLUGIN,
     (GRACEFUL,),
 )
 POD_RESCHEDULING = Parameter(
-    "pod-rescheduling", kinds.switch(), False, "off", "on: only pods that are faulty are replaced.", Where.LABEL, (POD,)
+    "pod-rescheduling",
+    kinds.switch(),
+    False,
+    "off",
+    "on: only pods that are faulty are replaced.",
+    Where.LABEL,
+    (POD,),
 )
 FAULT_SCHEDULING = Parameter(
     "fault-scheduling",
     kinds.choice("grace", "force", "off"),
     None,
     "off",
-    "Rescheduling: grace asks pods to end first, force deletes them. Every way of recovery needs it.",
+    "Rescheduling: grace asks pods to end first, force deletes them. Every way of recovery"
+    " needs it.",
     Where.LABEL,
     tuple(m for m in MODES if m != GRACEFUL),
 )
@@ -55,7 +66,8 @@ PROCESS_RECOVER_ENABLE = Parameter(
     kinds.member(ProcessRecovery),
     None,
     "off",
-    "Process-level recovery. Ascend Operator sets it to on where `recover-strategy` is there. pause: off for a while.",
+    "Process-level recovery. Ascend Operator sets it to on where `recover-strategy` is there."
+    " pause: off for a while.",
     Where.LABEL,
     PROCESS_LEVEL,
 )
@@ -73,7 +85,8 @@ FAULT_RETRY_TIMES = Parameter(
     RETRY_TIMES,
     0,
     "0",
-    "How often a job whose processes fail is restarted where no fault of its hardware is known. taskd: `TASKD_FAULT_RETRY_TIMES`.",
+    "How often a job whose processes fail is restarted where no fault of its hardware is known."
+    " taskd: `TASKD_FAULT_RETRY_TIMES`.",
     Where.LABEL,
     (JOB, POD, "recover", "elastic-training"),
 )
@@ -82,8 +95,8 @@ SUB_HEALTHY = Parameter(
     kinds.choice(*ladder.SUB_HEALTHY),
     ladder.SUB_HEALTHY[0],
     ladder.SUB_HEALTHY[0],
-    "What is done about a node that is sub-healthy. With hotSwitch Ascend Operator turns process-level recovery on. taskd: "
-    "`TASKD_SUBHEALTHY_STRATEGY`.",
+    "What is done about a node that is sub-healthy. With hotSwitch Ascend Operator turns"
+    " process-level recovery on. taskd: `TASKD_SUBHEALTHY_STRATEGY`.",
     Where.LABEL,
 )
 WAIT_RESCHEDULE_TIMEOUT = Parameter(
@@ -100,7 +113,8 @@ ENABLE_HIGH_AVAILABILITY = Parameter(
     kinds.switch(),
     False,
     "off",
-    "MindSpeed-LLM's fast recovery, with dump. Not needed where `HIGH_AVAILABILITY` is read (2.3.0), as the three below.",
+    "MindSpeed-LLM's fast recovery, with dump. Not needed where `HIGH_AVAILABILITY` is read"
+    " (2.3.0), as the three below.",
     Where.SCRIPT,
     PROCESS_LEVEL,
 )
@@ -123,14 +137,21 @@ ENABLE_WORKER_REBOOT = Parameter(
     ("recover", "recover-in-place"),
 )
 ENABLE_ELASTIC_TRAINING = Parameter(
-    "--enable-elastic-training", kinds.switch(), False, "off", "MindSpeed-LLM's elastic training.", Where.SCRIPT, ("elastic-training",)
+    "--enable-elastic-training",
+    kinds.switch(),
+    False,
+    "off",
+    "MindSpeed-LLM's elastic training.",
+    Where.SCRIPT,
+    ("elastic-training",),
 )
 MAX_RESTARTS = Parameter(
     "max_restarts",
     kinds.whole(0, 2**31 - 1),
     32767,
     "32767",
-    "How many faults a container may have before its launcher ends. taskd puts 32767 in the place of torchrun's 0.",
+    "How many faults a container may have before its launcher ends. taskd puts 32767 in the place"
+    " of torchrun's 0.",
     Where.LAUNCHER,
     (POD, "recover", "recover-in-place", "retry"),
 )
@@ -139,7 +160,8 @@ MONITOR_INTERVAL = Parameter(
     kinds.whole(1, 86_400, "whole seconds"),
     5,
     "5",
-    "How often the launcher looks at its processes. taskd's agent does not wait for it: a death wakes it.",
+    "How often the launcher looks at its processes. taskd's agent does not wait for it: a death"
+    " wakes it.",
     Where.LAUNCHER,
     (POD, "recover", "recover-in-place", "retry"),
 )
@@ -149,7 +171,8 @@ PROCESS_RECOVER = Parameter(
     kinds.switch(),
     True,
     "on",
-    "off: the ladder is `exit` alone. The guides' default is off; taskd is there to recover, so it is on.",
+    "off: the ladder is `exit` alone. The guides' default is off; taskd is there to recover, so it"
+    " is on.",
     needed=PROCESS_LEVEL,
 )
 ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
@@ -165,8 +188,8 @@ ENABLE_RESTART_FAULT_PROCESS = Parameter(
     kinds.only("on"),
     False,
     "off",
-    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place`. Without it the ladder is `recover`: a "
-    "death costs its node, whose place a standby takes.",
+    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place`."
+    " Without it the ladder is `recover`: a death costs its node, whose place a standby takes.",
     needed=("recover-in-place",),
 )
 HIGH_AVAILABILITY = Parameter(
@@ -183,8 +206,9 @@ MS_ENABLE_TFT = Parameter(
     kinds.fault_tolerance(),
     None,
     "none",
-    "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF `recover`, TTP `dump`. RSC, pod-level rescheduling, is no "
-    "strategy of a process: alone it makes the ladder `exit`. TSP and TRE are MindSpore's own affair.",
+    "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF `recover`, TTP"
+    " `dump`. RSC, pod-level rescheduling, is no strategy of a process: alone it makes the ladder"
+    " `exit`. TSP and TRE are MindSpore's own affair.",
     needed=(POD, "recover", "recover-in-place", "retry"),
 )
 MINDIO_FOR_MINDSPORE = Parameter(
@@ -199,8 +223,9 @@ MINDIO_FOR_MINDSPORE = Parameter(
 SECTIONS = (
     Section(
         "The job's description",
-        "Labels, annotations and arguments that MindCluster's guides name. The scheduler and the framework read them, taskd does not; "
-        "`taskd env --check` says what in them contradicts itself.",
+        "Labels, annotations and arguments that MindCluster's guides name. The scheduler and the"
+        " framework read them, taskd does not; `taskd env --check` says what in them contradicts"
+        " itself.",
         (
             HOT_RESET,
             POD_RESCHEDULING,
@@ -220,7 +245,8 @@ SECTIONS = (
     ),
     Section(
         "What Ascend Operator injects",
-        "From the annotation `recover-strategy` and the label `pod-rescheduling`. `TASKD_RECOVER_STRATEGY` goes before all of them.",
+        "From the annotation `recover-strategy` and the label `pod-rescheduling`."
+        " `TASKD_RECOVER_STRATEGY` goes before all of them.",
         (
             PROCESS_RECOVER,
             ELASTIC_PROCESS_RECOVER_ENABLE,

@@ -1,4 +1,5 @@
-"""Table 3 of the guides: what Ascend Operator injects for each strategy; made from strategies, and read back into a ladder."""
+"""Table 3 of the guides: what Ascend Operator injects for each strategy; made from strategies, and
+read back into a ladder."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ from taskd.core import ladder
 from taskd.settings import documented, variables
 from taskd.settings.kinds import FAULT_TOLERANCE, BadSetting
 
-POD = documented.POD_RESCHEDULING.name  # a column of the table, though it is a label and no strategy
+# a column of the table, though it is a label and no strategy
+POD = documented.POD_RESCHEDULING.name
 _PROCESS = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
 _IN_PLACE = {"ENABLE_RESTART_FAULT_PROCESS": "on"}
 _MINDSPORE = {**_PROCESS, "MINDIO_FOR_MINDSPORE": "1"}
 
-# framework: column: variables. A `-` of the table is an empty column; elastic training, which MindSpore has not, is left out.
+# framework: column: variables. A `-` of the table is an empty column; elastic training, which
+# MindSpore has not, is left out.
 TABLE: dict[str, dict[str, dict[str, str]]] = {
     "pytorch": {
         "recover": {**_PROCESS, "HIGH_AVAILABILITY": "recover"},
@@ -38,31 +41,45 @@ COLUMNS = tuple(TABLE["pytorch"])
 
 
 def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
-    """The variables for all these strategies together. Where the table would lose one (exit alone has no variable, `recover` beside
-    `recover-in-place` is written as one of them), taskd's own TASKD_RECOVER_STRATEGY is added. Raises BadSetting."""
+    """The variables for all these strategies together. Where the table would lose one (exit alone
+    has no variable, `recover` beside `recover-in-place` is written as one of them), taskd's own
+    TASKD_RECOVER_STRATEGY is added. Raises BadSetting."""
     asked, table = set(columns), TABLE[framework]
     for column in sorted(asked - set(table)):
-        remedy = "MindSpore has no elastic training" if column == "elastic-training" else "correct it"
+        remedy = (
+            "MindSpore has no elastic training" if column == "elastic-training" else "correct it"
+        )
         raise BadSetting(f"strategy for {framework}", column, f"one of {', '.join(table)}", remedy)
     if not asked:
-        raise BadSetting(f"strategy for {framework}", "", f"one or more of {', '.join(table)}", "name one")
+        raise BadSetting(
+            f"strategy for {framework}", "", f"one or more of {', '.join(table)}", "name one"
+        )
     texts: dict[str, list[str]] = {}
-    for column in table:  # in the order of the table, so that the same strategies always give the same text
+    # in the order of the table, so that the same strategies always give the same text
+    for column in table:
         for name, value in table[column].items() if column in asked else ():
             texts.setdefault(name, []).append(value)
     made = {name: _joined(values) for name, values in texts.items()}
     wanted = tuple(s for s in ladder.STRATEGIES if s in asked or s == "exit")
-    return made if ladder_from(made) == wanted else {**made, variables.TASKD_RECOVER_STRATEGY.name: ",".join(wanted)}
+    return (
+        made
+        if ladder_from(made) == wanted
+        else {**made, variables.TASKD_RECOVER_STRATEGY.name: ",".join(wanted)}
+    )
 
 
 def _joined(values: list[str]) -> str:
-    """`{ARF:1}` and `{UCE:1,HCCE:1}` -> `{ARF:1,UCE:1,HCCE:1}`, `recover` and `retry` -> `recover,retry`."""
-    parts = ",".join(dict.fromkeys(part for value in values for part in value.strip("{}").split(",")))
+    """`{ARF:1}` and `{UCE:1,HCCE:1}` -> `{ARF:1,UCE:1,HCCE:1}`, `recover` and `retry` ->
+    `recover,retry`."""
+    parts = ",".join(
+        dict.fromkeys(part for value in values for part in value.strip("{}").split(","))
+    )
     return f"{{{parts}}}" if values[0].startswith("{") else parts
 
 
 def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What HIGH_AVAILABILITY, or MS_ENABLE_TFT where that is not set, names; None where neither is. Raises BadSetting."""
+    """What HIGH_AVAILABILITY, or MS_ENABLE_TFT where that is not set, names; None where neither is.
+    Raises BadSetting."""
     named: Iterable[str] | None = documented.HIGH_AVAILABILITY.read(environ)
     if named is None:
         on = documented.MS_ENABLE_TFT.read(environ)
@@ -76,7 +93,8 @@ def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def ladder_from(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The strategies to try, in order. TASKD_RECOVER_STRATEGY goes before the variables that Ascend Operator injects."""
+    """The strategies to try, in order. TASKD_RECOVER_STRATEGY goes before the variables that Ascend
+    Operator injects."""
     own = variables.TASKD_RECOVER_STRATEGY.read(environ)
     if own is not None:
         return own

@@ -1,4 +1,5 @@
-"""Types of values: how a text becomes one, and what is allowed, in words. A text that is none is a BadSetting, and nothing else."""
+"""Types of values: how a text becomes one, and what is allowed, in words. A text that is none is a
+BadSetting, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,14 +13,25 @@ from taskd.core import ladder
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 
-# strategies as Ascend Operator writes them into HIGH_AVAILABILITY: recover-in-place is a `recover` there
+# strategies as Ascend Operator writes them into HIGH_AVAILABILITY: recover-in-place is a `recover`
+# there
 HIGH_AVAILABILITY = ("retry", "recover", "dump", "elastic-training")
-# what MindSpore's MS_ENABLE_TFT switches on; TSP and TRE are MindSpore's own affair, RSC gives a process manager the processes alone
-FAULT_TOLERANCE = {"UCE": "retry", "HCCE": "retry", "ARF": "recover", "TTP": "dump", "RSC": None, "TSP": None, "TRE": None}
+# what MindSpore's MS_ENABLE_TFT switches on; TSP and TRE are MindSpore's own affair, RSC gives a
+# process manager the processes alone
+FAULT_TOLERANCE = {
+    "UCE": "retry",
+    "HCCE": "retry",
+    "ARF": "recover",
+    "TTP": "dump",
+    "RSC": None,
+    "TSP": None,
+    "TRE": None,
+}
 
 
 class BadSetting(ValueError):
-    """A variable (or config key) whose value cannot be used. The text names it, the value, what is allowed, and what to do."""
+    """A variable (or config key) whose value cannot be used. The text names it, the value, what is
+    allowed, and what to do."""
 
     def __init__(self, name: str, value: object, allowed: str, remedy: str) -> None:
         super().__init__(f"{name}={value!r} is refused: allowed is {allowed}; {remedy}")
@@ -29,7 +41,8 @@ class BadSetting(ValueError):
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     allowed: str
-    parse: Callable[[str], T]  # raises ValueError; its text, if it has one, says more than the parameter's remedy
+    # raises ValueError; its text, if it has one, says more than the parameter's remedy
+    parse: Callable[[str], T]
 
 
 def text(allowed: str = "any text") -> Kind[str]:
@@ -43,16 +56,25 @@ def choice(*known: str) -> Kind[str]:
 
 def any_case(*known: str) -> Kind[str]:
     """One of `known`, in capitals or not."""
-    return Kind(f"one of {', '.join(known)}", lambda given: _one(given.lower(), {k.lower(): k for k in known}))
+    return Kind(
+        f"one of {', '.join(known)}",
+        lambda given: _one(given.lower(), {k.lower(): k for k in known}),
+    )
 
 
 def member(of: type[E]) -> Kind[E]:
     """A member of an Enum, by its value."""
-    return Kind(f"one of {', '.join(m.value for m in of)}", lambda given: _one(given.lower(), {m.value: m for m in of}))
+    return Kind(
+        f"one of {', '.join(m.value for m in of)}",
+        lambda given: _one(given.lower(), {m.value: m for m in of}),
+    )
 
 
 def switch(on: str = "on", off: str = "off") -> Kind[bool]:
-    return Kind(f"one of {on}, {off}", lambda given: _one(given.lower(), {on.lower(): True, off.lower(): False}))
+    return Kind(
+        f"one of {on}, {off}",
+        lambda given: _one(given.lower(), {on.lower(): True, off.lower(): False}),
+    )
 
 
 def only(on: str) -> Kind[bool]:
@@ -62,7 +84,12 @@ def only(on: str) -> Kind[bool]:
 
 def whole(lowest: int, highest: int, unit: str = "a number") -> Kind[int]:
     def parse(given: str) -> int:
-        if not (given.isascii() and given.isdigit() and len(given) <= len(str(highest)) and lowest <= int(given) <= highest):
+        if not (
+            given.isascii()
+            and given.isdigit()
+            and len(given) <= len(str(highest))
+            and lowest <= int(given) <= highest
+        ):
             raise ValueError
         return int(given)
 
@@ -70,20 +97,28 @@ def whole(lowest: int, highest: int, unit: str = "a number") -> Kind[int]:
 
 
 def seconds(lowest: float, highest: float) -> Kind[float]:
-    return Kind(f"seconds from {lowest:g} to {highest:g}", lambda given: _real(given, lowest, highest))
+    return Kind(
+        f"seconds from {lowest:g} to {highest:g}", lambda given: _real(given, lowest, highest)
+    )
 
 
 def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
     allowed = f"seconds from {lowest:g} to {highest:g}, or off"
-    return Kind(allowed, lambda given: None if given.lower() == "off" else _real(given, lowest, highest))
+    return Kind(
+        allowed, lambda given: None if given.lower() == "off" else _real(given, lowest, highest)
+    )
 
 
 def hot_reset() -> Kind[int]:
-    """hotReset without the value of which the guide says that its function has become unavailable."""
+    """hotReset without the value of which the guide says that its function has become
+    unavailable."""
 
     def parse(given: str) -> int:
         if given == "1":
-            raise ValueError("1 is graceful fault tolerance, which is no longer available: set 2 for process-level recovery")
+            raise ValueError(
+                "1 is graceful fault tolerance, which is no longer available: set 2 for"
+                " process-level recovery"
+            )
         return _one(given, {"-1": -1, "0": 0, "2": 2})
 
     return Kind("one of -1, 0, 2", parse)
@@ -129,7 +164,8 @@ def high_availability() -> Kind[tuple[str, ...]]:
 
 
 def fault_tolerance() -> Kind[frozenset[str]]:
-    """MS_ENABLE_TFT: what is on in `{UCE:1, HCCE:1}`. The guides write it with and without quotes and spaces."""
+    """MS_ENABLE_TFT: what is on in `{UCE:1, HCCE:1}`. The guides write it with and without quotes
+    and spaces."""
 
     def parse(given: str) -> frozenset[str]:
         inner = given.strip("'\" ")
@@ -146,7 +182,9 @@ def fault_tolerance() -> Kind[frozenset[str]]:
                 on.add(name)
         return frozenset(on)
 
-    return Kind(f"{{NAME:1, ...}} with the names {', '.join(FAULT_TOLERANCE)} and the values 0 and 1", parse)
+    return Kind(
+        f"{{NAME:1, ...}} with the names {', '.join(FAULT_TOLERANCE)} and the values 0 and 1", parse
+    )
 
 
 def _one(given: str, known: dict[str, T]) -> T:

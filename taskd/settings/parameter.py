@@ -26,7 +26,8 @@ class Where(Enum):
 
 @dataclass(frozen=True)
 class Parameter(Generic[T, D]):
-    """`default` is what it has when it is not set, or set to nothing; `shown`, how the tables say that."""
+    """`default` is what it has when it is not set, or set to nothing; `shown`, how the tables say
+    that."""
 
     name: str
     kind: Kind[T]
@@ -42,7 +43,9 @@ class Parameter(Generic[T, D]):
         try:
             return self.kind.parse(text)
         except ValueError as error:
-            raise BadSetting(self.name, text, self.kind.allowed, str(error) or self.remedy) from None
+            raise BadSetting(
+                self.name, text, self.kind.allowed, str(error) or self.remedy
+            ) from None
 
     def read(self, given: Mapping[str, str]) -> T | D:
         """Its value in an environment, or in a job's description. Raises BadSetting."""

@@ -1,4 +1,5 @@
-"""The variables that taskd reads, each by a function of its own. What is not set, or set to nothing, has its default."""
+"""The variables that taskd reads, each by a function of its own. What is not set, or set to
+nothing, has its default."""
 
 from __future__ import annotations
 
@@ -7,7 +8,11 @@ from dataclasses import dataclass
 
 from taskd.settings import variables as v
 
-PORT, LOG_PATH, FALLBACK_JOB = v.TASKD_PORT.default, v.TASKD_LOG_PATH.default, v.MINDX_TASK_ID.default
+PORT, LOG_PATH, FALLBACK_JOB = (
+    v.TASKD_PORT.default,
+    v.TASKD_LOG_PATH.default,
+    v.MINDX_TASK_ID.default,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ def manager_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def manager_is_named(environ: Mapping[str, str]) -> bool:
-    """Whether TASKD_MANAGER_ADDR says where the manager is; then nobody here starts the first one."""
+    """Whether TASKD_MANAGER_ADDR says where the manager is; then nobody here starts the first
+    one."""
     return v.TASKD_MANAGER_ADDR.text(environ) is not None
 
 
@@ -73,12 +79,14 @@ def fault_injection(environ: Mapping[str, str]) -> bool:
 
 
 def hang_limit(environ: Mapping[str, str]) -> float | None:
-    """Seconds that a rank may stay without progress at least (three usual steps where that is more); None: off."""
+    """Seconds that a rank may stay without progress at least (three usual steps where that is
+    more); None: off."""
     return v.TASKD_HANG_LIMIT.read(environ)
 
 
 def link_limit(environ: Mapping[str, str]) -> float | None:
-    """Seconds after which a connection between ranks on which nothing is acknowledged is broken; None: off."""
+    """Seconds after which a connection between ranks on which nothing is acknowledged is broken;
+    None: off."""
     return v.TASKD_LINK_LIMIT.read(environ)
 
 

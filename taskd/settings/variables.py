@@ -30,19 +30,27 @@ POD_IP = Parameter(
     kinds.text("an address"),
     "127.0.0.1",
     "127.0.0.1",
-    "The address that the manager listens on; on every node the one under which other nodes reach it.",
+    "The address that the manager listens on; on every node the one under which other nodes"
+    " reach it.",
 )
 MASTER_ADDR = Parameter(
-    "MASTER_ADDR", kinds.text("an address"), "127.0.0.1", "torchrun's", "Where agents on other nodes look for the manager."
+    "MASTER_ADDR",
+    kinds.text("an address"),
+    "127.0.0.1",
+    "torchrun's",
+    "Where agents on other nodes look for the manager.",
 )
-MINDX_TASK_ID = Parameter("MINDX_TASK_ID", kinds.text(), "default", "default", "The job's id, the same on all nodes.")
+MINDX_TASK_ID = Parameter(
+    "MINDX_TASK_ID", kinds.text(), "default", "default", "The job's id, the same on all nodes."
+)
 TASKD_MANAGER_WAIT = Parameter(
     "TASKD_MANAGER_WAIT",
     kinds.seconds(0, DAY),
     60.0,
     "60",
-    "Seconds that ranks which called `protect` wait for a manager before the job ends (see `TASKD_UNPROTECTED`); in the middle of a "
-    "repair, before all ranks are restarted; in a job of several nodes, before the launcher gives up.",
+    "Seconds that ranks which called `protect` wait for a manager before the job ends (see"
+    " `TASKD_UNPROTECTED`); in the middle of a repair, before all ranks are restarted; in a job of"
+    " several nodes, before the launcher gives up.",
     remedy="unset it for 60",
 )
 TASKD_UNPROTECTED = Parameter(
@@ -50,27 +58,34 @@ TASKD_UNPROTECTED = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: where no manager can be had (it cannot start, refuses the node, or does not answer for `TASKD_MANAGER_WAIT`) the job trains "
-    "without protection. off: it ends with the reason.",
+    "on: where no manager can be had (it cannot start, refuses the node, or does not answer for"
+    " `TASKD_MANAGER_WAIT`) the job trains without protection. off: it ends with the reason.",
 )
 TASKD_SECRET = Parameter(
     "TASKD_SECRET",
     kinds.text(),
     None,
     "none",
-    "The job's secret, the same on all nodes: `openssl rand -hex 32`. Goes before `TASKD_SECRET_FILE`. Without either, a job of one node "
-    "makes a secret of its own (`protocol/secret_file.py`); a job of several nodes, or with a standby, takes `MINDX_TASK_ID` if that is a "
-    "random UUID, and is refused if it is not. Set to nothing, it is refused. See [security.md](security.md).",
+    "The job's secret, the same on all nodes: `openssl rand -hex 32`. Goes before"
+    " `TASKD_SECRET_FILE`. Without either, a job of one node makes a secret of its own"
+    " (`protocol/secret_file.py`); a job of several nodes, or with a standby, takes `MINDX_TASK_ID`"
+    " if that is a random UUID, and is refused if it is not. Set to nothing, it is refused. See"
+    " [security.md](security.md).",
 )
 TASKD_SECRET_FILE = Parameter(
-    "TASKD_SECRET_FILE", kinds.text("a file"), None, "none", "A file with the secret, at most 64 KiB; white space around it is dropped."
+    "TASKD_SECRET_FILE",
+    kinds.text("a file"),
+    None,
+    "none",
+    "A file with the secret, at most 64 KiB; white space around it is dropped.",
 )
 TASKD_INSECURE = Parameter(
     "TASKD_INSECURE",
     kinds.switch("1", "0"),
     False,
     "0",
-    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and whoever knows it can take part in the job.",
+    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and whoever knows"
+    " it can take part in the job.",
     remedy="unset it for 0",
 )
 
@@ -79,8 +94,8 @@ TASKD_PROCESS_ENABLE = Parameter(
     kinds.switch(),
     None,
     "on for the manager, off for the patch",
-    "on: `import taskd.python.adaptor.patch` puts taskd into torchrun. off: the manager's ladder is `exit` alone. `taskd run` needs "
-    "neither.",
+    "on: `import taskd.python.adaptor.patch` puts taskd into torchrun. off: the manager's ladder is"
+    " `exit` alone. `taskd run` needs neither.",
 )
 TASKD_RECOVER_STRATEGY = Parameter(
     "TASKD_RECOVER_STRATEGY",
@@ -108,22 +123,24 @@ TASKD_STANDBY = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: this launcher waits for a node of the job that is lost, and takes its place; `taskd run --standby`.",
+    "on: this launcher waits for a node of the job that is lost, and takes its place; `taskd run"
+    " --standby`.",
 )
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
     kinds.choice(*ladder.SUB_HEALTHY),
     ladder.SUB_HEALTHY[0],
     ladder.SUB_HEALTHY[0],
-    "What is done about a node that is sub-healthy; documented as the label `subHealthyStrategy`; `taskd run --subhealthy-strategy`.",
+    "What is done about a node that is sub-healthy; documented as the label `subHealthyStrategy`;"
+    " `taskd run --subhealthy-strategy`.",
 )
 TASKD_FAULT_RETRY_TIMES = Parameter(
     "TASKD_FAULT_RETRY_TIMES",
     documented.RETRY_TIMES,
     0,
     "0",
-    "How often all ranks are restarted where they are when no strategy is left; documented as the label `fault-retry-times`. 0: never, the "
-    "scheduler sees the job fail.",
+    "How often all ranks are restarted where they are when no strategy is left; documented as the"
+    " label `fault-retry-times`. 0: never, the scheduler sees the job fail.",
     remedy="unset it for 0",
 )
 TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
@@ -131,7 +148,8 @@ TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
     documented.RESCHEDULE,
     270,
     "270",
-    "Seconds that a lost node is waited for; documented as the annotation `wait-reschedule-timeout`.",
+    "Seconds that a lost node is waited for; documented as the annotation"
+    " `wait-reschedule-timeout`.",
     remedy="unset it for 270",
 )
 TASKD_FAULT_CONFIG = Parameter(
@@ -139,16 +157,18 @@ TASKD_FAULT_CONFIG = Parameter(
     kinds.text("a directory"),
     None,
     "the tables shipped with taskd",
-    "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the ConfigMap `mindx-dl-fault-config` mounted "
-    "in the manager's container; what a fault code means there. Read again when it changes. See [operations.md](operations.md).",
+    "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the"
+    " ConfigMap `mindx-dl-fault-config` mounted in the manager's container; what a fault code means"
+    " there. Read again when it changes. See [operations.md](operations.md).",
 )
 TASKD_FAULT_INJECTION = Parameter(
     "TASKD_FAULT_INJECTION",
     kinds.switch(),
     False,
     "off",
-    "on: the job takes what `taskd inject` asks for: faults on purpose, fault codes, sub-healthy nodes. In the environment of manager and "
-    "launchers. For what watches the devices of a site, too.",
+    "on: the job takes what `taskd inject` asks for: faults on purpose, fault codes, sub-healthy"
+    " nodes. In the environment of manager and launchers. For what watches the devices of a site,"
+    " too.",
     remedy="unset it for off",
 )
 TASKD_HANG_LIMIT = Parameter(
@@ -156,7 +176,8 @@ TASKD_HANG_LIMIT = Parameter(
     kinds.seconds_or_off(0.1, DAY),
     2.0,
     "2",
-    "Seconds that a rank may stay without progress at least, however short its steps are; three of its usual steps where that is more.",
+    "Seconds that a rank may stay without progress at least, however short its steps are; three of"
+    " its usual steps where that is more.",
     remedy="unset it for 2",
 )
 TASKD_LINK_LIMIT = Parameter(
@@ -164,34 +185,42 @@ TASKD_LINK_LIMIT = Parameter(
     kinds.seconds_or_off(0.1, DAY),
     2.0,  # the kernel has sent the same three times by then
     "2",
-    "Seconds after which a connection between ranks on which nothing is acknowledged is broken (TCP_USER_TIMEOUT).",
+    "Seconds after which a connection between ranks on which nothing is acknowledged is broken"
+    " (TCP_USER_TIMEOUT).",
     remedy="unset it for 2",
 )
 TASKD_STRIPES = Parameter(
-    "TASKD_STRIPES", kinds.switch(), True, "on", "off: no copy of the training state in shared memory (`worker/protection.py`)."
+    "TASKD_STRIPES",
+    kinds.switch(),
+    True,
+    "on",
+    "off: no copy of the training state in shared memory (`worker/protection.py`).",
 )
 TASKD_VERIFY = Parameter(
     "TASKD_VERIFY",
     kinds.switch(),
     False,
     "off",
-    "on: at each repair every rank compares its memory with the record that it was restored from, and the repeated step's first forward is "
-    "computed a second time, by one rank that had its state for one that was given it; a difference is a fault (`worker/verify.py`).",
+    "on: at each repair every rank compares its memory with the record that it was restored from,"
+    " and the repeated step's first forward is computed a second time, by one rank that had its"
+    " state for one that was given it; a difference is a fault (`worker/verify.py`).",
 )
 TASKD_FORK = Parameter(
     "TASKD_FORK",
     kinds.switch(),
     True,
     "on",
-    "off: each rank starts in a fresh interpreter. on: an agent imports torch once, and its ranks are forked from that process.",
+    "off: each rank starts in a fresh interpreter. on: an agent imports torch once, and its ranks"
+    " are forked from that process.",
 )
 TASKD_PRELOAD = Parameter(
     "TASKD_PRELOAD",
     kinds.switch(),
     True,
     "on",
-    "off: the agent does not put libtaskd into the ranks' `LD_PRELOAD`. Reasons of `exit()` and `abort()` are then not recorded, a lost "
-    "page of a gradient or an activation ends the rank, and now and then a survivor stays in a collective until the group's time-out.",
+    "off: the agent does not put libtaskd into the ranks' `LD_PRELOAD`. Reasons of `exit()` and"
+    " `abort()` are then not recorded, a lost page of a gradient or an activation ends the rank,"
+    " and now and then a survivor stays in a collective until the group's time-out.",
 )
 
 TASKD_LOG_PATH = Parameter(
@@ -201,8 +230,20 @@ TASKD_LOG_PATH = Parameter(
     "./taskd_log",
     "Directory of the logs and of `incidents.jsonl`; made if it is not there.",
 )
-TASKD_FILE_LOG_LEVEL = Parameter("TASKD_FILE_LOG_LEVEL", kinds.any_case(*LEVELS), "INFO", "INFO", "The least level that goes into logs.")
-TASKD_STD_LOG_LEVEL = Parameter("TASKD_STD_LOG_LEVEL", kinds.any_case(*LEVELS), "WARNING", "WARNING", "The same, for what is printed.")
+TASKD_FILE_LOG_LEVEL = Parameter(
+    "TASKD_FILE_LOG_LEVEL",
+    kinds.any_case(*LEVELS),
+    "INFO",
+    "INFO",
+    "The least level that goes into logs.",
+)
+TASKD_STD_LOG_LEVEL = Parameter(
+    "TASKD_STD_LOG_LEVEL",
+    kinds.any_case(*LEVELS),
+    "WARNING",
+    "WARNING",
+    "The same, for what is printed.",
+)
 TASKD_LOG_STDOUT = Parameter(
     "TASKD_LOG_STDOUT",
     kinds.switch("TRUE", "FALSE"),
@@ -216,10 +257,13 @@ TASKD_AGENT = Parameter(
     kinds.text("a socket's name"),
     None,
     "none",
-    "Name of the agent's socket. A process without it is not under an agent, and `protect` does nothing there.",
+    "Name of the agent's socket. A process without it is not under an agent, and `protect` does"
+    " nothing there.",
 )
 TASKD_PAGE = Parameter("TASKD_PAGE", kinds.text("a file"), None, "none", "The state page's file.")
-TASKD_VAULT = Parameter("TASKD_VAULT", kinds.text("a directory"), None, "none", "The directory of entries and stripes.")
+TASKD_VAULT = Parameter(
+    "TASKD_VAULT", kinds.text("a directory"), None, "none", "The directory of entries and stripes."
+)
 TASKD_SLOT = Parameter(
     "TASKD_SLOT",
     kinds.whole(0, 1023),
@@ -227,7 +271,9 @@ TASKD_SLOT = Parameter(
     "none",
     "The rank's slot in the page; taken out of the environment once it is claimed.",
 )
-TASKD_LOCAL_RANK = Parameter("TASKD_LOCAL_RANK", kinds.whole(0, 1023), None, "none", "The same number, for the worker.")
+TASKD_LOCAL_RANK = Parameter(
+    "TASKD_LOCAL_RANK", kinds.whole(0, 1023), None, "none", "The same number, for the worker."
+)
 TASKD_INCARNATION = Parameter(
     "TASKD_INCARNATION",
     kinds.whole(0, 2**32 - 1),
@@ -275,10 +321,13 @@ SECTIONS = (
             TASKD_PRELOAD,
         ),
     ),
-    Section("Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)),
+    Section(
+        "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
+    ),
     Section(
         "Between the agent and its ranks",
-        "The agent sets these for each rank; leave them alone. They are listed so that a `ps` or a core dump can be read.",
+        "The agent sets these for each rank; leave them alone. They are listed so that a `ps` or a"
+        " core dump can be read.",
         (TASKD_AGENT, TASKD_PAGE, TASKD_VAULT, TASKD_SLOT, TASKD_LOCAL_RANK, TASKD_INCARNATION),
     ),
 )

@@ -1,7 +1,8 @@
 """For accelerators: a thread that takes the training thread out of device work when a pause comes.
 
-On a CPU libtaskd cuts the collective library's sockets. A rank that waits for a device kernel is reached by neither sockets nor signals:
-its communicators have to be aborted, or the device stopped, from another thread.
+On a CPU libtaskd cuts the collective library's sockets. A rank that waits for a device kernel is
+reached by neither sockets nor signals: its communicators have to be aborted, or the device stopped,
+from another thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from taskd.devices import Device
 
 log = logging.getLogger("taskd.worker")
 
-# Set to 0 before our communicators are made: the libraries' own watchdogs would end the process at the first failed collective.
+# Set to 0 before our communicators are made: the libraries' own watchdogs would end the process at
+# the first failed collective.
 WATCHDOGS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "HCCL_ASYNC_ERROR_HANDLING")
 
 
@@ -42,6 +44,7 @@ class Aborter:
                 self._changed.notify_all()
 
     def wait(self, pause: int) -> None:
-        """Until the device was stopped for pause number `pause`. The coordinator's deadline for the pause bounds it."""
+        """Until the device was stopped for pause number `pause`. The coordinator's deadline for the
+        pause bounds it."""
         with self._changed:
             self._changed.wait_for(lambda: self._done >= pause)

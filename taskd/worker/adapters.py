@@ -1,6 +1,8 @@
-"""What protect() takes besides objects with state_dict() and load_state_dict(): a script's own tensors, arrays and containers.
+"""What protect() takes besides objects with state_dict() and load_state_dict(): a script's own
+tensors, arrays and containers.
 
-They are changed in place when a step is repeated, so that every reference which the script holds goes on being right.
+They are changed in place when a step is repeated, so that every reference which the script holds
+goes on being right.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class Stateful(Protocol):
 class _InPlace:
     """`take` gives what is inside of `value` as plain values, `put` makes `value` contain that."""
 
-    def __init__(self, value: Any, take: Callable[[Any], Any], put: Callable[[Any, Any], None]) -> None:
+    def __init__(
+        self, value: Any, take: Callable[[Any], Any], put: Callable[[Any, Any], None]
+    ) -> None:
         self._value, self._take, self._put = value, take, put
 
     def state_dict(self) -> Any:
@@ -35,7 +39,8 @@ class _InPlace:
 def adapt(value: Any) -> Stateful | None:
     """An object that records `value` and puts it back, or None for a kind that is not known.
 
-    A dict, list, deque, set or bytearray is recorded with what is in it, which must be plain (`plain.py` says what that is).
+    A dict, list, deque, set or bytearray is recorded with what is in it, which must be plain
+    (`plain.py` says what that is).
     """
     numpy = sys.modules.get("numpy")
     if isinstance(value, torch.Tensor):
@@ -50,14 +55,19 @@ def adapt(value: Any) -> Stateful | None:
 
 def _put_tensor(tensor: torch.Tensor, state: torch.Tensor) -> None:
     if tensor.shape != state.shape:
-        raise RuntimeError(f"the record has a tensor of shape {tuple(state.shape)}, here it is {tuple(tensor.shape)}")
+        raise RuntimeError(
+            f"the record has a tensor of shape {tuple(state.shape)}, here it is"
+            f" {tuple(tensor.shape)}"
+        )
     with torch.no_grad():
         tensor.copy_(state)
 
 
 def _put_array(array: Any, state: Any) -> None:
     if array.shape != state.shape:
-        raise RuntimeError(f"the record has an array of shape {state.shape}, here it is {array.shape}")
+        raise RuntimeError(
+            f"the record has an array of shape {state.shape}, here it is {array.shape}"
+        )
     array[...] = state
 
 

@@ -1,8 +1,9 @@
 """A thread that answers the agent while the rank trains: where are you, and make this fault.
 
-It has a line of its own to the agent, and waits on it without cost. In a forked rank, which the kernel does not end together
-with the launcher, it also waits for the launcher's end. When the interpreter cannot run it (a loop in C that
-keeps the interpreter's lock, a stopped process) it does not answer, which is an answer too.
+It has a line of its own to the agent, and waits on it without cost. In a forked rank, which the
+kernel does not end together with the launcher, it also waits for the launcher's end. When the
+interpreter cannot run it (a loop in C that keeps the interpreter's lock, a stopped process) it does
+not answer, which is an answer too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from taskd.worker import injection, replacement
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
 
-NOT_ALLOWED = "this rank takes no faults on purpose: TASKD_FAULT_INJECTION is not on in its environment"
+NOT_ALLOWED = (
+    "this rank takes no faults on purpose: TASKD_FAULT_INJECTION is not on in its environment"
+)
 
 log = logging.getLogger("taskd.worker")
 
@@ -30,11 +33,14 @@ def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
     """Connect to the agent named `agent` and attend to it for as long as the process lives."""
     channel = Channel(agent)
     channel.send(messages.AttendantHello(rank, incarnation))
-    threading.Thread(target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True).start()
+    threading.Thread(
+        target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True
+    ).start()
 
 
 def _outlive_nobody(channel: Channel, launcher: int) -> None:
-    """Wait for an order. When the launcher, of that pidfd, has ended, this process ends too, wherever it is."""
+    """Wait for an order. When the launcher, of that pidfd, has ended, this process ends too,
+    wherever it is."""
     lines = select.poll()
     lines.register(channel, select.POLLIN)
     lines.register(launcher, select.POLLIN)
@@ -49,11 +55,24 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                 _outlive_nobody(channel, replacement.launcher)
             order = channel.receive()
             if isinstance(order, commands.RollCall):
-                channel.send(messages.Here(rank, incarnation, order.call, job.step, job.collectives(), time.process_time()))
+                channel.send(
+                    messages.Here(
+                        rank,
+                        incarnation,
+                        order.call,
+                        job.step,
+                        job.collectives(),
+                        time.process_time(),
+                    )
+                )
             elif isinstance(order, messages.Inject):
                 # the manager has checked it; a rank does not take another process's word for that
                 allowed = settings.fault_injection(os.environ)
-                ok, text = injection.carry_out(job, order.what, order.options) if allowed else (False, NOT_ALLOWED)
+                ok, text = (
+                    injection.carry_out(job, order.what, order.options)
+                    if allowed
+                    else (False, NOT_ALLOWED)
+                )
                 log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
                 channel.send(messages.Injected(order.request, rank, ok, text))
         except AgentGone:

@@ -1,9 +1,10 @@
-"""Plain attributes of modules that change while they train (a counter, a running mean, a schedule's present value), and what
-modules give as their extra state.
+"""Plain attributes of modules that change while they train (a counter, a running mean, a schedule's
+present value), and what modules give as their extra state.
 
-They are no buffers, so that no state_dict has them. What a module's author has written into `self` is compared with what it
-was at `protect`; a module in which something has changed is recorded from then on, all its plain attributes together, since a
-flag without the cache that it speaks of is worse than neither. torch's own modules keep nothing in this way.
+They are no buffers, so that no state_dict has them. What a module's author has written into `self`
+is compared with what it was at `protect`; a module in which something has changed is recorded from
+then on, all its plain attributes together, since a flag without the cache that it speaks of is
+worse than neither. torch's own modules keep nothing in this way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from taskd.worker import plain
 
 log = logging.getLogger("taskd.worker")
 
-LARGEST = 1 << 16  # bytes of a tensor that is written into every record; a larger one belongs into a buffer
+# bytes of a tensor that is written into every record; a larger one belongs into a buffer
+LARGEST = 1 << 16
 ITEMS = 64  # of a container; a longer one is data, or a history
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -40,7 +42,8 @@ class Attributes:
             if not type(module).__module__.startswith("torch.")
         }
         self._seen = {name: _Look(module) for name, module in self._modules.items()}
-        # what they were, for a step before the first change; a module with something that cannot be recorded has no entry
+        # what they were, for a step before the first change; a module with something that cannot be
+        # recorded has no entry
         self._start = {name: _values(module) for name, module in self._modules.items()}
         self._extra = {
             f"{name}.{path}" if path else name: module
@@ -48,10 +51,12 @@ class Attributes:
             for path, module in root.named_modules()
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state
         }
-        self._changed: dict[str, int] = {}  # module -> how often it was found to differ from the time before
+        # module -> how often it was found to differ from the time before
+        self._changed: dict[str, int] = {}
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """module -> attribute -> value, of the modules that have changed. ~60 ns an attribute where nothing has."""
+        """module -> attribute -> value, of the modules that have changed. ~60 ns an attribute where
+        nothing has."""
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, module in self._modules.items():
             if not self._seen[name].holds(module):
@@ -61,14 +66,17 @@ class Attributes:
         return rows
 
     def put(self, rows: dict[str, dict[str, Any]]) -> None:
-        """What `take` gave, perhaps in another process. A module that had not changed by then is as it was at the start."""
+        """What `take` gave, perhaps in another process. A module that had not changed by then is as
+        it was at the start."""
         for name, module in self._extra.items():
             if f"{name}()" in rows:
                 module.set_extra_state(rows[f"{name}()"][""])
         for name, module in self._modules.items():
             if name in rows:
                 values: dict[str, Any] | None = rows[name]
-            elif (name in self._changed or not self._seen[name].holds(module)) and _values(module) is not None:
+            elif (name in self._changed or not self._seen[name].holds(module)) and _values(
+                module
+            ) is not None:
                 values = self._start[name]
             else:
                 continue
@@ -92,26 +100,34 @@ class Attributes:
         large = [key for key, value in _own(module) if _is_large(value)]
         if times == 2 and large:  # once is a cache that the first forward has filled
             log.warning(
-                "%s: its attribute %s is too large to be recorded at every step, so that none of its attributes is; "
-                "after a repair they may have other values. Make what training changes a buffer (register_buffer)",
+                "%s: its attribute %s is too large to be recorded at every step, so that none of"
+                " its attributes is; after a repair they may have other values. Make what training"
+                " changes a buffer (register_buffer)",
                 name,
                 large[0],
             )
 
 
 class _Look:
-    """A module's plain attributes at one moment. Objects are held, so that no other one can have their identity."""
+    """A module's plain attributes at one moment. Objects are held, so that no other one can have
+    their identity."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._count = len(module.__dict__)
-        self._rows = [(key, value, _mark(value)) for key, value in _own(module) if _is_plain(value) or _is_large(value)]
+        self._rows = [
+            (key, value, _mark(value))
+            for key, value in _own(module)
+            if _is_plain(value) or _is_large(value)
+        ]
 
     def holds(self, module: torch.nn.Module) -> bool:
         """Whether everything is still as it was."""
         attributes = module.__dict__
         for key, value, mark in self._rows:
             now = attributes.get(key, self)
-            if now is not value and (mark is not None or type(now) is not type(value) or now != value):
+            if now is not value and (
+                mark is not None or type(now) is not type(value) or now != value
+            ):
                 return False
             if mark is not None and mark != _mark(now):
                 return False
@@ -119,7 +135,10 @@ class _Look:
 
     def equals(self, other: _Look) -> bool:
         return len(self._rows) == len(other._rows) and all(
-            a[0] == b[0] and type(a[1]) is type(b[1]) and a[2] == b[2] and (a[1] is b[1] or (a[2] is None and a[1] == b[1]))
+            a[0] == b[0]
+            and type(a[1]) is type(b[1])
+            and a[2] == b[2]
+            and (a[1] is b[1] or (a[2] is None and a[1] == b[1]))
             for a, b in zip(self._rows, other._rows, strict=True)
         )
 
@@ -178,9 +197,14 @@ def _is_array(value: Any) -> bool:
 
 
 def _into(present: Any, value: Any) -> Any:
-    """`value` in the place of `present`: the same object where it can be kept, since others may refer to it."""
+    """`value` in the place of `present`: the same object where it can be kept, since others may
+    refer to it."""
     if isinstance(value, torch.Tensor):
-        if type(present) is torch.Tensor and present.shape == value.shape and not present.requires_grad:
+        if (
+            type(present) is torch.Tensor
+            and present.shape == value.shape
+            and not present.requires_grad
+        ):
             with torch.no_grad():
                 return present.copy_(value)
         return value.clone()

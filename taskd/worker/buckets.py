@@ -1,10 +1,13 @@
-"""DDP's buckets, so that a recovered job adds its gradients in the same order as an undisturbed one.
+"""DDP's buckets, so that a recovered job adds its gradients in the same order as an undisturbed
+one.
 
-After its first backward DDP lays its buckets anew, in the order in which gradients became ready; the layout decides in which order numbers
-are added, so it is part of what makes a run bit for bit. A rank records that order once and keeps it with its private state. After
-a rebuild of the communicators *every* rank, old or new, makes a fresh reducer and, if there was an order, replays it: one synthetic
-backward on a group of one, over terms created in the reverse of the order (autograd runs the latest-created first). No user code is
-run. Found and verified in `docs/design.md`, "DDP buckets".
+After its first backward DDP lays its buckets anew, in the order in which gradients became ready;
+the layout decides in which order numbers are added, so it is part of what makes a run bit for bit.
+A rank records that order once and keeps it with its private state. After a rebuild of the
+communicators *every* rank, old or new, makes a fresh reducer and, if there was an order, replays
+it: one synthetic backward on a group of one, over terms created in the reverse of the order
+(autograd runs the latest-created first). No user code is run. Found and verified in
+`docs/design.md`, "DDP buckets".
 """
 
 from __future__ import annotations
@@ -28,24 +31,43 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
     if getattr(ddp, "static_graph", False):
         return "DDP(static_graph=True) cannot be rebuilt; leave it out"
     if getattr(ddp, "_delay_all_reduce_params", []):
-        return "DDP(delay_all_reduce_named_params=...) keeps gradients in a buffer of its own that cannot be rebuilt; leave it out"
+        return (
+            "DDP(delay_all_reduce_named_params=...) keeps gradients in a buffer of its own that"
+            " cannot be rebuilt; leave it out"
+        )
     if getattr(ddp, "mixed_precision", None) is not None:
         return "DDP(mixed_precision=...) cannot be rebuilt; use torch.autocast"
     for hook, state in getattr(ddp, "_comm_hooks", []):
         name = getattr(hook, "__name__", hook)
         if state is not None and not isinstance(state, dist.ProcessGroup):
-            return f"the DDP communication hook {name} has a state of its own that cannot be rebuilt"
+            return (
+                f"the DDP communication hook {name} has a state of its own that cannot be rebuilt"
+            )
         if (kept := _kept_by(hook)) is not None:
-            return f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook must have no state"
+            return (
+                f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook"
+                " must have no state"
+            )
     return None
 
 
 def _kept_by(hook: Any, depth: int = 5) -> str | None:
-    """What a hook that is given no state has of its own: variables of the function that made it, or an object's attributes."""
-    if isinstance(hook, types.MethodType) or not isinstance(hook, (types.FunctionType, types.BuiltinFunctionType)):
+    """What a hook that is given no state has of its own: variables of the function that made it, or
+    an object's attributes."""
+    if isinstance(hook, types.MethodType) or not isinstance(
+        hook, (types.FunctionType, types.BuiltinFunctionType)
+    ):
         owner = getattr(hook, "__self__", hook)
-        return f"its state in a {type(owner).__name__}" if vars(type(owner)).get("__slots__") or getattr(owner, "__dict__", None) else None
-    cells = zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=False) if isinstance(hook, types.FunctionType) else ()
+        return (
+            f"its state in a {type(owner).__name__}"
+            if vars(type(owner)).get("__slots__") or getattr(owner, "__dict__", None)
+            else None
+        )
+    cells = (
+        zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=False)
+        if isinstance(hook, types.FunctionType)
+        else ()
+    )
     for name, cell in cells:
         try:
             value = cell.cell_contents
@@ -59,11 +81,23 @@ def _kept_by(hook: Any, depth: int = 5) -> str | None:
     return None
 
 
-_CONSTANT = (int, float, str, type(None), torch.dtype, torch.device, type, types.ModuleType, types.BuiltinFunctionType, dist.ProcessGroup)
+_CONSTANT = (
+    int,
+    float,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    dist.ProcessGroup,
+)
 
 
 class ReadyOrder:
-    """Listens to the first whole backward through a DDP: in which order did its parameters' gradients become ready?
+    """Listens to the first whole backward through a DDP: in which order did its parameters'
+    gradients become ready?
 
     DDP itself tells only an iteration later, and the second step already runs with the new layout.
     """
@@ -76,12 +110,16 @@ class ReadyOrder:
         self.listen()
 
     def listen(self) -> None:
-        """From now on; also once more, where the backward that was heard has been taken back. Idempotent."""
-        if self._handles or self._ddp.find_unused_parameters:  # with unused parameters to look for, DDP keeps its first layout
+        """From now on; also once more, where the backward that was heard has been taken back.
+        Idempotent."""
+        # with unused parameters to look for, DDP keeps its first layout
+        if self._handles or self._ddp.find_unused_parameters:
             return
         parameters, _ = self._ddp._build_params_for_reducer()
         self._size = len(parameters)
-        self._handles = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(parameters)]
+        self._handles = [
+            p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(parameters)
+        ]
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(_: torch.Tensor) -> None:
@@ -108,17 +146,23 @@ class ReadyOrder:
 
 
 def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[int] | None]:
-    """Two collectives on the default group: the orders of rank 0, which is whose DDP takes on all ranks. Raises RuntimeError where
-    this rank has one and rank 0 has none, or the other way round: they would lay their buckets differently."""
+    """Two collectives on the default group: the orders of rank 0, which is whose DDP takes on all
+    ranks. Raises RuntimeError where this rank has one and rank 0 has none, or the other way round:
+    they would lay their buckets differently."""
     if not orders:
         return orders
     lengths = torch.tensor([len(order or ()) for order in orders], dtype=torch.int64, device=device)
     dist.broadcast(lengths, 0)
     theirs = lengths.tolist()
     if [bool(length) for length in theirs] != [bool(order) for order in orders]:
-        raise RuntimeError(f"rank 0 remembers orders of {theirs} parameters for DDP's buckets, this rank {[len(o or ()) for o in orders]}")
+        raise RuntimeError(
+            f"rank 0 remembers orders of {theirs} parameters for DDP's buckets, this rank"
+            f" {[len(o or ()) for o in orders]}"
+        )
     own = [i for order in orders for i in order or ()]
-    told = torch.tensor(own if len(own) == sum(theirs) else [0] * sum(theirs), dtype=torch.int64, device=device)
+    told = torch.tensor(
+        own if len(own) == sum(theirs) else [0] * sum(theirs), dtype=torch.int64, device=device
+    )
     if theirs and sum(theirs):
         dist.broadcast(told, 0)
     flat = iter(told.tolist())
@@ -128,18 +172,23 @@ def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[in
 _BUFFERS = ("modules_buffers", "named_module_buffers")
 
 
-# which parameters wanted a gradient when DDP was first seen: those that it has taken care of since it was made
-_managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = weakref.WeakKeyDictionary()
+# which parameters wanted a gradient when DDP was first seen: those that it has taken care of since
+# it was made
+_managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
-    """A fresh reducer on the present default group, its buckets laid out by `order` where there is one. Gradients stay as they
-    are. Of a parameter that was unfrozen since, the reducer knows as little as the one before."""
+    """A fresh reducer on the present default group, its buckets laid out by `order` where there is
+    one. Gradients stay as they are. Of a parameter that was unfrozen since, the reducer knows as
+    little as the one before."""
     everything = list(ddp.module.parameters())
     present = [p.requires_grad for p in everything]
     _want(everything, _managed.setdefault(ddp, present))
     groups = [ddp.process_group]  # the reducer has it, and must not be the last that does
-    # under gradient_as_bucket_view a reducer moves what it finds in .grad into its buckets, and the replay below overwrites these
+    # under gradient_as_bucket_view a reducer moves what it finds in .grad into its buckets, and the
+    # replay below overwrites these
     waiting = [parameter.grad for parameter in everything]
     for parameter in everything:
         parameter.grad = None
@@ -161,8 +210,8 @@ def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:
 def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     broadcast = {name: getattr(ddp, name) for name in _BUFFERS if hasattr(ddp, name)}
     parameters, expect_sparse = ddp._build_params_for_reducer()
-    # it has also listed the buffers anew, with those that came after DDP was made: undisturbed ranks do not broadcast these, and a
-    # replacement may not have them yet
+    # it has also listed the buffers anew, with those that came after DDP was made: undisturbed
+    # ranks do not broadcast these, and a replacement may not have them yet
     for name, value in broadcast.items():
         setattr(ddp, name, value)
     names = ddp._build_debug_param_to_name_mapping(parameters)
@@ -177,7 +226,9 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     if order:
         ddp.reducer.prepare_for_backward([])
         # created last, ready first
-        torch.autograd.backward([_nothing_of(parameters[i], expect_sparse[i]) for i in reversed(order)])
+        torch.autograd.backward(
+            [_nothing_of(parameters[i], expect_sparse[i]) for i in reversed(order)]
+        )
         ddp.reducer._rebuild_buckets()
         for parameter in parameters:
             parameter.grad = None
@@ -186,7 +237,8 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
 
 
 def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
-    """Whether the next forward of each will broadcast the buffers: not after one under no_sync() or no_grad()."""
+    """Whether the next forward of each will broadcast the buffers: not after one under no_sync() or
+    no_grad()."""
     return tuple(bool(ddp.require_forward_param_sync) for ddp in ddps)
 
 
@@ -196,7 +248,8 @@ def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -
 
 
 def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
-    """A zero whose gradient reaches `parameter`, sparse where the reducer expects that (of an embedding)."""
+    """A zero whose gradient reaches `parameter`, sparse where the reducer expects that (of an
+    embedding)."""
     if sparse:
         row = torch.zeros(1, dtype=torch.long, device=parameter.device)
         return torch.nn.functional.embedding(row, parameter, sparse=True).sum() * 0
@@ -204,8 +257,8 @@ def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
 
 
 def mark_next_layout(ddp: DistributedDataParallel) -> None:
-    """DDP makes its buckets anew when its next forward with synchronization begins. Their memory is `scratch`: every repair makes
-    it again, so that a page of it that is lost is no loss."""
+    """DDP makes its buckets anew when its next forward with synchronization begins. Their memory is
+    `scratch`: every repair makes it again, so that a page of it that is lost is no loss."""
     original = ddp._pre_forward
 
     def pre_forward(*inputs: Any, **more: Any) -> Any:
@@ -229,7 +282,8 @@ def _alone() -> Any:
     if not _one:
         store = dist.HashStore()
         group = dist.ProcessGroup(store, 0, 1)
-        backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))  # its one rank waits for nobody
+        # its one rank waits for nobody
+        backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         _one.extend((group, store))

@@ -1,8 +1,10 @@
-"""What a script carries from one attempt to the next outside of what is protected, as far as it can be seen from outside.
+"""What a script carries from one attempt to the next outside of what is protected, as far as it can
+be seen from outside.
 
-Looked for once, at the ends of two early attempts: tensors that live through both and are written to in place, results whose
-graph reaches back into an earlier attempt, and loaders that the script steps itself. After a repair these are what they happen
-to be on the survivors, and new on a replacement; each is said by the name of the variable that has it.
+Looked for once, at the ends of two early attempts: tensors that live through both and are written
+to in place, results whose graph reaches back into an earlier attempt, and loaders that the script
+steps itself. After a repair these are what they happen to be on the survivors, and new on a
+replacement; each is said by the name of the variable that has it.
 """
 
 from __future__ import annotations
@@ -21,15 +23,22 @@ from taskd.worker import reach
 
 log = logging.getLogger("taskd.worker")
 
-HELD = 200  # objects around an iterator of batches() in which the one that it draws from is looked for
+# objects around an iterator of batches() in which the one that it draws from is looked for
+HELD = 200
 
 REMEDY = {
-    "written": "it is written to in every step and is not protected: after a repair it may have other values. "
-    "Give it to protect() by a name, or make it a buffer of a protected module",
-    "graph": "its graph reaches back into an earlier step: that part is gone when a step is repeated. "
-    "Call backward() in the attempt that made it, or detach() what goes on",
-    "drawn": "the script draws batches from it by itself: a step that is repeated gets other ones. "
-    "Loop over job.batches(loader)",
+    "written": (
+        "it is written to in every step and is not protected: after a repair it may have other"
+        " values. Give it to protect() by a name, or make it a buffer of a protected module"
+    ),
+    "graph": (
+        "its graph reaches back into an earlier step: that part is gone when a step is repeated. "
+        "Call backward() in the attempt that made it, or detach() what goes on"
+    ),
+    "drawn": (
+        "the script draws batches from it by itself: a step that is repeated gets other ones. "
+        "Loop over job.batches(loader)"
+    ),
 }
 
 
@@ -37,13 +46,16 @@ REMEDY = {
 class Glance:
     """What was alive at the end of an attempt."""
 
-    written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)  # (tensor, its version)
-    drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)  # (iterator, batches that it has given)
+    # (tensor, its version)
+    written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)
+    # (iterator, batches that it has given)
+    drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     node: int = 0  # the last number that autograd had given to a node of a graph
 
 
 class Watch:
-    """Called after each commit; looks at the ends of the second and the third attempt, when what is made once has been made."""
+    """Called after each commit; looks at the ends of the second and the third attempt, when what is
+    made once has been made."""
 
     def __init__(self, protected: Callable[[], Iterable[torch.Tensor]]) -> None:
         """`protected`: see `glance`."""
@@ -69,7 +81,8 @@ class Watch:
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:
-    """Look at what is alive now. `protected`: what is recorded or made again, with everything that shares its memory."""
+    """Look at what is alive now. `protected`: what is recorded or made again, with everything that
+    shares its memory."""
     known = {t.untyped_storage().data_ptr() for t in protected}
     seen = Glance(node=_node())
     for value in gc.get_objects():
@@ -83,21 +96,39 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
     return seen
 
 
-def compare(before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any] = ()) -> list[tuple[Any, str]]:
-    """(object, key of REMEDY) for what has been carried through the attempt since `before`. `own`: iterators of batches()."""
+def compare(
+    before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any] = ()
+) -> list[tuple[Any, str]]:
+    """(object, key of REMEDY) for what has been carried through the attempt since `before`. `own`:
+    iterators of batches()."""
     now = glance(protected)
     found: list[tuple[Any, str]] = []
     # a loader whose __iter__ is a generator draws from an iterator of its own
-    held = reach.find([("", {"own": list(own)})], lambda kind: issubclass(kind, _BaseDataLoaderIter), limit=HELD)
+    held = reach.find(
+        [("", {"own": list(own)})], lambda kind: issubclass(kind, _BaseDataLoaderIter), limit=HELD
+    )
     ours = {id(iterator) for _, iterator in held}
-    for kind, early, late in (("written", before.written, now.written), ("drawn", before.drawn, now.drawn)):
+    for kind, early, late in (
+        ("written", before.written, now.written),
+        ("drawn", before.drawn, now.drawn),
+    ):
         for identity, (reference, count) in late.items():
             value = reference()
             was = early.get(identity)
-            if value is not None and was is not None and was[0]() is value and count > was[1] and identity not in ours:
+            if (
+                value is not None
+                and was is not None
+                and was[0]() is value
+                and count > was[1]
+                and identity not in ours
+            ):
                 found.append((value, kind))
     for value in gc.get_objects():
-        if type(value) is torch.Tensor and value.grad_fn is not None and _oldest(value.grad_fn) <= before.node:
+        if (
+            type(value) is torch.Tensor
+            and value.grad_fn is not None
+            and _oldest(value.grad_fn) <= before.node
+        ):
             found.append((value, "graph"))
     return found
 
@@ -105,10 +136,18 @@ def compare(before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any
 def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]:
     """A sentence for each, with the name that it has in the script."""
     kinds = {type(value) for value, _ in found}
-    names = {id(value): name for name, value in reach.find(roots, lambda kind: kind in kinds)} if found else {}
+    names = (
+        {id(value): name for name, value in reach.find(roots, lambda kind: kind in kinds)}
+        if found
+        else {}
+    )
     texts = []
     for value, key in found:
-        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "a DataLoader's iterator"
+        what = (
+            f"a tensor of shape {tuple(value.shape)}"
+            if isinstance(value, torch.Tensor)
+            else "a DataLoader's iterator"
+        )
         name = names.get(id(value))
         texts.append(f"{name} ({what}): {REMEDY[key]}" if name else f"{what}: {REMEDY[key]}")
     return sorted(set(texts))
@@ -132,7 +171,11 @@ def _oldest(node: Any, limit: int = 10_000) -> int:
     oldest, queue, seen = int(node._sequence_nr()), [node], {node}
     while queue and len(seen) < limit:
         for inner, _ in queue.pop().next_functions:
-            if inner is not None and inner not in seen and inner.name() != "torch::autograd::AccumulateGrad":
+            if (
+                inner is not None
+                and inner not in seen
+                and inner.name() != "torch::autograd::AccumulateGrad"
+            ):
                 seen.add(inner)
                 queue.append(inner)
                 oldest = min(oldest, int(inner._sequence_nr()))

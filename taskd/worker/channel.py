@@ -19,13 +19,15 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(10.0)  # the agent's loop answers in microseconds; a stopped one must not block training for ever
+        # the agent's loop answers in microseconds; a stopped one must not block training for ever
+        self._socket.settimeout(10.0)
         self._socket.connect("\0" + name)
         self._socket.settimeout(None)
         self._pid = os.getpid()
 
     def send(self, message: Any) -> None:
-        if os.getpid() != self._pid:  # a forked child (a data loader's worker) must not speak for the rank
+        # a forked child (a data loader's worker) must not speak for the rank
+        if os.getpid() != self._pid:
             return
         try:
             self._socket.send(messages.encode(message))

@@ -1,8 +1,8 @@
 """The job's process group, generation by generation.
 
-Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and `sockets_end`, so
-that its connections are known and a pause can cut them. The group before it is dropped by a thread of its own: gloo's
-destructor takes 10 ms per pair.
+Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and
+`sockets_end`, so that its connections are known and a pause can cut them. The group before it is
+dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
 """
 
 from __future__ import annotations
@@ -24,20 +24,26 @@ log = logging.getLogger("taskd.worker")
 
 
 class Communicators:
-    """Remembers how the script made its group and makes it again. Raises ValueError where that cannot be done."""
+    """Remembers how the script made its group and makes it again. Raises ValueError where that
+    cannot be done."""
 
     def __init__(self) -> None:
         group = dist.group.WORLD
         if group is None:
-            raise ValueError("torch.distributed is not initialized: call init_process_group() before protect()")
+            raise ValueError(
+                "torch.distributed is not initialized: call init_process_group() before protect()"
+            )
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        name = c10d._world.pg_map[group][0]  # as the script gave it; get_backend() must go on saying so
+        # as the script gave it; get_backend() must go on saying so
+        name = c10d._world.pg_map[group][0]
         self.backend: str | None = None if name == "undefined" else name
         self.timeout = _timeout(group)
         self.generation = 0
 
     @classmethod
-    def remembered(cls, rank: int, world_size: int, backend: str | None, timeout: timedelta | None) -> Communicators:
+    def remembered(
+        cls, rank: int, world_size: int, backend: str | None, timeout: timedelta | None
+    ) -> Communicators:
         """For a replacement, whose script asked for a group that was not made."""
         self = cls.__new__(cls)
         self.rank, self.world_size, self.generation = rank, world_size, 0
@@ -52,23 +58,38 @@ class Communicators:
 
     @staticmethod
     def begun() -> int:
-        """How many collectives this process has begun on the present group; 0 where its backend does not count."""
+        """How many collectives this process has begun on the present group; 0 where its backend
+        does not count."""
         group: Any = dist.group.WORLD
         try:
-            return int(group._get_backend(group._device_types[0])._get_sequence_number_for_group()) if group is not None else 0
+            return (
+                int(group._get_backend(group._device_types[0])._get_sequence_number_for_group())
+                if group is not None
+                else 0
+            )
         except RuntimeError:
             return 0
 
-    def rebuild(self, generation: int, host: str, port: int, era: int, limit: float, device: torch.device) -> None:
-        """Leave the present group and make that of `generation`; all ranks call this. Raises what the collective library raises,
-        within about `limit` seconds, and at once when a pause newer than `era` is asked for."""
+    def rebuild(
+        self, generation: int, host: str, port: int, era: int, limit: float, device: torch.device
+    ) -> None:
+        """Leave the present group and make that of `generation`; all ranks call this. Raises what
+        the collective library raises, within about `limit` seconds, and at once when a pause newer
+        than `era` is asked for."""
         drop_group()
-        # torch numbers its groups and puts the number into the keys of the store; a rank whose last try was cut has counted further
-        # than the others, and they would wait for each other under different keys
+        # torch numbers its groups and puts the number into the keys of the store; a rank whose last
+        # try was cut has counted further than the others, and they would wait for each other under
+        # different keys
         c10d._world.group_count = 0
         core.sockets_begin(era)
         try:
-            store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=limit))
+            store = dist.TCPStore(
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=limit),
+            )
             dist.init_process_group(
                 self.backend,
                 store=dist.PrefixStore(f"taskd/{generation}", store),
@@ -76,7 +97,8 @@ class Communicators:
                 world_size=self.world_size,
                 timeout=self.timeout,
             )
-            # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every connection before the list is fixed
+            # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
+            # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
         finally:
             core.sockets_end()
@@ -84,14 +106,17 @@ class Communicators:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up: what is said on it reaches
-        nobody and waits for nobody. The real one takes its place again, untouched."""
+        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
+        what is said on it reaches nobody and waits for nobody. The real one takes its place again,
+        untouched."""
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         group, count = dist.group.WORLD, c10d._world.group_count
         c10d._update_default_pg(None)
         try:
-            dist.init_process_group("fake", store=FakeStore(), rank=self.rank, world_size=self.world_size)
+            dist.init_process_group(
+                "fake", store=FakeStore(), rank=self.rank, world_size=self.world_size
+            )
             fake = dist.group.WORLD
         except BaseException:
             c10d._update_default_pg(group)
@@ -108,7 +133,8 @@ def drop_group() -> None:
     """Forget the default group without waiting for its destructor."""
     if not dist.is_initialized():
         return
-    core.sockets_cut()  # a destructor of connected pairs waits for the peers; of shut ones it does not
+    # a destructor of connected pairs waits for the peers; of shut ones it does not
+    core.sockets_cut()
     group: Any = dist.group.WORLD
     keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
     dist.destroy_process_group()
@@ -116,8 +142,9 @@ def drop_group() -> None:
 
 
 def let_go(groups: list[Any]) -> None:
-    """Drop the last references to groups that are not used any more. A group's destructor waits for its collectives, of which one may
-    never end; and where something else holds the last one (DDP's reducer), it waits with the interpreter's lock."""
+    """Drop the last references to groups that are not used any more. A group's destructor waits for
+    its collectives, of which one may never end; and where something else holds the last one (DDP's
+    reducer), it waits with the interpreter's lock."""
     threading.Thread(target=groups.clear, name="taskd-drop-group", daemon=True).start()
 
 

@@ -1,7 +1,9 @@
-"""What a rank does between the moment it is paused and the moment it trains on: report, rebuild, restore, resume.
+"""What a rank does between the moment it is paused and the moment it trains on: report, rebuild,
+restore, resume.
 
-The rank's main thread carries it out, order by order, as the agent relays them. An order that a newer pause has overtaken is
-dropped: the ranks start over with the next round's orders. State is put in place whole and its checksum reported before anybody resumes.
+The rank's main thread carries it out, order by order, as the agent relays them. An order that a
+newer pause has overtaken is dropped: the ranks start over with the next round's orders. State is
+put in place whole and its checksum reported before anybody resumes.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
 
-REBUILD_LIMIT = 15.0  # seconds; below the coordinator's own deadline for the phase, so that the reason comes from here
+# seconds; below the coordinator's own deadline for the phase, so that the reason comes from here
+REBUILD_LIMIT = 15.0
 CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of the record; `plan`: by which it
-    was restored."""
+    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of
+    the record; `plan`: by which it was restored."""
 
     step: int
     entry: Entry | None
@@ -66,7 +69,8 @@ class Continued:
 
 @dataclass(frozen=True)
 class TakenUp:
-    """A replacement that was started before it was needed: the records that it comes back from are there now."""
+    """A replacement that was started before it was needed: the records that it comes back from are
+    there now."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class LeftAlone:
 
 @dataclass
 class Conversation:
-    """The parts of a rank that a repair works on. `rank` and `incarnation` name this process in every message."""
+    """The parts of a rank that a repair works on. `rank` and `incarnation` name this process in
+    every message."""
 
     rank: int
     incarnation: int
@@ -91,7 +96,8 @@ class Conversation:
     device: Device
     era: int = 0  # number of the pause that the present communicators were built in
     answered: int = 0  # number of the last pause that was reported
-    clean: int | None = None  # a step that this rank's memory was brought to in the present incident
+    # a step that this rank's memory was brought to in the present incident
+    clean: int | None = None
     damaged: int = 0  # memory pages lost up to the last report
     accepted: int = 0  # of these, how many have been made good by a restore
     verifies: bool = False  # TASKD_VERIFY: compare what was restored, see verify.py
@@ -104,9 +110,10 @@ class Conversation:
         on_formed: Callable[[], None] | None = None,
         standing: bool = False,
     ) -> Resumed | Released | LeftAlone | Continued | TakenUp:
-        """Carry out orders until told to go on. `position`: where this rank stands, and why its process cannot go on ("": it can);
-        None in a replacement, which has nothing to report. `release`: return Released once no step before this one will be
-        repeated. `on_formed`: called when the first communicators stand. `standing`: held on request, without a fault."""
+        """Carry out orders until told to go on. `position`: where this rank stands, and why its
+        process cannot go on ("": it can); None in a replacement, which has nothing to report.
+        `release`: return Released once no step before this one will be repeated. `on_formed`:
+        called when the first communicators stand. `standing`: held on request, without a fault."""
         self._position, restored, entered = position, None, self.era
         self.clean, self.damaged = None, core.damaged()
         self._answer(core.pause_number())
@@ -115,7 +122,10 @@ class Conversation:
             try:
                 if isinstance(order, commands.Pause):
                     self._answer(order.pause)
-                elif isinstance(order, (commands.Rebuild, commands.Restore)) and order.pause < core.pause_number():
+                elif (
+                    isinstance(order, (commands.Rebuild, commands.Restore))
+                    and order.pause < core.pause_number()
+                ):
                     self._answer(core.pause_number())  # overtaken before it was begun
                 elif isinstance(order, commands.Rebuild):
                     self._rebuild(order)
@@ -130,7 +140,9 @@ class Conversation:
                     core.accept_damage(self.damaged)
                     self.accepted = self.damaged
                     self.clean = order.plan.step
-                    self._send(events.RankRestored(self.rank, self.incarnation, order.generation, digest))
+                    self._send(
+                        events.RankRestored(self.rank, self.incarnation, order.generation, digest)
+                    )
                 elif isinstance(order, commands.Resume) and order.pause == self.era:
                     return restored or Resumed(order.step, None, 0)
                 elif isinstance(order, commands.SaveState):
@@ -139,20 +151,36 @@ class Conversation:
                     if release is not None and order.step >= release:
                         return Released(order.step)
                 elif isinstance(order, (commands.Hold, commands.Continue)):
-                    if standing and core.pause_number() <= entered:  # else a repair is under way, and it ends with a Resume
+                    # else a repair is under way, and it ends with a Resume
+                    if standing and core.pause_number() <= entered:
                         return Continued()
                 elif isinstance(order, messages.TakeUp) and position is None:
                     return TakenUp()
                 elif isinstance(order, messages.Unprotected):
                     return LeftAlone(order.reason)
-            except Exception as error:  # whatever went wrong is reported; the coordinator decides what next
+            # whatever went wrong is reported; the coordinator decides what next
+            except Exception as error:
                 generation = getattr(order, "generation", 0)
                 if core.pause_number() > self.era:
-                    log.info("rank %d: %s of generation %d was overtaken by a pause", self.rank, type(order).__name__, generation)
+                    log.info(
+                        "rank %d: %s of generation %d was overtaken by a pause",
+                        self.rank,
+                        type(order).__name__,
+                        generation,
+                    )
                     self._answer(core.pause_number())
                 else:
-                    log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=True)
-                    self._send(events.RankFailed(self.rank, self.incarnation, generation, f"{type(error).__name__}: {error}"[:500]))
+                    log.warning(
+                        "rank %d: %s failed", self.rank, type(order).__name__, exc_info=True
+                    )
+                    self._send(
+                        events.RankFailed(
+                            self.rank,
+                            self.incarnation,
+                            generation,
+                            f"{type(error).__name__}: {error}"[:500],
+                        )
+                    )
 
     def _rebuild(self, order: commands.Rebuild) -> None:
         resumed = order.same and self.device.resume_communicators()
@@ -163,11 +191,15 @@ class Conversation:
             return
         self.device.leave_collectives()
         with scratch():
-            self.communicators.rebuild(order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device)
+            self.communicators.rebuild(
+                order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device
+            )
 
     def _save(self, order: commands.SaveState) -> None:
-        """Write the state at the start of the step, which this rank has or can read from its node's stripes."""
-        from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
+        """Write the state at the start of the step, which this rank has or can read from its node's
+        stripes."""
+        # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
+        from taskd.worker import dumping
 
         try:
             found = self.entries.read(order.step)
@@ -176,7 +208,9 @@ class Conversation:
                     raise RuntimeError("stripes are switched off on this node")
                 self.stripes.read_all(order.step, self.state.replicated)
             if found is not None:
-                self.state.put_settings(records.decode(found[1], self.entries.seal, order.step).settings)
+                self.state.put_settings(
+                    records.decode(found[1], self.entries.seal, order.step).settings
+                )
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work)
             self._send(events.StateSaved(self.rank, self.incarnation, order.pause, files))
@@ -206,7 +240,8 @@ class Conversation:
         self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
     _stands: int = -1  # the step that was reported last
-    _rewound: bool = False  # settings and random numbers have been taken from a record in the present incident
+    # settings and random numbers have been taken from a record in the present incident
+    _rewound: bool = False
     _touched: bool = False  # state in memory has been written by a restore of the present incident
 
     def _restore(self, plan: Plan) -> Resumed:
@@ -215,9 +250,15 @@ class Conversation:
             raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
         kind, payload = found
         entry = records.decode(payload, self.entries.seal, plan.step)
-        # what stands between two steps has been run here and will not be again: a record from before it would undo that. Of a process
-        # that had not begun the step, only what was lost is taken from the record
-        before = self._position is not None and kind != FINAL and plan.step == self._stands and not self._rewound
+        # what stands between two steps has been run here and will not be again: a record from
+        # before it would undo that. Of a process that had not begun the step, only what was lost is
+        # taken from the record
+        before = (
+            self._position is not None
+            and kind != FINAL
+            and plan.step == self._stands
+            and not self._rewound
+        )
         self._touched, self.clean = True, None
         if self.rank not in plan.keep:
             self.device.will_overwrite([*self.state.replicated, *self.state.private])
@@ -234,7 +275,8 @@ class Conversation:
             elif self.rank == destination:
                 self._take(source)
         self.device.synchronize()
-        # not where code between the steps may have changed parameters since, or where this rank's memory is what is doubted
+        # not where code between the steps may have changed parameters since, or where this rank's
+        # memory is what is doubted
         if not before and self.entries.marked() != plan.step:
             replicas.check(self.state.replicated, entry.mark, plan.step)
         if not before or core.spoiled():
@@ -255,23 +297,30 @@ class Conversation:
             self.stripes.forget_after(plan.step)
         if self.verifies and not before:
             verify.memory(self, entry)
-        core.started(plan.step)  # "steps below this one": a stale, higher number would open the gate of a later step too early
+        # "steps below this one": a stale, higher number would open the gate of a later step too
+        # early
+        core.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)
 
     def _give(self, destination: int) -> None:
         damaged = core.damaged()
         for pieces in _chunks(self.state.replicated):
             dist.send(torch.cat(pieces), destination)
-        # a page that failed unnoticed until it was read here is zeros over there: without this word the other would count them as the
-        # state, and be believed in the next round
-        dist.send(torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self.place()), destination)
+        # a page that failed unnoticed until it was read here is zeros over there: without this word
+        # the other would count them as the state, and be believed in the next round
+        dist.send(
+            torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self.place()),
+            destination,
+        )
 
     def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 
     def _take(self, source: int) -> None:
         for pieces in _chunks(self.state.replicated):
-            buffer = torch.empty(sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device)
+            buffer = torch.empty(
+                sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device
+            )
             dist.recv(buffer, source)
             torch._foreach_copy_(pieces, list(buffer.split([p.numel() for p in pieces])))
         lost = torch.ones(1, dtype=torch.uint8, device=self.place())

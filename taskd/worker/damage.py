@@ -1,9 +1,11 @@
 """What a lost memory page means for this rank.
 
-libtaskd gives a page that failed back clean, if it lay in tensor memory as a whole, and notes it: execution goes on with zeros, and the
-attempt will not be committed. Here it is decided what those zeros may have reached. Training state is restored from a replica.
-Gradients, activations and the collective library's buffers are made again when the step is. Any other tensor that was there
-before the attempt (a data set, a table of the script's own) cannot be had again: then the process cannot go on.
+libtaskd gives a page that failed back clean, if it lay in tensor memory as a whole, and notes it:
+execution goes on with zeros, and the attempt will not be committed. Here it is decided what those
+zeros may have reached. Training state is restored from a replica. Gradients, activations and the
+collective library's buffers are made again when the step is. Any other tensor that was there before
+the attempt (a data set, a table of the script's own) cannot be had again: then the process cannot
+go on.
 """
 
 from __future__ import annotations
@@ -22,37 +24,60 @@ SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes anew: the re
 
 @dataclass(frozen=True)
 class Survey:
-    """`state`: replicated tensors were hit; `stripes`: where this rank's stripes were, as (begin, end) addresses; `unfit`: why the
-    process cannot go on."""
+    """`state`: replicated tensors were hit; `stripes`: where this rank's stripes were, as (begin,
+    end) addresses; `unfit`: why the process cannot go on."""
 
     state: bool = False
     stripes: tuple[tuple[int, int], ...] = ()
     unfit: str = ""
 
 
-def survey(damages: Sequence[dict[str, Any]], accepted: int, state: TrainingState, stripes: Stripes | None, attempt: int | None) -> Survey:
-    """`damages`: the newest, oldest first; up to number `accepted` they were made good in earlier incidents. `attempt`: the stamp of the
-    attempt under way, None between two."""
+def survey(
+    damages: Sequence[dict[str, Any]],
+    accepted: int,
+    state: TrainingState,
+    stripes: Stripes | None,
+    attempt: int | None,
+) -> Survey:
+    """`damages`: the newest, oldest first; up to number `accepted` they were made good in earlier
+    incidents. `attempt`: the stamp of the attempt under way, None between two."""
     hit_state = False
     hit_stripes: list[tuple[int, int]] = []
     unfit = ""
     if damages and damages[0]["number"] > accepted + 1:
-        unfit = f"{damages[-1]['number'] - accepted} memory pages were lost, which is more than is kept a list of"
+        unfit = (
+            f"{damages[-1]['number'] - accepted} memory pages were lost, which is more than is kept"
+            " a list of"
+        )
     for damage in damages:
         if damage["number"] <= accepted:
             continue
         begin, end = damage["addr"], damage["addr"] + damage["bytes"]
         in_state = _overlap(state.replicated, begin, end)
         in_own = _overlap(state.private, begin, end)
-        in_stripes = stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
+        in_stripes = (
+            stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
+        )
         hit_state |= in_state
         if in_stripes:
             hit_stripes.append((begin, end))
-        if in_state or in_own or in_stripes or damage["born"] == SCRATCH or (attempt is not None and damage["born"] == attempt):
+        if (
+            in_state
+            or in_own
+            or in_stripes
+            or damage["born"] == SCRATCH
+            or (attempt is not None and damage["born"] == attempt)
+        ):
             continue
         gradients = [p.grad for p in state.parameters() if p.grad is not None]
-        if not any(g.data_ptr() < end and begin < g.data_ptr() + g.untyped_storage().nbytes() for g in gradients):
-            unfit = f"the memory page at {begin:#x} belonged to a tensor that outlives the step and is not protected"
+        if not any(
+            g.data_ptr() < end and begin < g.data_ptr() + g.untyped_storage().nbytes()
+            for g in gradients
+        ):
+            unfit = (
+                f"the memory page at {begin:#x} belonged to a tensor that outlives the step and is"
+                " not protected"
+            )
     return Survey(hit_state, tuple(hit_stripes), unfit)
 
 

@@ -1,4 +1,5 @@
-"""A rank saves its training state as the dying gasp of its job, or takes it up again when a job begins from one."""
+"""A rank saves its training state as the dying gasp of its job, or takes it up again when a job
+begins from one."""
 
 from __future__ import annotations
 
@@ -24,21 +25,27 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
 
 
 def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
-    """Write the state as it is in memory into `work`. Raises OSError, also for a full disk; then nothing of it is left."""
+    """Write the state as it is in memory into `work`. Raises OSError, also for a full disk; then
+    nothing of it is left."""
     place = work / dumps.STATE
     try:
         place.mkdir(parents=True, exist_ok=True)
         writer = checkpoint.FileSystemWriter(place, sync_files=True)
         values = state_dict(state)
-        stored.write_index(work, values, checkpoint.save(values, storage_writer=writer, no_dist=True))
-        return tuple(dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir())))
+        stored.write_index(
+            work, values, checkpoint.save(values, storage_writer=writer, no_dist=True)
+        )
+        return tuple(
+            dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir()))
+        )
     except BaseException as error:
         full = _full(place)  # torch's writer does not say so
         with contextlib.suppress(OSError):
             dumps.discard(work)
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work.parent)) from None
-        if isinstance(error, checkpoint.api.CheckpointException):  # what the disk said is inside, for each rank
+        # what the disk said is inside, for each rank
+        if isinstance(error, checkpoint.api.CheckpointException):
             reasons = [str(inner) for inner, _ in error.failures.values()]
             raise OSError("; ".join(reasons) or str(error)) from None
         raise
@@ -54,12 +61,14 @@ def _full(place: Path) -> bool:
 
 
 def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry]:
-    """Put the state of a dump that has been checked into memory; returns kind and content of the rank's record. Raises dumps.BadDump."""
+    """Put the state of a dump that has been checked into memory; returns kind and content of the
+    rank's record. Raises dumps.BadDump."""
     path = found.path / dumps.RECORDS / f"rank-{rank}"
     if rank not in found.ranks:
         raise dumps.BadDump(
-            f"{found.path} has no record of rank {rank}: its node and the one that kept its records were lost together. Load "
-            f"{dumps.STATE}/ with torch.distributed.checkpoint instead; random numbers and loaders' places of such ranks are not known"
+            f"{found.path} has no record of rank {rank}: its node and the one that kept its records"
+            f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
+            " random numbers and loaders' places of such ranks are not known"
         )
     data = path.read_bytes()
     seal = dumps.seal_of(rank)
@@ -70,7 +79,10 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
     except (BadRecord, plain.Unreadable, OSError) as error:
         raise dumps.BadDump(f"{found.path}: {error}") from None
     if missing := {*state.modules, *state.optimizers} - set(values):
-        raise dumps.BadDump(f"{found.path} has nothing for {', '.join(sorted(missing))}: protect() was given other names")
+        raise dumps.BadDump(
+            f"{found.path} has nothing for {', '.join(sorted(missing))}: protect() was given other"
+            " names"
+        )
     for name, module in state.modules.items():
         module.load_state_dict(values[name])
     for name, optimizer in state.optimizers.items():

@@ -1,7 +1,7 @@
 """What a rank's record says: its private state at the start of a step, as fields and tensors.
 
-`record.py` has the bytes around it and their digest. Nothing that is read here is executed; what does not fit is a
-`record.BadRecord`, and the next source is taken.
+`record.py` has the bytes around it and their digest. Nothing that is read here is executed; what
+does not fit is a `record.BadRecord`, and the next source is taken.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from taskd.worker.gradients import Row
 
 @dataclass
 class Entry:
-    """`pass_number` and `index`: where the loop is. `random`: generators' states at the start of the step, `fetch`: before its
-    batch was fetched (None: it has none), `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
-    fingerprints of the step's batch and of the one before. `settings`, `structure`: see state.py. `orders`, `synced`: per DDP,
-    see buckets.py. `skipped`: parameters, see gradients.py. `mark`: see replicas.py. `private`: memory of the private tensors.
-    `gradients`: (index of the parameter, attribute, tensor)."""
+    """`pass_number` and `index`: where the loop is. `random`: generators' states at the start of
+    the step, `fetch`: before its batch was fetched (None: it has none), `pass_random`: when the
+    pass began. `loader`: see loading.place. `batch`, `previous`: fingerprints of the step's batch
+    and of the one before. `settings`, `structure`: see state.py. `orders`, `synced`: per DDP, see
+    buckets.py. `skipped`: parameters, see gradients.py. `mark`: see replicas.py. `private`: memory
+    of the private tensors. `gradients`: (index of the parameter, attribute, tensor)."""
 
     pass_number: int
     index: int
@@ -92,14 +93,21 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         raise BadRecord("its field orders is not a list of lists of numbers")
     if not _numbers(list(values["skipped"])):
         raise BadRecord("its field skipped is not a tuple of numbers")
-    if len(values["synced"]) != len(values["orders"]) or not all(type(s) is bool for s in values["synced"]):
+    if len(values["synced"]) != len(values["orders"]) or not all(
+        type(s) is bool for s in values["synced"]
+    ):
         raise BadRecord("its field synced is not a truth value for each DDP")
     described = values.pop("gradients")
     if not isinstance(described, list) or len(sections) != 1 + len(described):
         raise BadRecord(f"it has {len(sections)} sections, which do not fit its gradients")
     gradients = []
     for row, memory in zip(described, sections[1:], strict=True):
-        if not isinstance(row, tuple) or len(row) != 5 or type(row[0]) is not int or not isinstance(row[1], str):
+        if (
+            not isinstance(row, tuple)
+            or len(row) != 5
+            or type(row[0]) is not int
+            or not isinstance(row[1], str)
+        ):
             raise BadRecord("a gradient in it is not described as one")
         try:
             gradients.append((row[0], row[1], plain.tensor_of(*row[2:], memory)))

@@ -1,17 +1,20 @@
-"""Gradients that wait between two attempts: part of a rank's record, like everything else that the next attempt starts from.
+"""Gradients that wait between two attempts: part of a rank's record, like everything else that the
+next attempt starts from.
 
-Under accumulation over attempts, with two optimizers of different periods, or with `retain`, what is in `.grad` when an
-attempt ends goes into the next update. It is recorded with the step and put back on every rank.
+Under accumulation over attempts, with two optimizers of different periods, or with `retain`, what
+is in `.grad` when an attempt ends goes into the next update. It is recorded with the step and put
+back on every rank.
 
-The usual script leaves gradients behind too, but clears them before it computes new ones: recording those would cost a copy
-of the model at each step. So what an optimizer's update has *used* is recorded only until the script has been seen to put
-other tensors in its place (`zero_grad()` sets None by default). From then on the assumption is checked at each update and
-at each pause: should the script go on with one of these gradients after all, the step that used it is not offered for
-repetition (`broken`), and from the next step on they are recorded again. A replacement gets zeros in their place, so that it
-notices too.
+The usual script leaves gradients behind too, but clears them before it computes new ones: recording
+those would cost a copy of the model at each step. So what an optimizer's update has *used* is
+recorded only until the script has been seen to put other tensors in its place (`zero_grad()` sets
+None by default). From then on the assumption is checked at each update and at each pause: should
+the script go on with one of these gradients after all, the step that used it is not offered for
+repetition (`broken`), and from the next step on they are recorded again. A replacement gets zeros
+in their place, so that it notices too.
 
-Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but always: their tensors are
-the same for ever, so that nothing tells whether they were cleared.
+Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
+always: their tensors are the same for ever, so that nothing tells whether they were cleared.
 """
 
 from __future__ import annotations
@@ -36,14 +39,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Left:
-    """What an attempt has left: `rows` are recorded. `skipped`: parameters whose gradients are known to be cleared before use."""
+    """What an attempt has left: `rows` are recorded. `skipped`: parameters whose gradients are
+    known to be cleared before use."""
 
     rows: tuple[Row, ...] = ()
     skipped: tuple[int, ...] = ()
     versions: tuple[int, ...] = ()
 
     def same(self, other: Left) -> bool:
-        """Whether nothing has been exchanged or written to between the two. Both hold their tensors, so identity is exact."""
+        """Whether nothing has been exchanged or written to between the two. Both hold their
+        tensors, so identity is exact."""
         return (
             len(self.rows) == len(other.rows)
             and self.skipped == other.skipped
@@ -83,9 +88,11 @@ class Gradients:
         self._optimizers = list(optimizers)
         self._parameters: list[torch.nn.Parameter] = []
         self._main = False
-        self._clears: dict[int, bool] = {}  # optimizer -> whether its gradients were replaced before the next update, so far
+        # optimizer -> whether its gradients were replaced before the next update, so far
+        self._clears: dict[int, bool] = {}
         self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
-        self._unrecorded: set[int] = set()  # of these, whose are not in the record of the present step
+        # of these, whose are not in the record of the present step
+        self._unrecorded: set[int] = set()
         self._stepped: set[int] = set()  # in this attempt
         self._fresh = True  # this process has committed no attempt
         self.broken = False  # the present step uses gradients that its record does not have
@@ -95,7 +102,7 @@ class Gradients:
         self._parameters = list(parameters)
         self._main = any(hasattr(p, MAIN) for p in self._parameters)
 
-    # -- in an attempt -----------------------------------------------------------------------------------------------------
+    # -- in an attempt -----------------------------------------------------------------------------
 
     def updating(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer` is about to use what is in `.grad`."""
@@ -103,7 +110,8 @@ class Gradients:
         self._stepped.add(id(optimizer))
 
     def _look(self, owner: int) -> None:
-        """Were the gradients that the last update of `owner` used replaced since? Once per attempt and optimizer."""
+        """Were the gradients that the last update of `owner` used replaced since? Once per attempt
+        and optimizer."""
         used = self._used.pop(owner, None)
         if not used:
             return
@@ -115,14 +123,14 @@ class Gradients:
         self._unrecorded.discard(owner)
 
     def paused(self) -> bool:
-        """Whether the attempt that a pause has ended cannot be repeated from its record: it has written to a gradient that was
-        left there and was not recorded."""
+        """Whether the attempt that a pause has ended cannot be repeated from its record: it has
+        written to a gradient that was left there and was not recorded."""
         for owner in self._unrecorded & set(self._used):
             if any(u.still_there() and u.touched() for u in self._used[owner]):
                 self.broken, self._clears[owner] = True, False
         return self.broken
 
-    # -- between attempts --------------------------------------------------------------------------------------------------
+    # -- between attempts --------------------------------------------------------------------------
 
     def committed(self) -> Left:
         """The attempt has ended well: what it leaves."""
@@ -134,7 +142,9 @@ class Gradients:
         for optimizer in self._optimizers:
             if id(optimizer) in self._stepped:
                 self._used[id(optimizer)] = [
-                    _Used(p, weakref.ref(p.grad), p.grad._version) for p in _of(optimizer) if p.grad is not None
+                    _Used(p, weakref.ref(p.grad), p.grad._version)
+                    for p in _of(optimizer)
+                    if p.grad is not None
                 ]
         self._stepped.clear()
         self.broken = self._fresh = False
@@ -164,16 +174,19 @@ class Gradients:
             return NOTHING
         return Left(tuple(rows), tuple(skipped), tuple(row.tensor._version for row in rows))
 
-    # -- in a repair -------------------------------------------------------------------------------------------------------
+    # -- in a repair -------------------------------------------------------------------------------
 
     def abandon(self) -> None:
         """The attempt is over without a commit, and a step begins again."""
         self._stepped.clear()
         self.broken = False
 
-    def restore(self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]) -> None:
-        """Make `.grad` what a record says. What it has left out, because the script clears it, stays where it is untouched: if
-        the script goes on with it after all, that is seen as ever. Raises RuntimeError for a record of another model."""
+    def restore(
+        self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]
+    ) -> None:
+        """Make `.grad` what a record says. What it has left out, because the script clears it,
+        stays where it is untouched: if the script goes on with it after all, that is seen as ever.
+        Raises RuntimeError for a record of another model."""
         if self._fresh:
             self._stand_in(skipped)
         untouched = {
@@ -189,14 +202,15 @@ class Gradients:
         for index, name, gradient in rows:
             if not 0 <= index < len(parameters) or name not in (GRAD, MAIN):
                 raise RuntimeError(
-                    f"the record has a {name} of parameter {index}; this process has {len(parameters)} parameters"
+                    f"the record has a {name} of parameter {index}; this process has"
+                    f" {len(parameters)} parameters"
                 )
             parameter = parameters[index]
             present = getattr(parameter, name, None)
             if gradient.shape != parameter.shape and name == GRAD:
                 raise RuntimeError(
-                    f"the record has a gradient of shape {tuple(gradient.shape)} for parameter {index}, "
-                    f"which has shape {tuple(parameter.shape)}"
+                    f"the record has a gradient of shape {tuple(gradient.shape)} for parameter"
+                    f" {index}, which has shape {tuple(parameter.shape)}"
                 )
             if name == GRAD:
                 parameter.grad = gradient.to(parameter.device)
@@ -208,16 +222,18 @@ class Gradients:
             if used.parameter.grad is not None and id(used.parameter) not in untouched:
                 used.is_now(used.parameter.grad)  # the same gradient, in another tensor
 
-
     def _stand_in(self, skipped: Iterable[int]) -> None:
-        """Zeros for gradients that a replacement cannot have, and that the script is expected to clear."""
+        """Zeros for gradients that a replacement cannot have, and that the script is expected to
+        clear."""
         wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
         for optimizer in self._optimizers:
             used = []
             for parameter in _of(optimizer):
                 if id(parameter) in wanted:
                     parameter.grad = torch.zeros_like(parameter)
-                    used.append(_Used(parameter, weakref.ref(parameter.grad), parameter.grad._version))
+                    used.append(
+                        _Used(parameter, weakref.ref(parameter.grad), parameter.grad._version)
+                    )
             if used:
                 self._used[id(optimizer)], self._clears[id(optimizer)] = used, True
                 self._unrecorded.add(id(optimizer))

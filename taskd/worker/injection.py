@@ -1,7 +1,8 @@
 """Faults on purpose in this process: what `taskd inject` asks for.
 
-`memory` poisons a page for real (see libtaskd.h, taskd_poison); `link` breaks connections of the present communicators for real. What
-it asks for may not be there at the moment (a gradient between two steps): then it happens at the next occasion.
+`memory` poisons a page for real (see libtaskd.h, taskd_poison); `link` breaks connections of the
+present communicators for real. What it asks for may not be there at the moment (a gradient between
+two steps): then it happens at the next occasion.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 SO_ATTACH_FILTER = 26
-_dice = random.SystemRandom()  # the random numbers of the module `random` belong to the training script
-_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction of the kernel's packet filter: return 0, take no byte
+# the random numbers of the module `random` belong to the training script
+_dice = random.SystemRandom()
+# one instruction of the kernel's packet filter: return 0, take no byte
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 class NotPossible(RuntimeError):
@@ -32,7 +35,11 @@ class NotPossible(RuntimeError):
 
 def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
     """Do it; (whether it was done, in words). Runs in the attendant's thread."""
-    known: dict[str, Callable[[Job, dict[str, str]], str]] = {"memory": _memory, "endpoints": _endpoints, "link": _link}
+    known: dict[str, Callable[[Job, dict[str, str]], str]] = {
+        "memory": _memory,
+        "endpoints": _endpoints,
+        "link": _link,
+    }
     try:
         if what not in known:
             raise NotPossible(f"unknown fault {what!r}; known: {', '.join(known)}")
@@ -41,7 +48,7 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 def _memory(job: Job, options: dict[str, str]) -> str:
@@ -63,14 +70,26 @@ def _memory(job: Job, options: dict[str, str]) -> str:
     if where in ("activation", "gloo"):
         kind = core.ALLOCATION_TENSOR if where == "activation" else core.ALLOCATION_GLOO
         if not core.preloaded():
-            raise NotPossible("libtaskd is not preloaded in this rank, so that it does not see memory being allocated: set LD_PRELOAD")
+            raise NotPossible(
+                "libtaskd is not preloaded in this rank, so that it does not see memory being"
+                " allocated: set LD_PRELOAD"
+            )
         job.when_begun(lambda: core.poison_next(kind))
-        return f"the next block of memory for {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
+        return (
+            "the next block of memory for"
+            f" {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
+        )
     if where == "update":
-        job.when_updating(lambda: _poison(_choose(state.of_optimizers() or state.of_modules(), where, number)))
+        job.when_updating(
+            lambda: _poison(_choose(state.of_optimizers() or state.of_modules(), where, number))
+        )
         return "a page will be poisoned when the next update begins"
     if where == "gradient":
-        parameters = [p for p in state.parameters() if p.requires_grad and p.numel() * p.element_size() >= 2 * PAGE]
+        parameters = [
+            p
+            for p in state.parameters()
+            if p.requires_grad and p.numel() * p.element_size() >= 2 * PAGE
+        ]
         if not parameters:
             raise NotPossible("no gradient of this model fills a memory page")
         _at_gradient(_dice.choice(parameters))
@@ -79,7 +98,8 @@ def _memory(job: Job, options: dict[str, str]) -> str:
 
 
 def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
-    """The address of a page that lies in one of the rows as a whole: the `number`-th (modulo how many there are), or any."""
+    """The address of a page that lies in one of the rows as a whole: the `number`-th (modulo how
+    many there are), or any."""
     pages = []
     for row in rows:
         first = -(-row.data_ptr() // PAGE)
@@ -103,7 +123,7 @@ def _at_gradient(parameter: torch.nn.Parameter) -> None:
     handle = parameter.register_post_accumulate_grad_hook(poison)
 
 
-# -- links -------------------------------------------------------------------------------------------------------------------
+# -- links -----------------------------------------------------------------------------------------
 
 
 def _connections() -> list[socket.socket]:
@@ -147,10 +167,15 @@ def _link(job: Job, options: dict[str, str]) -> str:
             broken += 1
     if not broken:
         raise NotPossible("there is no connection between the two")
-    return f"{broken} connection{'s' if broken > 1 else ''} {'cut' if how == 'cut' else 'hear nothing any more'}"
+    return (
+        f"{broken} connection{'s' if broken > 1 else ''}"
+        f" {'cut' if how == 'cut' else 'hear nothing any more'}"
+    )
 
 
 def _drop(connection: socket.socket) -> None:
     """Have the kernel throw away every packet that arrives, before it is acknowledged."""
     program = ctypes.create_string_buffer(_DROP_ALL)
-    connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))
+    connection.setsockopt(
+        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program))
+    )

@@ -1,8 +1,10 @@
-"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, and what is recorded so that an attempt can be repeated.
+"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, and what is recorded so
+that an attempt can be repeated.
 
-At the start of an attempt the rank's private state is recorded and its stripe of the replicated state copied; at its end (commit)
-the private state again, provisionally. What an attempt did is undone by going back to these records; `conversation.py` does it
-when a pause was asked for. In a process without an agent all of this is left out.
+At the start of an attempt the rank's private state is recorded and its stripe of the replicated
+state copied; at its end (commit) the private state again, provisionally. What an attempt did is
+undone by going back to these records; `conversation.py` does it when a pause was asked for. In a
+process without an agent all of this is left out.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from taskd.worker.verify import Forward
 
 log = logging.getLogger("taskd.worker")
 
-LOADING = 3600.0  # seconds that a replacement may take to load again what its predecessor had loaded in a pass
+# seconds that a replacement may take to load again what its predecessor had loaded in a pass
+LOADING = 3600.0
 END = object()  # what comes after a loader's last batch
 DAMAGED = 2  # a bit of core.spoiled(): a memory page was lost
 
 
 class Interrupted(BaseException):
-    """A pause was asked for while this rank was about to change its parameters. Not an Exception: user code must not catch it."""
+    """A pause was asked for while this rank was about to change its parameters. Not an Exception:
+    user code must not catch it."""
 
 
 class NotFinite(Interrupted):
@@ -45,7 +49,8 @@ class NotFinite(Interrupted):
 
 
 class Attempt:
-    """One try at one step. A context manager; gives the step, or (step, batch). `committed` tells how it ended."""
+    """One try at one step. A context manager; gives the step, or (step, batch). `committed` tells
+    how it ended."""
 
     __slots__ = ("_job", "_value", "committed", "step")
 
@@ -55,7 +60,12 @@ class Attempt:
     def __enter__(self) -> Any:
         return self._value
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
         if error is None:
             try:
                 self._job.compare()
@@ -69,17 +79,20 @@ class Attempt:
 
 
 class Job:
-    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next one to be handed out."""
+    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next one
+    to be handed out."""
 
     def __init__(self, conversation: Conversation | None) -> None:
         self.step = 0
-        self.abandoned = False  # the script has left an attempt for good, by an exception or sys.exit()
+        # the script has left an attempt for good, by an exception or sys.exit()
+        self.abandoned = False
         self._line = conversation
         self._batches = Batches()
         self._patience = Patience()
         self.recorder: Recorder  # of a protected rank
         self.rejoin: Rejoin
-        self._back: Resumed | None = None  # how a replacement came back, until its loop has taken it up
+        # how a replacement came back, until its loop has taken it up
+        self._back: Resumed | None = None
         self._end: int | None = None  # the present pass is over before this step
         self._open = False  # inside an attempt
         self._gated = False
@@ -111,18 +124,21 @@ class Job:
         """Whether a fault in this job will be repaired."""
         return self._line is not None
 
-    # -- the loops -----------------------------------------------------------------------------------------------------------
+    # -- the loops ---------------------------------------------------------------------------------
 
     def steps(self, total: int) -> Iterator[Attempt]:
-        """Attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that failed is handed out again."""
+        """Attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that
+        failed is handed out again."""
         if type(total) is not int or total < 0:
             raise ValueError(f"steps({total!r}): the number of steps must be an int of at least 0")
         return self._run(None, total)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Attempt]:
-        """Attempts at one pass over `loader`; each gives (step, batch), `step` counting on over passes.
+        """Attempts at one pass over `loader`; each gives (step, batch), `step` counting on over
+        passes.
 
-        The batch is kept until its step is committed everywhere and handed out again if the attempt is repeated.
+        The batch is kept until its step is committed everywhere and handed out again if the attempt
+        is repeated.
         """
         return self._run(loader, None)
 
@@ -133,12 +149,15 @@ class Job:
         if loader is not None:
             self._line.random.watch(loading.generators(loader))
         recorder, rejoin = self.recorder, self.rejoin
-        if recorder.pass_number < rejoin.target:  # a replacement passes over what its predecessor had finished
+        # a replacement passes over what its predecessor had finished
+        if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
             return
         self._end, self._loads_from = total, -1
         self._batches.clear()
-        recorder.new_pass(self._line.random.take(), loading.place(loader) if loader is not None else b"")
+        recorder.new_pass(
+            self._line.random.take(), loading.place(loader) if loader is not None else b""
+        )
         iterator: Iterator[Any] | None = None
         if recorder.pass_number == rejoin.target:
             resumed = rejoin.begins or self.come_back()
@@ -149,7 +168,8 @@ class Job:
             if resumed.kind == PASS_END:
                 self._end = self.step
             rejoin.done()
-            if self._line is None:  # the manager could not be kept; impossible for a replacement to go on alone
+            # the manager could not be kept; impossible for a replacement to go on alone
+            if self._line is None:
                 raise RuntimeError("the repair of this rank was given up")
         elif loader is not None:
             iterator = iter(loader)
@@ -173,7 +193,8 @@ class Job:
                 continue
             before = after = self._line.random.take()
             if iterator is not None and self.step in self._batches:
-                self._line.random.put(self._batches.fetched(self.step)[1])  # as if it had been fetched now
+                # as if it had been fetched now
+                self._line.random.put(self._batches.fetched(self.step)[1])
             elif iterator is not None:
                 core.progress(self.step, core.FETCHING)
                 try:
@@ -186,16 +207,22 @@ class Job:
                 before, after = self._batches.fetched(self.step)
             if not self._begin(before, after):
                 continue
-            value = (self.step, self._batches.batch(self.step)) if iterator is not None else self.step
+            value = (
+                (self.step, self._batches.batch(self.step)) if iterator is not None else self.step
+            )
             attempt = Attempt(self, self.step, value)
             try:
                 yield attempt
             except GeneratorExit:
-                # break, return or an exception: nothing is waited for here, the others may not be leaving
+                # break, return or an exception: nothing is waited for here, the others may not be
+                # leaving
                 recorder.next_pass()
                 raise
             if self._open:  # the body did not use `with attempt`
-                raise RuntimeError("an attempt was not entered or not left: the loop's body must be `with attempt as step:`")
+                raise RuntimeError(
+                    "an attempt was not entered or not left: the loop's body must be `with attempt"
+                    " as step:`"
+                )
 
     def _plain(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
         yield from self._plain_rest(iter(loader) if loader is not None else None, total)
@@ -205,19 +232,28 @@ class Job:
             value: Any = self.step
             if iterator is not None:
                 try:
-                    value = (self.step, self._batches.pop(self.step) if self.step in self._batches else next(iterator))
+                    value = (
+                        self.step,
+                        (
+                            self._batches.pop(self.step)
+                            if self.step in self._batches
+                            else next(iterator)
+                        ),
+                    )
                 except StopIteration:
                     return
             yield Attempt(self, self.step, value)
 
-    # -- one attempt -----------------------------------------------------------------------------------------------------------
+    # -- one attempt -------------------------------------------------------------------------------
 
     def _begin(self, before: bytes, after: bytes) -> bool:
-        """Record the start of `self.step`; False when its record cannot be trusted. `before` and `after`: the random numbers' states
-        around the fetching of its batch, the same where there is none."""
+        """Record the start of `self.step`; False when its record cannot be trusted. `before` and
+        `after`: the random numbers' states around the fetching of its batch, the same where there
+        is none."""
         line = self._line
         assert line is not None
-        line.channel.check()  # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
+        # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
+        line.channel.check()
         step = self.step
         if not self.recorder.begin(step, before, after):
             return False
@@ -241,7 +277,9 @@ class Job:
         line = self._line
         assert line is not None
         self._suspect = True
-        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, why))
+        line.channel.send(
+            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, why)
+        )
         raise Interrupted
 
     def compare(self) -> None:
@@ -250,14 +288,15 @@ class Job:
             self.recorder.compare(self.step)
 
     def _look_around(self) -> None:
-        """After an early commit: what does the script carry on that is not protected? Its predecessor has looked for a replacement."""
+        """After an early commit: what does the script carry on that is not protected? Its
+        predecessor has looked for a replacement."""
         line = self._line
         if line is not None and line.incarnation == 0:
             self._carried.committed([self._iterator])
 
     def _commit(self) -> bool:
-        """The attempt's body ended normally. False: a pause came in between, so it is not certain that every collective in it did
-        what it should, and the step will be repeated."""
+        """The attempt's body ended normally. False: a pause came in between, so it is not certain
+        that every collective in it did what it should, and the step will be repeated."""
         line = self._line
         if line is None:
             self.step += 1
@@ -277,18 +316,26 @@ class Job:
         core.progress(self.step, core.COMMITTED)
         if not self._told:
             self._told = True
-            line.channel.send(events.StepCommitted(line.rank, line.incarnation, line.communicators.generation, self.step - 1))
+            line.channel.send(
+                events.StepCommitted(
+                    line.rank, line.incarnation, line.communicators.generation, self.step - 1
+                )
+            )
         return True
 
     def _failed(self, error: BaseException) -> bool:
-        """The attempt's body raised. True: a fault, the loop goes on to the repair. False: the script's own affair."""
+        """The attempt's body raised. True: a fault, the loop goes on to the repair. False: the
+        script's own affair."""
         line = self._line
         if line is None:
             return False
         fault = line.device.recognise(error) if isinstance(error, Exception) else None
         if fault is not None and not fault.stopped:
-            self._fault = fault  # also where a pause has come meanwhile: what the device has lost must be known then
-        if isinstance(error, Interrupted) or (isinstance(error, Exception) and core.pause_number() > line.era):
+            # also where a pause has come meanwhile: what the device has lost must be known then
+            self._fault = fault
+        if isinstance(error, Interrupted) or (
+            isinstance(error, Exception) and core.pause_number() > line.era
+        ):
             self._close()
             if core.pause_number() <= line.era and not self._suspect:
                 self._is_spoiled()
@@ -300,13 +347,17 @@ class Job:
             self._close()
             self._tell(fault)
             return True
-        if not isinstance(error, GeneratorExit):  # sys.exit() too: the others wait for this rank, whatever its exit code
-            line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, _text(error)))
+        # sys.exit() too: the others wait for this rank, whatever its exit code
+        if not isinstance(error, GeneratorExit):
+            line.channel.send(
+                events.RankRaised(line.rank, line.incarnation, self.step, _text(error))
+            )
         self.abandoned = True
         return False
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Optimizer hook: parameters are about to change. Nobody may do that before the start of the step is safe on the node."""
+        """Optimizer hook: parameters are about to change. Nobody may do that before the start of
+        the step is safe on the node."""
         if self._line is None or not self._open:
             return
         self._line.gradients.updating(optimizer)
@@ -319,13 +370,18 @@ class Job:
         self._happen("updating")
 
     def _go_further_back(self) -> None:
-        """This step was repeated from records that lack gradients which the script now uses: it ends here, and the step before is
-        repeated, after which they are recorded."""
+        """This step was repeated from records that lack gradients which the script now uses: it
+        ends here, and the step before is repeated, after which they are recorded."""
         line = self._line
         assert line is not None
         self._suspect = True
-        text = "the script uses gradients of the step before, which it has always cleared so far; that step is repeated"
-        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
+        text = (
+            "the script uses gradients of the step before, which it has always cleared so far; that"
+            " step is repeated"
+        )
+        line.channel.send(
+            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text)
+        )
         raise Interrupted
 
     def _gate(self, raising: bool) -> None:
@@ -347,7 +403,8 @@ class Job:
         core.attempt(self._attempt)
 
     def _is_spoiled(self) -> bool:
-        """Whether what this rank has computed cannot be used: a connection broke in the middle of a message, or a memory page was lost."""
+        """Whether what this rank has computed cannot be used: a connection broke in the middle of a
+        message, or a memory page was lost."""
         spoiled = core.spoiled()
         if spoiled and not self._suspect:
             self._suspect = True
@@ -356,7 +413,8 @@ class Job:
         return bool(spoiled)
 
     def _tell(self, fault: Fault) -> None:
-        """The device, or its collective library, has failed: say so, and wait for the pause that will follow."""
+        """The device, or its collective library, has failed: say so, and wait for the pause that
+        will follow."""
         line = self._line
         assert line is not None
         self._suspect = True
@@ -365,7 +423,15 @@ class Job:
         if fault.type is FaultType.NETWORK:
             self._tell_collective(fault.text)
         else:
-            line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, int(fault.type), f"{fault.name}: {fault.text}"))
+            line.channel.send(
+                events.RankFaulted(
+                    line.rank,
+                    line.incarnation,
+                    self.step,
+                    int(fault.type),
+                    f"{fault.name}: {fault.text}",
+                )
+            )
 
     def _tell_collective(self, text: str) -> None:
         line = self._line
@@ -389,26 +455,35 @@ class Job:
 
     def collectives(self) -> int:
         """How many collectives have been begun in this attempt; 0 between two."""
-        return self._line.communicators.begun() - self._collectives if self._line is not None and self._open else 0
+        return (
+            self._line.communicators.begun() - self._collectives
+            if self._line is not None and self._open
+            else 0
+        )
 
-    # -- what the script may say -------------------------------------------------------------------------------------------------
+    # -- what the script may say -------------------------------------------------------------------
 
     def long_operation(self, name: str, seconds: float = 1800.0) -> AbstractContextManager[None]:
-        """`with job.long_operation("checkpoint"):` inside, this rank is not taken for hung, for up to `seconds`.
+        """`with job.long_operation("checkpoint"):` inside, this rank is not taken for hung, for up
+        to `seconds`.
 
-        For what takes much longer than the usual step now and then and makes no progress that taskd can see. Compilation by torch.compile
-        is noticed without it. `name` is for the reader. Raises ValueError for `seconds` that are not above 0.
+        For what takes much longer than the usual step now and then and makes no progress that taskd
+        can see. Compilation by torch.compile is noticed without it. `name` is for the reader.
+        Raises ValueError for `seconds` that are not above 0.
         """
         if not seconds > 0:
-            raise ValueError(f"long_operation({name!r}, seconds={seconds!r}): seconds must be above 0")
+            raise ValueError(
+                f"long_operation({name!r}, seconds={seconds!r}): seconds must be above 0"
+            )
         return self._patience.extended(seconds if self._line is not None else 0.0)
 
     def check(self, result: torch.Tensor | float) -> bool:
         """Whether `result`, a loss, is finite. Inside an attempt, before the update.
 
-        When it is not, the attempt ends here and is repeated once, this rank's training state taken from its replicas: memory or a
-        computing unit may have failed without saying so. When the repeated attempt has no finite result either, it was not the
-        machine: that is logged, and False returned. Without protection it only looks.
+        When it is not, the attempt ends here and is repeated once, this rank's training state taken
+        from its replicas: memory or a computing unit may have failed without saying so. When the
+        repeated attempt has no finite result either, it was not the machine: that is logged, and
+        False returned. Without protection it only looks.
         """
         finite = bool(torch.isfinite(torch.as_tensor(result)).all())
         line = self._line
@@ -417,7 +492,10 @@ class Job:
             return finite
         if not self._diverged and self.step in (self._checked, line.entries.marked()):
             self._diverged = True
-            text = "rank %d: the result of step %d is not finite again, with the replicas' state: it is not the machine's doing"
+            text = (
+                "rank %d: the result of step %d is not finite again, with the replicas' state: it"
+                " is not the machine's doing"
+            )
             log.error(text, line.rank, self.step)
         if self._diverged:
             return False
@@ -425,10 +503,12 @@ class Job:
         line.entries.mark(self.step)  # a replacement must not ask for the same once more
         self._suspect = True
         text = "the result is not finite; repeated once with the replicas' state"
-        line.channel.send(events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text))
+        line.channel.send(
+            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text)
+        )
         raise NotFinite
 
-    # -- between attempts --------------------------------------------------------------------------------------------------------
+    # -- between attempts --------------------------------------------------------------------------
 
     def _position(self) -> tuple[events.Position, str]:
         """Where this rank stands, and why its process cannot go on, "" if it can."""
@@ -444,13 +524,31 @@ class Job:
             lost = line.device.clean(self._fault) == "state" or lost
         except DeviceLost as error:
             unfit = unfit or str(error)
-        clean = self.step if self._updates == 0 and not lost and self.recorder.is_clean(self.step) else None
-        if line.gradients.paused():  # the step has used gradients that its record does not have: the step before is repeated
-            log.warning("rank %d: step %d went on with gradients of the step before", line.rank, self.step)
+        clean = (
+            self.step
+            if self._updates == 0 and not lost and self.recorder.is_clean(self.step)
+            else None
+        )
+        # the step has used gradients that its record does not have: the step before is repeated
+        if line.gradients.paused():
+            log.warning(
+                "rank %d: step %d went on with gradients of the step before", line.rank, self.step
+            )
             clean, final, provisional = None, final - {self.step}, provisional - {self.step}
         stripes = line.stripes.steps() if line.stripes is not None else frozenset()
         doubted = self._checked == self.step
-        return events.Position(self.step, clean, final, provisional, stripes, frozenset(self.recorder.drifted), doubted), unfit
+        return (
+            events.Position(
+                self.step,
+                clean,
+                final,
+                provisional,
+                stripes,
+                frozenset(self.recorder.drifted),
+                doubted,
+            ),
+            unfit,
+        )
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
@@ -474,24 +572,28 @@ class Job:
         line.gradients.abandon()
         plan = resumed.plan if line.verifies else None
         if plan is not None and (self._plan is None or verify.pair(plan)):
-            self._plan = plan  # else the one before, whose forward was found different, is compared again
+            # else the one before, whose forward was found different, is compared again
+            self._plan = plan
         if entry is not None:
             if entry.pass_number == self.recorder.pass_number and resumed.step >= self._loads_from:
                 self.recorder.index = entry.index
             elif entry.pass_number == self.recorder.pass_number and self.rejoin.target == NOWHERE:
                 raise RuntimeError(
-                    f"step {resumed.step} must be repeated, and this process took its loader up at step {self._loads_from}: it is replaced"
+                    f"step {resumed.step} must be repeated, and this process took its loader up at"
+                    f" step {self._loads_from}: it is replaced"
                 )
             elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
                 # a replacement can go there, this process cannot; the coordinator gives it one
                 raise RuntimeError(
-                    f"step {resumed.step} must be repeated, but its loop was left with break before all ranks had committed it"
+                    f"step {resumed.step} must be repeated, but its loop was left with break before"
+                    " all ranks had committed it"
                 )
         self.recorder.taken_back(resumed.step, entry)
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:
-        """Every step of the pass is committed here: wait until it is everywhere. False: the loop was taken back."""
+        """Every step of the pass is committed here: wait until it is everywhere. False: the loop
+        was taken back."""
         line = self._line
         assert line is not None
         self.recorder.end_pass(self.step)
@@ -509,8 +611,9 @@ class Job:
         return True
 
     def _stand(self) -> None:
-        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired. What would be done here before
-        the step has been done: its record is final, so that nobody has to go back to the step before."""
+        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired.
+        What would be done here before the step has been done: its record is final, so that nobody
+        has to go back to the step before."""
         line = self._line
         assert line is not None
         core.progress(self.step, core.HELD)
@@ -518,7 +621,8 @@ class Job:
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
 
         def position() -> tuple[events.Position, str]:
-            core.progress(self.step, core.PAUSED)  # a repair: it does not go on any more when the hold ends
+            # a repair: it does not go on any more when the hold ends
+            core.progress(self.step, core.PAUSED)
             return self._position()
 
         outcome = line.hold(position, standing=True)
@@ -529,10 +633,11 @@ class Job:
         else:
             core.progress(self.step, core.COMMITTED)
 
-    # -- a rank that starts anew -------------------------------------------------------------------------------------------------
+    # -- a rank that starts anew -------------------------------------------------------------------
 
     def begin_at(self, step: int, kind: int, entry: Entry) -> None:
-        """The first process of a rank, in a job that begins from a dump: the loops pass over what was finished."""
+        """The first process of a rank, in a job that begins from a dump: the loops pass over what
+        was finished."""
         self._take_up(self.rejoin.from_dump(step, kind, entry))
         self._told = True
         self.recorder.keep_entry(step, kind, entry)
@@ -549,7 +654,7 @@ class Job:
         log.warning("training goes on without protection: %s", reason)
         self._line = None
 
-    # -- what others ask ---------------------------------------------------------------------------------------------------------
+    # -- what others ask ---------------------------------------------------------------------------
 
     @property
     def line(self) -> Conversation | None:

@@ -1,4 +1,5 @@
-"""Iterating a loader so that a replacement can take it up in the middle, and gets the same batches."""
+"""Iterating a loader so that a replacement can take it up in the middle, and gets the same
+batches."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ATOMS = (bool, int, float, str, type(None))
 
 
 class _Later:
-    """A sampler that begins `skip` items later. The items before it are drawn, not loaded: its random numbers stay in step."""
+    """A sampler that begins `skip` items later. The items before it are drawn, not loaded: its
+    random numbers stay in step."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
         self._sampler, self.skip = sampler, skip
@@ -35,27 +37,30 @@ class _Later:
 
 
 def has_workers(loader: Any) -> bool:
-    """Whether batches are made in other processes, whose random numbers go on from batch to batch."""
+    """Whether batches are made in other processes, whose random numbers go on from batch to
+    batch."""
     return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
 def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any]:
     """An iterator over `loader` that hands out its item number `skip` first.
 
-    A map-style torch DataLoader is moved through its sampler, unless `whole` is asked for. Anything else is iterated and what comes
-    before is dropped.
+    A map-style torch DataLoader is moved through its sampler, unless `whole` is asked for. Anything
+    else is iterated and what comes before is dropped.
     """
     if skip == 0:
         return iter(loader)
     if type(loader) is DataLoader and not whole and not isinstance(loader.dataset, IterableDataset):
         if loader.num_workers == 0:
             iterator: Any = iter(loader)
-            for _ in islice(iterator._sampler_iter, skip):  # after iter(): the order in which seeds are drawn stays
+            # after iter(): the order in which seeds are drawn stays
+            for _ in islice(iterator._sampler_iter, skip):
                 pass
             return iterator  # type: ignore[no-any-return]
         name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         original = getattr(loader, name)
-        # DataLoader refuses the assignment of a sampler after __init__; it is put back before anybody can see
+        # DataLoader refuses the assignment of a sampler after __init__; it is put back before
+        # anybody can see
         later = _Later(original, skip)
         object.__setattr__(loader, name, later)
         try:
@@ -69,11 +74,12 @@ def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any
     return iterator
 
 
-# -- what a loader keeps from pass to pass -----------------------------------------------------------------------------------
+# -- what a loader keeps from pass to pass ---------------------------------------------------------
 
 
 def generators(loader: Any) -> list[Any]:
-    """The random number generators that a loader, its samplers and its data set hold, in an order that names alone decide."""
+    """The random number generators that a loader, its samplers and its data set hold, in an order
+    that names alone decide."""
     return [value for value in _around(loader) if is_generator(value)]
 
 
@@ -92,8 +98,8 @@ def is_generator(value: Any) -> bool:
 
 
 def place(loader: Any) -> bytes:
-    """The counters that a loader and its samplers keep (`epoch`, `iteration`): a replacement, whose loader was not iterated in
-    the passes before, does not have them."""
+    """The counters that a loader and its samplers keep (`epoch`, `iteration`): a replacement, whose
+    loader was not iterated in the passes before, does not have them."""
     return plain.encode([_atoms(value) for value in _around(loader) if _counts(value)])
 
 
@@ -101,7 +107,10 @@ def put_place(loader: Any, data: bytes) -> None:
     """Raises RuntimeError where the replacement's loader is not made like its predecessor's."""
     kept, here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
     if not isinstance(kept, list) or len(kept) != len(here):
-        raise RuntimeError(f"the loader {type(loader).__name__} is not made like the one of the rank's last process")
+        raise RuntimeError(
+            f"the loader {type(loader).__name__} is not made like the one of the rank's last"
+            " process"
+        )
     for value, atoms in zip(here, kept, strict=True):
         present = _atoms(value)
         for name, atom in atoms.items():
@@ -115,7 +124,11 @@ def _counts(value: Any) -> bool:
 
 def _atoms(value: Any) -> dict[str, Any]:
     # some of DataLoader's own are set once, and refuse to be set again
-    return {k: v for k, v in vars(value).items() if type(v) in ATOMS and not k.startswith("_DataLoader__")}
+    return {
+        k: v
+        for k, v in vars(value).items()
+        if type(v) in ATOMS and not k.startswith("_DataLoader__")
+    }
 
 
 def _around(loader: Any) -> Iterator[Any]:
@@ -131,23 +144,32 @@ def _around(loader: Any) -> Iterator[Any]:
         if depth < DEPTH and not isinstance(value, (torch.Tensor, torch.nn.Module, type)):
             inside = getattr(value, "__dict__", None)
             if isinstance(inside, dict):
-                todo += [(v, depth + 1) for v in inside.values() if is_generator(v) or _is_object(v)]
+                todo += [
+                    (v, depth + 1) for v in inside.values() if is_generator(v) or _is_object(v)
+                ]
 
 
 def _is_object(value: Any) -> bool:
-    return hasattr(value, "__dict__") and not callable(value) and type(value).__module__ != "builtins"
+    return (
+        hasattr(value, "__dict__") and not callable(value) and type(value).__module__ != "builtins"
+    )
 
 
-# -- is it the same batch? ---------------------------------------------------------------------------------------------------
+# -- is it the same batch? -------------------------------------------------------------------------
 
 
 def fingerprint(batch: Any) -> int:
-    """A number that tells batches apart: of shapes, and of samples of the memory of what lies in the host's. Some microseconds."""
+    """A number that tells batches apart: of shapes, and of samples of the memory of what lies in
+    the host's. Some microseconds."""
     value = 0
     for tensor in _tensors(batch, 0):
         shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()
         value = core.checksum(_address(shape), len(shape), value)
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not plain.is_dense(tensor):
+        if (
+            tensor.device.type != "cpu"
+            or tensor.layout is not torch.strided
+            or not plain.is_dense(tensor)
+        ):
             continue
         size = tensor.numel() * tensor.element_size()
         step = max(-(-(size - SAMPLE) // (PLACES - 1)), SAMPLE) if size > SAMPLE else 1

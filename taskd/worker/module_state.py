@@ -1,7 +1,8 @@
-"""What a module has besides the values of its parameters and buffers: which buffers there are and of what shape, whether it is in
-training mode, which parameters are trained.
+"""What a module has besides the values of its parameters and buffers: which buffers there are and
+of what shape, whether it is in training mode, which parameters are trained.
 
-All of it may change while a job trains: a queue that grows, a buffer that the first forward makes, a body that is unfrozen.
+All of it may change while a job trains: a queue that grows, a buffer that the first forward makes,
+a body that is unfrozen.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import torch
 
 from taskd.worker import plain
 
-Described = tuple[str, tuple[int, ...], tuple[int, ...], bool] | None  # dtype, shape, strides, whether on the host
+# dtype, shape, strides, whether on the host
+Described = tuple[str, tuple[int, ...], tuple[int, ...], bool] | None
 
 
 def buffers(modules: dict[str, torch.nn.Module]) -> list[tuple[str, str, bool, Described]]:
-    """(module, name, is persistent, what it is) of every buffer; None for one that is registered and not there yet."""
+    """(module, name, is persistent, what it is) of every buffer; None for one that is registered
+    and not there yet."""
     return [
         (path, key, key not in module._non_persistent_buffers_set, _describe(buffer))
         for path, module in _all(modules)
@@ -25,35 +28,46 @@ def buffers(modules: dict[str, torch.nn.Module]) -> list[tuple[str, str, bool, D
     ]
 
 
-def conform(modules: dict[str, torch.nn.Module], wanted: Iterable[tuple[str, str, bool, Described]]) -> None:
-    """Make the modules have exactly these buffers; their values come later. Raises RuntimeError where a module is not there."""
+def conform(
+    modules: dict[str, torch.nn.Module], wanted: Iterable[tuple[str, str, bool, Described]]
+) -> None:
+    """Make the modules have exactly these buffers; their values come later. Raises RuntimeError
+    where a module is not there."""
     here = dict(_all(modules))
     rest = {(path, key) for path, module in here.items() for key in module._buffers}
     for path, key, persistent, described in wanted:
         module = here.get(path)
         if module is None:
-            raise RuntimeError(f"the record has a buffer {key} of {path}, which this process does not have")
+            raise RuntimeError(
+                f"the record has a buffer {key} of {path}, which this process does not have"
+            )
         rest.discard((path, key))
         present = module._buffers.get(key)
         if key in module._buffers and _describe(present) == described:
             continue
         device = present.device if present is not None else _device(module, modules)
         module._buffers[key] = None if described is None else _empty(described, device)
-        (module._non_persistent_buffers_set.discard if persistent else module._non_persistent_buffers_set.add)(key)
+        (
+            module._non_persistent_buffers_set.discard
+            if persistent
+            else module._non_persistent_buffers_set.add
+        )(key)
     for path, key in rest:
         del here[path]._buffers[key]
         here[path]._non_persistent_buffers_set.discard(key)
 
 
 def modes(modules: Iterable[torch.nn.Module]) -> tuple[bytes, bytes]:
-    """Whether each module is in training mode, and each of their own parameters wants a gradient."""
+    """Whether each module is in training mode, and each of their own parameters wants a
+    gradient."""
     known = list(modules)
     wants = bytes(p.requires_grad for m in known for p in m._parameters.values() if p is not None)
     return bytes(m.training for m in known), wants
 
 
 def put_modes(modules: Iterable[torch.nn.Module], training: bytes, wants: bytes) -> None:
-    """Raises ValueError where there are more or fewer modules or parameters than `modes` has seen."""
+    """Raises ValueError where there are more or fewer modules or parameters than `modes` has
+    seen."""
     known = list(modules)
     for module, mode in zip(known, training, strict=True):
         module.training = bool(mode)
@@ -72,7 +86,12 @@ def _all(modules: dict[str, torch.nn.Module]) -> Iterator[tuple[str, torch.nn.Mo
 def _describe(buffer: torch.Tensor | None) -> Described:
     if buffer is None:
         return None
-    return plain.dtype_name(buffer.dtype), tuple(buffer.shape), tuple(buffer.stride()), buffer.device.type == "cpu"
+    return (
+        plain.dtype_name(buffer.dtype),
+        tuple(buffer.shape),
+        tuple(buffer.stride()),
+        buffer.device.type == "cpu",
+    )
 
 
 def _empty(described: Any, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Times in which this rank is not to be taken for hung: long operations that the script announces, and compilation."""
+"""Times in which this rank is not to be taken for hung: long operations that the script announces,
+and compilation."""
 
 from __future__ import annotations
 
@@ -50,4 +51,6 @@ class Patience:
 
     def _publish(self) -> None:
         if core.slot_number() is not None:  # a forked child holds no slot
-            core.patience(int(max([*self._asked, COMPILATION if self._compiling else 0.0], default=0.0)))
+            core.patience(
+                int(max([*self._asked, COMPILATION if self._compiling else 0.0], default=0.0))
+            )

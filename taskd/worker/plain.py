@@ -1,8 +1,10 @@
-"""Values of a training script as bytes and back, bit for bit, without executing anything that is read.
+"""Values of a training script as bytes and back, bit for bit, without executing anything that is
+read.
 
-What a state_dict() or a param_group is made of: None, bool, int, float, complex, str, bytes, list, tuple, dict, set and
-their well-known subclasses, tensors, NumPy arrays and scalars, torch's dtypes, devices and sizes. Anything else is an
-`Unrecordable`, which names where it stands: it is said at `protect`, not when the job needs the record.
+What a state_dict() or a param_group is made of: None, bool, int, float, complex, str, bytes, list,
+tuple, dict, set and their well-known subclasses, tensors, NumPy arrays and scalars, torch's dtypes,
+devices and sizes. Anything else is an `Unrecordable`, which names where it stands: it is said at
+`protect`, not when the job needs the record.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ MAX_DEPTH = 100  # of containers in each other; a state_dict has two or three
 
 
 class Unrecordable(TypeError):
-    """A value that cannot be made again from bytes; the text says where it stands and what it is."""
+    """A value that cannot be made again from bytes; the text says where it stands and what it
+    is."""
 
 
 class Unreadable(ValueError):
@@ -43,7 +46,8 @@ def decode(data: bytes | memoryview) -> Any:
         return _unpack(data)
     except Unreadable:
         raise
-    except Exception as error:  # msgpack raises a dozen kinds for hostile input, torch and numpy theirs
+    # msgpack raises a dozen kinds for hostile input, torch and numpy theirs
+    except Exception as error:
         raise Unreadable(f"not a value of taskd: {type(error).__name__}: {error}") from None
 
 
@@ -59,15 +63,22 @@ def dtype_of(name: Any) -> torch.dtype:
     return found
 
 
-def tensor_bytes(tensor: torch.Tensor) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], memoryview]:
-    """(dtype, shape, strides) and the memory of a dense CPU tensor; of another one, of its contiguous copy."""
+def tensor_bytes(
+    tensor: torch.Tensor,
+) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], memoryview]:
+    """(dtype, shape, strides) and the memory of a dense CPU tensor; of another one, of its
+    contiguous copy."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in _TENSORS:
         raise Unrecordable(f"a {type(tensor).__name__} of layout {tensor.layout}")
     tensor = tensor.cpu().resolve_conj().resolve_neg()
     if not is_dense(tensor):
         tensor = tensor.contiguous()
-    flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if tensor.numel() else None
+    flat = (
+        torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8)
+        if tensor.numel()
+        else None
+    )
     memory = memoryview(flat.numpy() if flat is not None else b"")  # type: ignore[arg-type]
     return (dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride()), memory
 
@@ -91,15 +102,23 @@ def tensor_of(dtype: Any, shape: Any, stride: Any, memory: bytes | memoryview) -
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether every element between the tensor's first and last belongs to it, once."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.numel() == 0 or (0 not in tensor.stride() and reach == tensor.numel()) or tensor.is_contiguous()
+    reach = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return (
+        tensor.numel() == 0
+        or (0 not in tensor.stride() and reach == tensor.numel())
+        or tensor.is_contiguous()
+    )
 
 
 def _whole(sizes: Any) -> bool:
-    return isinstance(sizes, (list, tuple)) and all(type(s) is int and 0 <= s < 1 << 48 for s in sizes)
+    return isinstance(sizes, (list, tuple)) and all(
+        type(s) is int and 0 <= s < 1 << 48 for s in sizes
+    )
 
 
-# -- one code for each kind of value that msgpack does not know ------------------------------------------------------------
+# -- one code for each kind of value that msgpack does not know ------------------------------------
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _TUPLE, _INT, _SET, _FROZEN, _ORDERED, _COUNTER, _DEQUE, _COMPLEX = range(1, 9)
@@ -150,7 +169,11 @@ def _default(value: Any) -> msgpack.ExtType:
 def _pack(value: Any) -> bytes:
     # strict_types: a tuple is not a list, and a subclass is a type of its own
     packed: bytes = msgpack.packb(
-        value, default=_default, strict_types=True, use_bin_type=True, unicode_errors="surrogatepass"
+        value,
+        default=_default,
+        strict_types=True,
+        use_bin_type=True,
+        unicode_errors="surrogatepass",
     )
     return packed
 
@@ -197,7 +220,7 @@ def _ext(code: int, data: bytes) -> Any:
     return reader(data)
 
 
-# -- what cannot be recorded, and where it stands -----------------------------------------------------------------------------
+# -- what cannot be recorded, and where it stands --------------------------------------------------
 
 
 def _where(value: Any, path: str = "", depth: int = 0) -> str:
@@ -208,7 +231,11 @@ def _where(value: Any, path: str = "", depth: int = 0) -> str:
         except Unrecordable:
             return _where(inside, path + step, depth + 1)
     kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     return f"a {name} at {path}" if path else f"a {name}"
 
 

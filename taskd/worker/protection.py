@@ -1,4 +1,5 @@
-"""`taskd.protect`: put what a script trains under the job's protection, or find out that there is none."""
+"""`taskd.protect`: put what a script trains under the job's protection, or find out that there is
+none."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def protect(objects: dict[str, Any]) -> Job:
     if agent is not None:
         found = unseen.find(objects, everything=not replacement.active())
     try:
-        state = TrainingState({**objects, **found.objects})  # what cannot be protected is said in every run, not only under a manager
+        # what cannot be protected is said in every run, not only under a manager
+        state = TrainingState({**objects, **found.objects})
         state.settings(), state.structure()  # raise for what cannot be recorded
     except NotProtectable as error:
         obstacle = str(error)
@@ -67,7 +69,10 @@ def protect(objects: dict[str, Any]) -> Job:
         return Job(None)
     communicators = replacement.communicators() if incarnation else Communicators()
     vault = Path(os.environ["TASKD_VAULT"])
-    local_rank, local_size = int(os.environ["TASKD_LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    local_rank, local_size = (
+        int(os.environ["TASKD_LOCAL_RANK"]),
+        int(os.environ["LOCAL_WORLD_SIZE"]),
+    )
     line = Conversation(
         rank=rank,
         incarnation=incarnation,
@@ -89,8 +94,9 @@ def protect(objects: dict[str, Any]) -> Job:
     attendant.start(agent, rank, incarnation, job)
     if line.device.needs_abort:
         line.aborter = Aborter(line.device)
-    # an interpreter that ends by itself says so: its exit code is then worth waiting for, and nothing else's is
-    # not where it has left in the middle of a step: whatever its exit code, the others wait for it
+    # an interpreter that ends by itself says so: its exit code is then worth waiting for, and
+    # nothing else's is not where it has left in the middle of a step: whatever its exit code, the
+    # others wait for it
     atexit.register(lambda: None if job.abandoned else core.progress(job.step, core.DONE))
     if incarnation:
         _return(job)
@@ -106,7 +112,9 @@ def _join(job: Job) -> None:
     dies_with_launcher()
     found = _resumed_from(line.rank, line.communicators.world_size)
     line.channel.send(events.RankJoined(line.rank, line.incarnation))
-    outcome = line.hold(lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(job, found))
+    outcome = line.hold(
+        lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(job, found)
+    )
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
         return
@@ -114,8 +122,8 @@ def _join(job: Job) -> None:
 
 
 def _formed(job: Job, found: dumps.Found | None) -> None:
-    """All ranks share the first communicators: find out what differs between them, and keep the start, which is that of a dump if one
-    was `found`."""
+    """All ranks share the first communicators: find out what differs between them, and keep the
+    start, which is that of a dump if one was `found`."""
     line = job.line
     assert line is not None
     with scratch():
@@ -123,7 +131,11 @@ def _formed(job: Job, found: dumps.Found | None) -> None:
             buckets.rebuild(ddp, None)
     differing = replicas.differing(line.state.replicated, line.communicators.world_size)
     if differing:
-        log.info("%d of %d tensors differ between ranks and are kept per rank", len(differing), len(line.state.replicated))
+        log.info(
+            "%d of %d tensors differ between ranks and are kept per rank",
+            len(differing),
+            len(line.state.replicated),
+        )
         line.state.set_apart(differing)
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
@@ -143,16 +155,21 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
     found = dumps.newest(Path(place))
     owner = found.path.stat()
     if owner.st_uid not in (os.getuid(), 0) or owner.st_mode & 0o002:
-        raise dumps.BadDump(f"{found.path} may have been written by others: let it belong to this user alone")
+        raise dumps.BadDump(
+            f"{found.path} may have been written by others: let it belong to this user alone"
+        )
     if found.world_size != world_size:
-        raise dumps.BadDump(f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}")
+        raise dumps.BadDump(
+            f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}"
+        )
     dumps.check(found, dumps.STATE)
     dumps.check(found, f"{dumps.RECORDS}/rank-{rank}")
     return found
 
 
 def _return(job: Job) -> None:
-    """A replacement: it comes back here if its predecessor had not begun its loop, else when its loop gets to that pass."""
+    """A replacement: it comes back here if its predecessor had not begun its loop, else when its
+    loop gets to that pass."""
     line = job.line
     assert line is not None
     job.rejoin.aim()
@@ -164,8 +181,9 @@ def _obstacle(state: TrainingState) -> str | None:
     """Why this job cannot be protected, or None."""
     wrapped = {id(p) for m in state.modules.values() for p in m.parameters()}
     for found in gc.get_objects():
-        # a script may protect the bare module and train its DDP; the wrapper has to be found, it holds the process group
-        # type(), not isinstance(): the latter asks proxies for their __class__, which wakes them
+        # a script may protect the bare module and train its DDP; the wrapper has to be found, it
+        # holds the process group type(), not isinstance(): the latter asks proxies for their
+        # __class__, which wakes them
         if (
             issubclass(type(found), DistributedDataParallel)
             and not any(found is d for d in state.ddps)
@@ -176,28 +194,39 @@ def _obstacle(state: TrainingState) -> str | None:
         if (reason := buckets.unsupported(ddp)) is not None:
             return reason
     if dist.is_initialized() and Communicators.sub_groups() > 0:
-        return f"the script made {Communicators.sub_groups()} process groups with new_group(), which this version cannot rebuild"
+        return (
+            f"the script made {Communicators.sub_groups()} process groups with new_group(), which"
+            " this version cannot rebuild"
+        )
     if not dist.is_initialized() and not replacement.active():
-        raise UnsupportedState("torch.distributed is not initialized: call init_process_group() before taskd.protect()")
+        raise UnsupportedState(
+            "torch.distributed is not initialized: call init_process_group() before taskd.protect()"
+        )
     return None
 
 
 def _device(state: TrainingState) -> torch.device:
-    return next((p.device for m in state.modules.values() for p in m.parameters()), torch.device("cpu"))
+    return next(
+        (p.device for m in state.modules.values() for p in m.parameters()), torch.device("cpu")
+    )
 
 
 def _attach() -> None:
     """Claim this rank's slot, unless libtaskd did it when it was preloaded."""
     if core.slot_number() is None:
         if not core.preloaded():
-            log.info("libtaskd is not preloaded: the reason of an exit() or abort() will not be recorded; set LD_PRELOAD for that")
+            log.info(
+                "libtaskd is not preloaded: the reason of an exit() or abort() will not be"
+                " recorded; set LD_PRELOAD for that"
+            )
         core.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
     os.environ.pop("TASKD_SLOT", None)  # what this rank starts is not this rank
 
 
 def dies_with_launcher() -> None:
-    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread lives as long as the launcher. The
-    parent of one that was forked is another process: see attendant.py."""
+    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread
+    lives as long as the launcher. The parent of one that was forked is another process: see
+    attendant.py."""
     if replacement.launcher is not None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""The random numbers of a process: python, numpy, torch on the CPU and on the accelerator, as one byte string and back."""
+"""The random numbers of a process: python, numpy, torch on the CPU and on the accelerator, as one
+byte string and back."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ _MT_BYTES = 625 * 4  # a Mersenne twister: 624 words and an index
 
 
 class RandomState:
-    """Takes and puts back the process's generators. Taking costs ~5 us where nothing has changed: python's own getstate alone
-    would be 7, numpy's 22."""
+    """Takes and puts back the process's generators. Taking costs ~5 us where nothing has changed:
+    python's own getstate alone would be 7, numpy's 22."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type != "cpu" else None
-        self._python: tuple[Any, bytes] = ((), b"")  # (what tells whether it has changed, the state)
+        # (what tells whether it has changed, the state)
+        self._python: tuple[Any, bytes] = ((), b"")
         self._python_address = _python_address()
         self._numpy: tuple[bytes, bytes] = (b"", b"")
         self._numpy_generator: Any = None
@@ -31,14 +33,22 @@ class RandomState:
         self._more: list[Any] = []
 
     def watch(self, generators: Iterable[Any]) -> None:
-        """From now on these are taken and put back too: what the script's loaders draw from. The order in which they are named is the
-        same in every process of a rank; a state that was taken before one was named leaves it as it is."""
+        """From now on these are taken and put back too: what the script's loaders draw from. The
+        order in which they are named is the same in every process of a rank; a state that was taken
+        before one was named leaves it as it is."""
         self._more += [g for g in generators if not any(g is known for known in self._more)]
 
     def take(self) -> bytes:
-        parts = [torch.get_rng_state().numpy().tobytes(), self._take_python(), self._take_numpy(), b""]
+        parts = [
+            torch.get_rng_state().numpy().tobytes(),
+            self._take_python(),
+            self._take_numpy(),
+            b"",
+        ]
         if self._device is not None:
-            parts[3] = torch.get_device_module(self._device).get_rng_state(self._device).numpy().tobytes()
+            parts[3] = (
+                torch.get_device_module(self._device).get_rng_state(self._device).numpy().tobytes()
+            )
         parts += [_take(generator) for generator in self._more]
         return b"".join(len(p).to_bytes(4, "little") + p for p in parts)
 
@@ -50,7 +60,10 @@ class RandomState:
             parts.append(state[at + 4 : at + 4 + size])
             at += 4 + size
         if not 4 <= len(parts) <= 4 + len(self._more):
-            raise RuntimeError(f"the record has {len(parts) - 4} generators of loaders, this process has {len(self._more)}")
+            raise RuntimeError(
+                f"the record has {len(parts) - 4} generators of loaders, this process has"
+                f" {len(self._more)}"
+            )
         torch.set_rng_state(torch.frombuffer(bytearray(parts[0]), dtype=torch.uint8))
         random.setstate(plain.decode(parts[1]))
         if parts[2]:
@@ -58,12 +71,15 @@ class RandomState:
 
             numpy.random.set_state(plain.decode(parts[2]))
         if self._device is not None:
-            torch.get_device_module(self._device).set_rng_state(torch.frombuffer(bytearray(parts[3]), dtype=torch.uint8), self._device)
+            torch.get_device_module(self._device).set_rng_state(
+                torch.frombuffer(bytearray(parts[3]), dtype=torch.uint8), self._device
+            )
         for generator, part in zip(self._more, parts[4:], strict=False):
             _put(generator, part)
 
     def _take_python(self) -> bytes:
-        """python's state; where the generator's raw memory and its cached deviate are as before, so is the state."""
+        """python's state; where the generator's raw memory and its cached deviate are as before, so
+        is the state."""
         if self._python_address is None:
             return plain.encode(random.getstate())
         mark = (ctypes.string_at(self._python_address, _MT_BYTES), random._inst.gauss_next)  # type: ignore[attr-defined]
@@ -72,7 +88,8 @@ class RandomState:
         return self._python[1]
 
     def _take_numpy(self) -> bytes:
-        """numpy's state; where the memory of the generator and of what draws from it is as before, so is the state."""
+        """numpy's state; where the memory of the generator and of what draws from it is as before,
+        so is the state."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return b""
@@ -114,12 +131,15 @@ def _put(generator: Any, state: bytes) -> None:
 
 def _inside(thing: object) -> bytes:
     """An object's memory behind its head."""
-    return ctypes.string_at(id(thing) + object.__basicsize__, type(thing).__basicsize__ - object.__basicsize__)
+    return ctypes.string_at(
+        id(thing) + object.__basicsize__, type(thing).__basicsize__ - object.__basicsize__
+    )
 
 
 @cache
 def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
-    """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in advance, in its own memory."""
+    """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in
+    advance, in its own memory."""
     trial = kind(1)
     trial.normal()
     kept = _inside(trial)
@@ -128,8 +148,8 @@ def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
 
 
 def _python_address() -> int | None:
-    """Where CPython keeps the state of `random`'s generator (an index and 624 words behind the object's head), or None where
-    what is there is not what getstate() says."""
+    """Where CPython keeps the state of `random`'s generator (an index and 624 words behind the
+    object's head), or None where what is there is not what getstate() says."""
     address = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
     words = struct.unpack("i624I", ctypes.string_at(address, _MT_BYTES))
     return address if (*words[1:], words[0]) == random.getstate()[1] else None

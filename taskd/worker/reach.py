@@ -1,7 +1,9 @@
-"""What a script can reach where it calls `protect`, and by which name: its variables, what is inside them, and so on.
+"""What a script can reach where it calls `protect`, and by which name: its variables, what is
+inside them, and so on.
 
-The names are the script's own (`main.train.sampler.generator`), so that a replacement, which runs the same script, finds
-the same things under the same names. No code of the script runs: attributes are read from where they are stored.
+The names are the script's own (`main.train.sampler.generator`), so that a replacement, which runs
+the same script, finds the same things under the same names. No code of the script runs: attributes
+are read from where they are stored.
 """
 
 from __future__ import annotations
@@ -16,28 +18,59 @@ from typing import Any
 
 import torch
 
-LIMIT = 100_000  # objects; ~1 us each. A data set that is a list of a million samples is not looked through
+# objects; ~1 us each. A data set that is a list of a million samples is not looked through
+LIMIT = 100_000
 ITEMS = 1_000  # of one container; larger ones hold data
 Root = tuple[str, Any]
 
-_DATA = (str, bytes, bytearray, memoryview, int, float, complex, bool, type(None), torch.Tensor, torch.dtype, torch.device)
+_DATA = (
+    str,
+    bytes,
+    bytearray,
+    memoryview,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    torch.Tensor,
+    torch.dtype,
+    torch.device,
+)
 _CONTAINERS = (list, tuple, deque)
-_OURS = {"taskd", "torch", "numpy"}  # also where they are installed in place, outside of site-packages
+# also where they are installed in place, outside of site-packages
+_OURS = {"taskd", "torch", "numpy"}
 # of the standard library's objects, those that hold something of the script's
-_OPENED = {"__main__", "builtins", "functools", "collections", "types", "argparse", "contextlib", "random", "weakref"}
+_OPENED = {
+    "__main__",
+    "builtins",
+    "functools",
+    "collections",
+    "types",
+    "argparse",
+    "contextlib",
+    "random",
+    "weakref",
+}
 
 
 def of_caller() -> list[Root]:
-    """The variables of whoever called taskd, of those who called them, and of the script's own modules."""
+    """The variables of whoever called taskd, of those who called them, and of the script's own
+    modules."""
     roots: list[Root] = []
     frame = sys._getframe(1)
     found: Any = frame
     while found is not None:
         name = found.f_globals.get("__name__", "")
-        if name.partition(".")[0] not in ("taskd", "runpy", "torch") and found.f_code.co_name != "<module>":
+        if (
+            name.partition(".")[0] not in ("taskd", "runpy", "torch")
+            and found.f_code.co_name != "<module>"
+        ):
             roots.append((found.f_code.co_name, dict(found.f_locals)))
         found = found.f_back
-    installed = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib"))
+    installed = tuple(
+        sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
     for name, module in list(sys.modules.items()):
         if _is_own(name, module, installed):
             roots.append(("" if name == "__main__" else name, vars(module)))
@@ -51,16 +84,26 @@ def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
     if type(module) is not types.ModuleType or name.partition(".")[0] in _OURS:
         return False
     file = module.__dict__.get("__file__")
-    return isinstance(file, str) and not file.startswith(installed) and "-packages/" not in file and file[:1] != "<"
+    return (
+        isinstance(file, str)
+        and not file.startswith(installed)
+        and "-packages/" not in file
+        and file[:1] != "<"
+    )
 
 
 def find(roots: list[Root], wanted: Callable[[type], bool], limit: int = LIMIT) -> list[Root]:
-    """(name, object) of everything that can be reached and whose type is `wanted`, nearest first. Each object is named once."""
+    """(name, object) of everything that can be reached and whose type is `wanted`, nearest first.
+    Each object is named once."""
     found: list[Root] = []
     asked: dict[type, bool] = {}
     seen = {id(value) for _, value in roots}
     queue = deque(roots)
-    own = {value["__name__"] for _, value in roots if isinstance(value, dict) and isinstance(value.get("__name__"), str)}
+    own = {
+        value["__name__"]
+        for _, value in roots
+        if isinstance(value, dict) and isinstance(value.get("__name__"), str)
+    }
     for _ in range(limit):
         if not queue:
             break
@@ -115,7 +158,11 @@ def _inside(holder: Any, own: set[str]) -> Iterator[tuple[str, Any]]:
             yield from ((f".{name}", value) for name, value in frame.f_locals.items())
     elif issubclass(kind, type):
         if holder.__module__ in own:
-            yield from ((f".{name}", value) for name, value in vars(holder).items() if not name.startswith("__"))
+            yield from (
+                (f".{name}", value)
+                for name, value in vars(holder).items()
+                if not name.startswith("__")
+            )
         return
     elif issubclass(kind, types.ModuleType):
         return  # the script's own are roots
@@ -130,7 +177,9 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
     except AttributeError:
         attributes = None
     if type(attributes) is dict:
-        yield from ((f".{name}", value) for name, value in list(attributes.items()) if isinstance(name, str))
+        yield from (
+            (f".{name}", value) for name, value in list(attributes.items()) if isinstance(name, str)
+        )
     for name, member in _slots(type(holder)):
         try:
             yield f".{name}", member.__get__(holder)
@@ -140,8 +189,15 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 def _slots(kind: type) -> list[tuple[str, Any]]:
     if kind not in _members:
-        rows = [row for base in kind.__mro__ for row in vars(base).items() if not row[0].startswith("__")]
-        _members[kind] = [(name, member) for name, member in rows if type(member) is types.MemberDescriptorType]
+        rows = [
+            row
+            for base in kind.__mro__
+            for row in vars(base).items()
+            if not row[0].startswith("__")
+        ]
+        _members[kind] = [
+            (name, member) for name, member in rows if type(member) is types.MemberDescriptorType
+        ]
     return _members[kind]
 
 

@@ -1,7 +1,9 @@
-"""What a rank records, and when: at the start of an attempt, at its end, and where it waits for the others.
+"""What a rank records, and when: at the start of an attempt, at its end, and where it waits for the
+others.
 
-At the start of an attempt the private state is recorded as final and this rank's stripe of the replicated state copied; at its end
-(commit) the private state again, provisionally: code between two steps may still change it.
+At the start of an attempt the private state is recorded as final and this rank's stripe of the
+replicated state copied; at its end (commit) the private state again, provisionally: code between
+two steps may still change it.
 """
 
 from __future__ import annotations
@@ -24,20 +26,24 @@ from taskd.worker.verify import gather
 
 log = logging.getLogger("taskd.worker")
 
-Own = tuple[Any, ...]  # random numbers' states, settings, private state, synced buffers, mark of the replicated state
+# random numbers' states, settings, private state, synced buffers, mark of the replicated state
+Own = tuple[Any, ...]
 
 
 class Recorder:
-    """`pass_number`: how many times steps() or batches() has been gone through; `index`: batches handed out in this pass; `pass_random`
-    and `loader_place`: random numbers' states and the loader's counters when the pass began."""
+    """`pass_number`: how many times steps() or batches() has been gone through; `index`: batches
+    handed out in this pass; `pass_random` and `loader_place`: random numbers' states and the
+    loader's counters when the pass began."""
 
     def __init__(self, line: Conversation, batches: Batches) -> None:
         self._line, self._batches = line, batches
         self.pass_number = self.index = 0
         self.pass_random = self.loader_place = b""
-        self.drifted: set[int] = set()  # steps whose start is not what was recorded at the commit before
+        # steps whose start is not what was recorded at the commit before
+        self.drifted: set[int] = set()
         self._structure = line.state.structure()
-        self._orders: list[list[int] | None] = [None] * len(line.state.ddps)  # per DDP, see buckets.py
+        # per DDP, see buckets.py
+        self._orders: list[list[int] | None] = [None] * len(line.state.ddps)
         self._ready = [buckets.ReadyOrder(ddp) for ddp in line.state.ddps]
         self._versions: list[int] = []
         self._mark = 0  # of the replicated state; see replicas.py
@@ -45,10 +51,11 @@ class Recorder:
         self._left: Left = NOTHING  # gradients, likewise
         line.gradients.watch(line.state.parameters())
 
-    # -- when -------------------------------------------------------------------------------------------------------------------
+    # -- when --------------------------------------------------------------------------------------
 
     def formed(self) -> None:
-        """All ranks have met for the first time, and what differs between them is known: the start is kept."""
+        """All ranks have met for the first time, and what differs between them is known: the start
+        is kept."""
         random = self._line.random.take()
         self._structure = self._line.state.structure()
         self.pass_number = -1
@@ -59,8 +66,8 @@ class Recorder:
         self.index, self.pass_random, self.loader_place = 0, random, loader_place
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
-        """`step` begins; False when its record cannot be trusted. `before` and `after`: the random numbers' states around the fetching of
-        its batch, the same where there is none."""
+        """`step` begins; False when its record cannot be trusted. `before` and `after`: the random
+        numbers' states around the fetching of its batch, the same where there is none."""
         line = self._line
         self._refresh()
         record = self._own(before, step)
@@ -69,7 +76,12 @@ class Recorder:
             return False
         same = record == self._last and left.same(self._left)
         self._note_drift(step, same)
-        if same and after == before and self._batches.fingerprint(step) is None and line.entries.has(step, PROVISIONAL):
+        if (
+            same
+            and after == before
+            and self._batches.fingerprint(step) is None
+            and line.entries.has(step, PROVISIONAL)
+        ):
             line.entries.promote(step)
         else:
             self._write(step, FINAL, record, after, before if after != before else None, left)
@@ -82,7 +94,8 @@ class Recorder:
         return True
 
     def look(self, step: int) -> tuple[bytes, Own]:
-        """The attempt before `step` has ended well: the random numbers' states, and everything else that is this rank's own."""
+        """The attempt before `step` has ended well: the random numbers' states, and everything else
+        that is this rank's own."""
         random = self._line.random.take()
         self._refresh()
         return random, self._own(random, step)
@@ -100,14 +113,17 @@ class Recorder:
     def end_pass(self, step: int) -> None:
         """Every step of the pass is committed here."""
         random = self._line.random.take()
-        self._write(step, PASS_END, self._own(random, step), random, None, self._line.gradients.now())
+        self._write(
+            step, PASS_END, self._own(random, step), random, None, self._line.gradients.now()
+        )
 
     def next_pass(self) -> None:
         self.pass_number += 1
         self._last = ()
 
     def stand(self, step: int) -> None:
-        """This rank is held before `step`; what would be done there before the step has been done."""
+        """This rank is held before `step`; what would be done there before the step has been
+        done."""
         line = self._line
         random = line.random.take()
         record, left = self._own(random, step), line.gradients.now()
@@ -116,13 +132,15 @@ class Recorder:
             self._write(step, STANDING, record, random, None, left)
 
     def listen(self) -> None:
-        """An attempt begins: what an attempt before it left half done of a backward does not count."""
+        """An attempt begins: what an attempt before it left half done of a backward does not
+        count."""
         for order, ready in zip(self._orders, self._ready, strict=True):
             if order is None:
                 ready.again()
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
-        """A repair has put this rank to the start of `step`, as `entry` has it where its state was lost."""
+        """A repair has put this rank to the start of `step`, as `entry` has it where its state was
+        lost."""
         self._last, self._left = (), NOTHING
         if entry is not None:
             self._orders, self._structure = entry.orders, entry.structure
@@ -137,13 +155,19 @@ class Recorder:
         self.note_memory(step)
         self.drifted = {s for s in self.drifted if s < step}
 
-    # -- what -------------------------------------------------------------------------------------------------------------------
+    # -- what --------------------------------------------------------------------------------------
 
     def _own(self, random: bytes, step: int) -> tuple[Any, ...]:
-        """This rank's private state as it is now, gradients apart, and a mark of the replicated one. `random`: numbers' states
-        that belong to it; `step`: that it will be the start of."""
+        """This rank's private state as it is now, gradients apart, and a mark of the replicated
+        one. `random`: numbers' states that belong to it; `step`: that it will be the start of."""
         state = self._line.state
-        return random, state.settings(), gather(state.private), buckets.synced(state.ddps), replicas.mark(state.replicated, step)
+        return (
+            random,
+            state.settings(),
+            gather(state.private),
+            buckets.synced(state.ddps),
+            replicas.mark(state.replicated, step),
+        )
 
     def _refresh(self) -> None:
         """The script may have added or exchanged tensors."""
@@ -154,7 +178,8 @@ class Recorder:
             self.lay_out()
 
     def note_memory(self, step: int, mark: int | None = None) -> None:
-        """What the replicated state is now is that of the start of `step`. `mark`: of it, where a record has it already."""
+        """What the replicated state is now is that of the start of `step`. `mark`: of it, where a
+        record has it already."""
         state = self._line.state
         self._versions = state.versions()
         self._mark = replicas.mark(state.replicated, step) if mark is None else mark
@@ -162,7 +187,10 @@ class Recorder:
     def is_clean(self, step: int) -> bool:
         """Whether it is still that; `parameter.data` is written to without a word of torch's."""
         state = self._line.state
-        return state.versions() == self._versions and replicas.mark(state.replicated, step) == self._mark
+        return (
+            state.versions() == self._versions
+            and replicas.mark(state.replicated, step) == self._mark
+        )
 
     def _note_drift(self, step: int, same: bool) -> None:
         """User code between two steps may have changed what was recorded at the last commit."""
@@ -170,7 +198,8 @@ class Recorder:
             self.drifted = {s for s in self.drifted if s >= step - 1} | {step}
 
     def compare(self, step: int) -> None:
-        """At the ends of some steps: is what was the same on all ranks still so? Raises what a collective raises."""
+        """At the ends of some steps: is what was the same on all ranks still so? Raises what a
+        collective raises."""
         line = self._line
         if not replicas.is_due(step):
             return
@@ -179,7 +208,10 @@ class Recorder:
         differing = replicas.differing(state.replicated, line.communicators.world_size)
         if not differing or core.spoiled() or core.pause_number() > line.era:
             return
-        text = "%d of %d tensors differ between the ranks since step %d at the latest, and are kept per rank from now on"
+        text = (
+            "%d of %d tensors differ between the ranks since step %d at the latest, and are kept"
+            " per rank from now on"
+        )
         log.warning(text, len(differing), len(state.replicated), step)
         state.set_apart(differing)
         self._structure = state.structure()
@@ -196,13 +228,22 @@ class Recorder:
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 
     def _note_orders(self) -> None:
-        """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew when the next forward begins."""
+        """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew
+        when the next forward begins."""
         for i, ddp in enumerate(self._line.state.ddps):
             if self._orders[i] is None and (order := self._ready[i].take()) is not None:
                 self._orders[i] = order
                 buckets.mark_next_layout(ddp)
 
-    def _write(self, step: int, kind: int, record: tuple[Any, ...], random: bytes, fetch: bytes | None, left: Left) -> None:
+    def _write(
+        self,
+        step: int,
+        kind: int,
+        record: tuple[Any, ...],
+        random: bytes,
+        fetch: bytes | None,
+        left: Left,
+    ) -> None:
         entry = Entry(
             pass_number=self.pass_number,
             index=self.index,
@@ -234,13 +275,20 @@ class Recorder:
     def lay_out(self) -> None:
         line = self._line
         if line.device.device.type == "cpu":
-            core.register_memory(core.TENSORS, [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)])
+            core.register_memory(
+                core.TENSORS,
+                [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)],
+            )
         if line.stripes is None:
             return
         try:
             line.stripes.lay_out(line.state.replicated)
         except OSError as error:
-            log.warning("no room for stripes (%s): a fault after the optimizer's update cannot be undone; enlarge /dev/shm", error)
+            log.warning(
+                "no room for stripes (%s): a fault after the optimizer's update cannot be undone;"
+                " enlarge /dev/shm",
+                error,
+            )
             line.stripes = None
             return
         core.register_memory(core.SHARED, [line.stripes.region()])

@@ -1,7 +1,9 @@
-"""How a rank that starts anew comes to where its last process was: to the right pass, step and batch.
+"""How a rank that starts anew comes to where its last process was: to the right pass, step and
+batch.
 
-A replacement passes over the passes that its predecessor had finished, announces itself in the one in which that was, and takes its
-loader up in the middle. A rank of a job that begins from a dump does the same, without a repair.
+A replacement passes over the passes that its predecessor had finished, announces itself in the one
+in which that was, and takes its loader up in the middle. A rank of a job that begins from a dump
+does the same, without a repair.
 """
 
 from __future__ import annotations
@@ -24,16 +26,25 @@ from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
 
-LOADING = 3600.0  # seconds that a replacement may take to load again what its predecessor had loaded in a pass
+# seconds that a replacement may take to load again what its predecessor had loaded in a pass
+LOADING = 3600.0
 END = object()  # what comes after a loader's last batch
 NOWHERE = -2  # no pass
 
 
 class Rejoin:
-    """`target`: the pass in which the last process was, NOWHERE once it is taken up. `begins`: where, if no repair has to say that."""
+    """`target`: the pass in which the last process was, NOWHERE once it is taken up. `begins`:
+    where, if no repair has to say that."""
 
-    def __init__(self, line: Conversation, recorder: Recorder, batches: Batches, patience: Patience) -> None:
-        self._line, self._recorder, self._batches, self._patience = line, recorder, batches, patience
+    def __init__(
+        self, line: Conversation, recorder: Recorder, batches: Batches, patience: Patience
+    ) -> None:
+        self._line, self._recorder, self._batches, self._patience = (
+            line,
+            recorder,
+            batches,
+            patience,
+        )
         self.target = NOWHERE
         self.begins: Resumed | None = None
 
@@ -42,7 +53,8 @@ class Rejoin:
         self.target, self.begins = NOWHERE, None
 
     def aim(self) -> None:
-        """Find out in which pass the last process was. Raises RuntimeError when it has left no record."""
+        """Find out in which pass the last process was. Raises RuntimeError when it has left no
+        record."""
         line = self._line
         latest = line.entries.latest()
         found = line.entries.read(latest[0]) if latest else None
@@ -51,7 +63,8 @@ class Rejoin:
         self.target = entries.decode(found[1], line.entries.seal, latest[0]).pass_number
 
     def announce(self) -> Resumed | None:
-        """Announce this replacement and take part in the repair; None: in a later pass. Raises RuntimeError when it was given up."""
+        """Announce this replacement and take part in the repair; None: in a later pass. Raises
+        RuntimeError when it was given up."""
         line = self._line
         line.channel.send(events.RankReady(line.rank, line.incarnation))
         while isinstance(outcome := line.hold(None), TakenUp):
@@ -66,7 +79,8 @@ class Rejoin:
         return outcome
 
     def from_dump(self, step: int, kind: int, entry: Entry) -> Resumed:
-        """In a job that begins from a dump, whose training state is in memory: take the rank's own from its record there."""
+        """In a job that begins from a dump, whose training state is in memory: take the rank's own
+        from its record there."""
         line = self._line
         scatter(entry.private, line.state.private)
         entry = replace(entry, orders=buckets.agreed(entry.orders, line.place()))
@@ -82,10 +96,11 @@ class Rejoin:
             self.target, self.begins = entry.pass_number, resumed
         return resumed
 
-    # -- the loader -------------------------------------------------------------------------------------------------------------
+    # -- the loader --------------------------------------------------------------------------------
 
     def take_up(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
-        """`loader`, where the last process was in it. Raises RuntimeError where it gives other batches."""
+        """`loader`, where the last process was in it. Raises RuntimeError where it gives other
+        batches."""
         line, entry = self._line, resumed.entry
         assert entry is not None
         self._recorder.new_pass(entry.pass_random, entry.loader)
@@ -93,30 +108,38 @@ class Rejoin:
         if loader is None:
             return None
         present = line.random.take()
-        # quickly, by its sampler; where that gives another batch than the last process had, by loading what comes before too
+        # quickly, by its sampler; where that gives another batch than the last process had, by
+        # loading what comes before too
         for whole in (False, True):
             iterator, exact = self._try(loader, entry, resumed, present, whole)
             if exact:
                 line.random.put(present)
                 return iterator
-            log.warning("rank %d: %s gave another batch than before; all of this pass is loaded again", line.rank, _name(loader))
+            log.warning(
+                "rank %d: %s gave another batch than before; all of this pass is loaded again",
+                line.rank,
+                _name(loader),
+            )
         raise RuntimeError(
-            f"{_name(loader)} gave another batch for step {resumed.step} than this rank's last process got: it keeps state that is not in "
-            "its samplers and generators, or depends on what other ranks send; the rank cannot be brought back exactly"
+            f"{_name(loader)} gave another batch for step {resumed.step} than this rank's last"
+            " process got: it keeps state that is not in its samplers and generators, or depends"
+            " on what other ranks send; the rank cannot be brought back exactly"
         )
 
     def _try(
         self, loader: Iterable[Any], entry: Entry, resumed: Resumed, present: bytes, whole: bool
     ) -> tuple[Iterator[Any], bool]:
-        """An iterator that stands where the record says, and whether it gives the batches that the last process got. `whole`: by
-        loading everything that comes before."""
+        """An iterator that stands where the record says, and whether it gives the batches that the
+        last process got. `whole`: by loading everything that comes before."""
         line, kind = self._line, resumed.kind
         line.random.put(entry.pass_random)
         loading.put_place(loader, entry.loader)
         before = entry.fetch or entry.random
-        # what is loaded in another process depends on what that has loaded before; here, on the random numbers of the step alone
+        # what is loaded in another process depends on what that has loaded before; here, on the
+        # random numbers of the step alone
         look_back = entry.previous is not None and entry.index > 0 and loading.has_workers(loader)
-        # loaders that agree on random numbers when a pass begins (Accelerate's) speak to peers that have done so long ago
+        # loaders that agree on random numbers when a pass begins (Accelerate's) speak to peers that
+        # have done so long ago
         with line.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
             iterator = loading.begin(loader, entry.index - look_back, whole)
             if look_back and loading.fingerprint(next(iterator)) != entry.previous:

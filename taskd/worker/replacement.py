@@ -1,8 +1,10 @@
-"""How a forked rank runs the user's script, and a replacement up to the point where its predecessor was.
+"""How a forked rank runs the user's script, and a replacement up to the point where its predecessor
+was.
 
-A replacement's script asks for a process group that its peers have long left; it gets one of torch's fake backend, in which it has its
-rank and the world its size, and every collective returns at once. What the setup computed by collectives is overwritten by the repair.
-When the loop is reached, the real communicators take its place.
+A replacement's script asks for a process group that its peers have long left; it gets one of
+torch's fake backend, in which it has its rank and the world its size, and every collective returns
+at once. What the setup computed by collectives is overwritten by the repair. When the loop is
+reached, the real communicators take its place.
 """
 
 from __future__ import annotations
@@ -52,34 +54,45 @@ def stand_in() -> None:
     original = dist.init_process_group
 
     def init_process_group(
-        backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None, **rest: Any
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        **rest: Any,
     ) -> None:
         _asked.update(backend=backend, timeout=timeout)
         # from here on the real one again: it is the repair that calls it next
         dist.init_process_group = c10d.init_process_group = original
-        original("fake", store=FakeStore(), rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+        original(
+            "fake",
+            store=FakeStore(),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+        )
 
     dist.init_process_group = c10d.init_process_group = init_process_group  # type: ignore[assignment]
 
 
 def run(command: list[str]) -> None:
-    """Run the script to its end. An exception that ends it is reported as Python does, without the frames that are ours."""
+    """Run the script to its end. An exception that ends it is reported as Python does, without the
+    frames that are ours."""
     try:
         _run(command)
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
         own = error.__traceback__
-        trace = own.tb_next.tb_next if own is not None and own.tb_next is not None else None  # below run() and _run()
+        # below run() and _run()
+        trace = own.tb_next.tb_next if own is not None and own.tb_next is not None else None
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
 
 
 def _run(command: list[str]) -> None:
-    """Run the script as `python script.py args…` or `python -m module args…` would: its `__main__`, sys.argv and sys.path are those that
-    the first process of the rank had, and stay so to the end of the process. `command` is what followed the interpreter there. What
-    started this process has put nothing before the standard library."""
+    """Run the script as `python script.py args…` or `python -m module args…` would: its `__main__`,
+    sys.argv and sys.path are those that the first process of the rank had, and stay so to the end
+    of the process. `command` is what followed the interpreter there. What started this process has
+    put nothing before the standard library."""
     if active():
         stand_in()
     arguments = command[1:] if command[:1] == ["-u"] else command
@@ -102,16 +115,25 @@ def _run(command: list[str]) -> None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     path = os.path.join(os.getcwd(), script)  # not made shorter: Python does not either
     compiled = path.endswith(".pyc")
-    kind = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    kind = (
+        importlib.machinery.SourcelessFileLoader
+        if compiled
+        else importlib.machinery.SourceFileLoader
+    )
     loader = kind("__main__", path)
-    code = loader.get_code("__main__") if compiled else compile(loader.get_data(path), path, "exec", dont_inherit=True)
+    code = (
+        loader.get_code("__main__")
+        if compiled
+        else compile(loader.get_data(path), path, "exec", dont_inherit=True)
+    )
     assert code is not None
     main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
     exec(code, main.__dict__)
 
 
 if __name__ == "__main__":  # without a zygote, by start.py
-    # this file is loaded twice here, and what init_process_group was asked for is kept in the other one
+    # this file is loaded twice here, and what init_process_group was asked for is kept in the other
+    # one
     from taskd.worker import replacement
 
     replacement.run(sys.argv[1:])

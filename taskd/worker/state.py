@@ -1,9 +1,11 @@
-"""The training state of a rank: what of it is the same on all replicas, what is its own, and how to put either back.
+"""The training state of a rank: what of it is the same on all replicas, what is its own, and how to
+put either back.
 
-*Replicated* tensors (parameters, optimizer state) are listed in an order that is the same on every rank; stripes and copies between ranks
-work on them as flat bytes. *Private* are module buffers (batch-norm statistics differ per rank under DDP) and whatever was found to
-differ when hashes were compared at the start. Everything else with a state_dict() (scheduler, scaler, loader…) is small and is
-kept whole, per rank. Nothing is assumed about optimizers but `state` and `param_groups`.
+*Replicated* tensors (parameters, optimizer state) are listed in an order that is the same on every
+rank; stripes and copies between ranks work on them as flat bytes. *Private* are module buffers
+(batch-norm statistics differ per rank under DDP) and whatever was found to differ when hashes were
+compared at the start. Everything else with a state_dict() (scheduler, scaler, loader…) is small and
+is kept whole, per rank. Nothing is assumed about optimizers but `state` and `param_groups`.
 """
 
 from __future__ import annotations
@@ -24,15 +26,18 @@ LOOSE = "(parameter)"  # instead of a name: a parameter that only its optimizer 
 
 
 class UnsupportedState(RuntimeError):
-    """Something that was given to protect() cannot be carried over; the text says what and what to do instead."""
+    """Something that was given to protect() cannot be carried over; the text says what and what to
+    do instead."""
 
 
 class NotProtectable(RuntimeError):
-    """The job has a kind of state that this version cannot bring back; it trains on without protection."""
+    """The job has a kind of state that this version cannot bring back; it trains on without
+    protection."""
 
 
 class TrainingState:
-    """See the module docstring. `objects`: name -> module, optimizer, or anything with state_dict() and load_state_dict()."""
+    """See the module docstring. `objects`: name -> module, optimizer, or anything with state_dict()
+    and load_state_dict()."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self.modules: dict[str, torch.nn.Module] = {}
@@ -43,11 +48,16 @@ class TrainingState:
         for name, value in objects.items():
             self._register(name, value)
         if not self.modules:
-            raise UnsupportedState("protect() was given no torch.nn.Module; pass model=... so that there is a state to protect")
+            raise UnsupportedState(
+                "protect() was given no torch.nn.Module; pass model=... so that there is a state to"
+                " protect"
+            )
         for name, module in self.modules.items():
             for key, tensor in (*module.named_parameters(), *module.named_buffers()):
                 if torch.nn.parameter.is_lazy(tensor):
-                    raise NotProtectable(f"{name}.{key} is not initialized yet: run one forward before protect()")
+                    raise NotProtectable(
+                        f"{name}.{key} is not initialized yet: run one forward before protect()"
+                    )
         self._all_modules = [m for root in self.modules.values() for m in root.modules()]
         self._attributes = Attributes(self.modules)
         self.apart: set[Key] = set()  # parameters that differ between ranks
@@ -79,10 +89,11 @@ class TrainingState:
             self.small[name] = adapted
         else:
             raise UnsupportedState(
-                f"protect({name}=...): a {type(value).__name__} has no state_dict() and load_state_dict(); give it both, or leave it out"
+                f"protect({name}=...): a {type(value).__name__} has no state_dict() and"
+                " load_state_dict(); give it both, or leave it out"
             )
 
-    # -- tensors -----------------------------------------------------------------------------------------------------------
+    # -- tensors -----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
         """Notice tensors that were added, removed or exchanged; True when there were any."""
@@ -101,14 +112,20 @@ class TrainingState:
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
                 continue
             seen.add(where)
-            own = buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
+            own = (
+                buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
+            )
             (self.private if own else self.replicated).append(_flat(tensor, key))
             if not own:
                 self._keys.append(key)
         self._guard = self._watch()
         # of optimizers whose state has more than tensors (LBFGS's counters and lists): where
         self._others = {
-            name: [i for i, p in enumerate(_parameters(o)) if any(not isinstance(v, torch.Tensor) for v in (o.state.get(p) or {}).values())]
+            name: [
+                i
+                for i, p in enumerate(_parameters(o))
+                if any(not isinstance(v, torch.Tensor) for v in (o.state.get(p) or {}).values())
+            ]
             for name, o in self.optimizers.items()
         }
         return True
@@ -132,7 +149,9 @@ class TrainingState:
         if found is None:
             # a module of the script's own may get a buffer later
             found = self._leaves = [
-                m for m in self._all_modules if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
+                m
+                for m in self._all_modules
+                if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
             ]
         return found
 
@@ -143,7 +162,11 @@ class TrainingState:
                 yield (name, key, ""), parameter.detach(), False
             for key, buffer in module.named_buffers(remove_duplicate=False):
                 yield (name, key, ""), buffer.detach(), True
-        owners: dict[int, Key] = {id(p): (n, k, "") for n, m in self.modules.items() for k, p in m.named_parameters(remove_duplicate=False)}
+        owners: dict[int, Key] = {
+            id(p): (n, k, "")
+            for n, m in self.modules.items()
+            for k, p in m.named_parameters(remove_duplicate=False)
+        }
         for name, optimizer in self.optimizers.items():
             for index, parameter in enumerate(_parameters(optimizer)):
                 if id(parameter) not in owners:  # of no module that is protected
@@ -163,19 +186,22 @@ class TrainingState:
         return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] != ""]
 
     def versions(self) -> list[int]:
-        """In-place changes so far, per replicated tensor; equal before and after means untouched."""
+        """In-place changes so far, per replicated tensor; equal before and after means
+        untouched."""
         return [t._version for t in self.replicated]
 
     def set_apart(self, indices: Iterable[int]) -> None:
-        """The replicated tensors at `indices` differ between the ranks: treat them, and their optimizer state, as private."""
+        """The replicated tensors at `indices` differ between the ranks: treat them, and their
+        optimizer state, as private."""
         self.apart |= {self._keys[i] for i in indices}
         self._print = None
         self.refresh()
 
-    # -- structure: what tensors there are, so that another process can make them -------------------------------------------
+    # -- structure: what tensors there are, so that another process can make them ------------------
 
     def structure(self) -> bytes:
-        """What describes the optimizers' tensors and settings, the modules' buffers, and which tensors are private."""
+        """What describes the optimizers' tensors and settings, the modules' buffers, and which
+        tensors are private."""
         optimizers = {}
         for name, optimizer in self.optimizers.items():
             states = []
@@ -184,7 +210,11 @@ class TrainingState:
                 states.append({k: _describe(v) for k, v in state.items()})
             optimizers[name] = states
         try:
-            found = {"optimizers": optimizers, "apart": sorted(self.apart, key=str), "buffers": module_state.buffers(self.modules)}
+            found = {
+                "optimizers": optimizers,
+                "apart": sorted(self.apart, key=str),
+                "buffers": module_state.buffers(self.modules),
+            }
             return plain.encode(found)
         except plain.Unrecordable:
             for name, states in optimizers.items():
@@ -192,20 +222,40 @@ class TrainingState:
             raise
 
     def settings(self) -> bytes:
-        """What changes from step to step and is small: param_groups, non-tensor optimizer state, small objects, modules' attributes
-        and modes. Raises UnsupportedState for a value that cannot be recorded, and names it."""
-        groups = {n: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups] for n, o in self.optimizers.items()}
+        """What changes from step to step and is small: param_groups, non-tensor optimizer state,
+        small objects, modules' attributes and modes. Raises UnsupportedState for a value that
+        cannot be recorded, and names it."""
+        groups = {
+            n: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
+            for n, o in self.optimizers.items()
+        }
         others = {
-            name: {i: _others(self.optimizers[name].state[_parameters(self.optimizers[name])[i]]) for i in indices}
+            name: {
+                i: _others(self.optimizers[name].state[_parameters(self.optimizers[name])[i]])
+                for i in indices
+            }
             for name, indices in self._others.items()
             if indices
         }
         small = {n: v.state_dict() for n, v in self.small.items()}
         attributes = self._attributes.take()
         try:
-            return plain.encode((groups, others, small, attributes, module_state.modes([*self._all_modules, *self.ddps])))
+            return plain.encode(
+                (
+                    groups,
+                    others,
+                    small,
+                    attributes,
+                    module_state.modes([*self._all_modules, *self.ddps]),
+                )
+            )
         except plain.Unrecordable:
-            kinds = (("param_groups", groups), ("state", others), ("state_dict()", small), ("get_extra_state()", attributes))
+            kinds = (
+                ("param_groups", groups),
+                ("state", others),
+                ("state_dict()", small),
+                ("get_extra_state()", attributes),
+            )
             for kind, values in kinds:
                 for name, value in values.items():
                     self._say_unrecordable(name, kind, value)
@@ -217,8 +267,9 @@ class TrainingState:
             plain.encode(value)
         except plain.Unrecordable as error:
             raise UnsupportedState(
-                f"protect({name}=...): its {kind} has {error}, which cannot be recorded; allowed are numbers, text, tensors, arrays, "
-                "and lists, tuples, sets and dicts of these: give it a state_dict() of such values, or leave it out"
+                f"protect({name}=...): its {kind} has {error}, which cannot be recorded; allowed"
+                " are numbers, text, tensors, arrays, and lists, tuples, sets and dicts of these:"
+                " give it a state_dict() of such values, or leave it out"
             ) from None
 
     def put_settings(self, data: bytes) -> None:
@@ -238,21 +289,28 @@ class TrainingState:
         for name, value in small.items():
             self.small[name].load_state_dict(value)
             if isinstance(self.small[name], torch.amp.GradScaler):
-                # not part of its state_dict: what it did to each optimizer since the last update(), in the attempt that was cut
+                # not part of its state_dict: what it did to each optimizer since the last update(),
+                # in the attempt that was cut
                 self.small[name]._per_optimizer_states.clear()
 
     def conform(self, data: bytes) -> None:
-        """Make this process's optimizers have exactly the tensors that a `structure` describes; their values come later."""
+        """Make this process's optimizers have exactly the tensors that a `structure` describes;
+        their values come later."""
         structure = plain.decode(data)
         module_state.conform(self.modules, structure["buffers"])
         self.apart = {tuple(k) for k in structure["apart"]}
         for name, states in structure["optimizers"].items():
             if name not in self.optimizers:
-                raise UnsupportedState(f"the replacement's script did not protect {name!r}, which its predecessor did")
+                raise UnsupportedState(
+                    f"the replacement's script did not protect {name!r}, which its predecessor did"
+                )
             optimizer = self.optimizers[name]
             parameters = _parameters(optimizer)
             if len(parameters) != len(states):
-                raise UnsupportedState(f"{name} has {len(parameters)} parameters in the replacement and {len(states)} in its predecessor")
+                raise UnsupportedState(
+                    f"{name} has {len(parameters)} parameters in the replacement and {len(states)}"
+                    " in its predecessor"
+                )
             for parameter, wanted in zip(parameters, states, strict=True):
                 if not wanted:
                     optimizer.state.pop(parameter, None)
@@ -266,25 +324,40 @@ class TrainingState:
                         continue
                     shape, stride, dtype, device = value
                     have = state.get(key)
-                    if not (isinstance(have, torch.Tensor) and have.shape == torch.Size(shape) and have.dtype == dtype):
-                        state[key] = torch.empty_strided(shape, stride, dtype=dtype, device=parameter.device if device else "cpu")
+                    if not (
+                        isinstance(have, torch.Tensor)
+                        and have.shape == torch.Size(shape)
+                        and have.dtype == dtype
+                    ):
+                        state[key] = torch.empty_strided(
+                            shape, stride, dtype=dtype, device=parameter.device if device else "cpu"
+                        )
         self._print = None
         self.refresh()
 
     def is_individual(self) -> bool:
-        """Whether another rank's forward over the same input may give something else: it depends on more than parameters and buffers."""
-        draws = any(loading.is_generator(value) for module in self._all_modules for value in vars(module).values())
+        """Whether another rank's forward over the same input may give something else: it depends on
+        more than parameters and buffers."""
+        draws = any(
+            loading.is_generator(value)
+            for module in self._all_modules
+            for value in vars(module).values()
+        )
         return bool(self.apart or draws or self._attributes.take())
 
     def conform_buffers(self, data: bytes) -> None:
-        """Make the modules have exactly the buffers that a `structure` describes, the rest being in place."""
+        """Make the modules have exactly the buffers that a `structure` describes, the rest being in
+        place."""
         module_state.conform(self.modules, plain.decode(data)["buffers"])
         self.refresh()
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Each once: those of the modules, then those that only an optimizer has."""
         seen: set[int] = set()
-        for owner in (*(m.parameters() for m in self.modules.values()), *map(_parameters, self.optimizers.values())):
+        for owner in (
+            *(m.parameters() for m in self.modules.values()),
+            *map(_parameters, self.optimizers.values()),
+        ):
             for parameter in owner:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
@@ -307,9 +380,14 @@ def _others(state: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _put_value(group: dict[str, Any], key: str, value: Any) -> None:
-    """A tensor (a learning rate that a graph has captured) stays the tensor that it is, on its device."""
+    """A tensor (a learning rate that a graph has captured) stays the tensor that it is, on its
+    device."""
     present = group.get(key)
-    if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor) and present.shape == value.shape:
+    if (
+        isinstance(present, torch.Tensor)
+        and isinstance(value, torch.Tensor)
+        and present.shape == value.shape
+    ):
         present.copy_(value)
     else:
         group[key] = value
@@ -319,7 +397,11 @@ def _foreign(tensor: torch.Tensor) -> str:
     """Why the memory of this tensor is not what it seems, "" for an ordinary one."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         kind = type(tensor).__name__
-        text = "sharded state (FSDP2, tensor parallelism) cannot be brought back by this version" if kind == "DTensor" else ""
+        text = (
+            "sharded state (FSDP2, tensor parallelism) cannot be brought back by this version"
+            if kind == "DTensor"
+            else ""
+        )
         return f"a {kind}: {text or 'only plain tensors can be brought back'}"
     if tensor.layout is not torch.strided:
         return f"of layout {tensor.layout}: only dense tensors can be brought back"
@@ -330,16 +412,24 @@ def _foreign(tensor: torch.Tensor) -> str:
 
 def _describe(value: Any) -> tuple[str, Any]:
     if isinstance(value, torch.Tensor):
-        return "tensor", (tuple(value.shape), value.stride(), value.dtype, value.device.type != "cpu")
+        return "tensor", (
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
+            value.device.type != "cpu",
+        )
     return "value", value
 
 
 def _flat(tensor: torch.Tensor, key: Key) -> torch.Tensor:
-    """The tensor's memory as one row of bytes, in storage order; shares memory and version counter."""
+    """The tensor's memory as one row of bytes, in storage order; shares memory and version
+    counter."""
     if tensor.is_contiguous():
         row = tensor.view(-1)
     elif plain.is_dense(tensor):  # channels_last, transposed: replicas have the same strides
         row = torch.as_strided(tensor, (tensor.numel(),), (1,))
     else:
-        raise UnsupportedState(f"{key[0]}.{key[1]} {key[2]} is neither contiguous nor dense; make it contiguous()")
+        raise UnsupportedState(
+            f"{key[0]}.{key[1]} {key[2]} is neither contiguous nor dense; make it contiguous()"
+        )
     return row.view(torch.uint8)

@@ -1,8 +1,9 @@
-"""Reading back what torch.distributed.checkpoint has written, without its metadata, which is a pickle.
+"""Reading back what torch.distributed.checkpoint has written, without its metadata, which is a
+pickle.
 
-When a dump is saved, `index` is written beside `state/`: the state_dicts with their tensors left out, and for each tensor the
-file and the place in it. torch saves a tensor as a zip archive whose only stored member is its memory; that is all that is
-read of it.
+When a dump is saved, `index` is written beside `state/`: the state_dicts with their tensors left
+out, and for each tensor the file and the place in it. torch saves a tensor as a zip archive whose
+only stored member is its memory; that is all that is read of it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ Path_ = tuple[Any, ...]  # keys and indices that lead to a value
 
 
 def write_index(work: Path, values: dict[str, Any], metadata: Any) -> None:
-    """`metadata`: what torch.distributed.checkpoint.save has returned for `values`. Raises OSError."""
+    """`metadata`: what torch.distributed.checkpoint.save has returned for `values`. Raises
+    OSError."""
     places = {tuple(path): name for name, path in (metadata.planner_data or {}).items()}
     stored = {index.fqn: place for index, place in metadata.storage_data.items()}
     tensors: list[tuple[Any, ...]] = []
 
     def lift(value: Any, path: Path_) -> Any:
         """`value` without the tensors that are in `state/`."""
-        if isinstance(value, torch.Tensor) and (place := stored.get(places.get(path, ""))) is not None:
+        if (
+            isinstance(value, torch.Tensor)
+            and (place := stored.get(places.get(path, ""))) is not None
+        ):
             shape = (plain.dtype_name(value.dtype), tuple(value.shape), value.stride())
             tensors.append((path, place.relative_path, place.offset, place.length, *shape))
             return None
@@ -55,7 +60,9 @@ def read(path: Path) -> dict[str, Any]:
                 kind, shape, stride, _memory(path / dumps.STATE, file, offset, length)
             )
     except (KeyError, TypeError, ValueError, IndexError, zipfile.BadZipFile) as error:
-        raise plain.Unreadable(f"{dumps.INDEX} does not fit {dumps.STATE}/: {type(error).__name__}: {error}") from None
+        raise plain.Unreadable(
+            f"{dumps.INDEX} does not fit {dumps.STATE}/: {type(error).__name__}: {error}"
+        ) from None
     if not isinstance(tree, dict):
         raise plain.Unreadable(f"{dumps.INDEX} has no state_dicts")
     return tree

@@ -1,8 +1,9 @@
-"""The node's copy of the replicated state at the start of a step: each local rank writes 1/L of its bytes into shared memory.
+"""The node's copy of the replicated state at the start of a step: each local rank writes 1/L of its
+bytes into shared memory.
 
-Replicas are equal, so the stripes of a node's L ranks make one whole copy. Two slots, by step parity. Whoever updates his parameters
-in a step first waits until all local stripes of that step are complete (`taskd_wait_started`), so the start of a step that anybody
-has changed stays readable.
+Replicas are equal, so the stripes of a node's L ranks make one whole copy. Two slots, by step
+parity. Whoever updates his parameters in a step first waits until all local stripes of that step
+are complete (`taskd_wait_started`), so the start of a step that anybody has changed stays readable.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Stripes:
         file = self._file
         if file is None or file.capacity < self._length:
             kept = self._kept(file)
-            grown = SlotFile(stripe_path(self._directory, self._local_rank), 2, max(self._length, 1))
+            grown = SlotFile(
+                stripe_path(self._directory, self._local_rank), 2, max(self._length, 1)
+            )
             for step, data in kept:
                 at = grown.offset(step % 2)
                 grown.buffer[at : at + len(data)] = data
@@ -46,7 +49,9 @@ class Stripes:
         self._pieces = _cut(tensors, begin, end)
         self._targets = []
         for slot in range(2):
-            row = torch.frombuffer(file.buffer, dtype=torch.uint8, offset=file.offset(slot), count=file.capacity)
+            row = torch.frombuffer(
+                file.buffer, dtype=torch.uint8, offset=file.offset(slot), count=file.capacity
+            )
             at, targets = 0, []
             for piece in self._pieces:
                 targets.append(row[at : at + piece.numel()])
@@ -54,10 +59,14 @@ class Stripes:
             self._targets.append(targets)
 
     def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
-        """Stripes that a growing file must carry over: the step before may still be needed by a slower rank."""
+        """Stripes that a growing file must carry over: the step before may still be needed by a
+        slower rank."""
         if file is None:
             return []
-        return [(s.step, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length]) for s in file.valid()]
+        return [
+            (s.step, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length])
+            for s in file.valid()
+        ]
 
     def write(self, step: int) -> None:
         """Copy this rank's stripe as it is now, the start of `step`."""
@@ -65,7 +74,9 @@ class Stripes:
         assert file is not None, "lay_out first"
         slot = step % 2
         if self._written[slot] == (step, self._length):
-            return  # a repeated attempt: the state is the same, and overwriting it would leave a moment without any
+            # a repeated attempt: the state is the same, and overwriting it would leave a moment
+            # without any
+            return
         file.begin(slot)
         damaged = core.damaged()
         if self._pieces:
@@ -79,7 +90,8 @@ class Stripes:
         return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()
 
     def region(self) -> tuple[int, int]:
-        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before there are any."""
+        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before there are
+        any."""
         return (self._file.address, len(self._file.buffer)) if self._file is not None else (0, 0)
 
     def rows(self) -> list[torch.Tensor]:
@@ -94,11 +106,13 @@ class Stripes:
                     self._written[slot.index] = (-1, -1)
 
     def forget_lost(self, begin: int, end: int) -> None:
-        """The bytes [begin, end) of this process's memory were lost: what they were a part of is not valid any more."""
+        """The bytes [begin, end) of this process's memory were lost: what they were a part of is
+        not valid any more."""
         file = self._file
         if file is None:
             return
-        if begin < file.address + file.offset(0):  # what describes the slots: `lay_out` will make a new file
+        # what describes the slots: `lay_out` will make a new file
+        if begin < file.address + file.offset(0):
             file.path.unlink(missing_ok=True)
             self._file, self._written = None, [(-1, -1), (-1, -1)]
             return
@@ -109,9 +123,11 @@ class Stripes:
                 self._written[index] = (-1, -1)
 
     def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
-        """Put the whole state at the start of `step` into `tensors` from the stripes of all local ranks.
+        """Put the whole state at the start of `step` into `tensors` from the stripes of all local
+        ranks.
 
-        Raises OSError(ESTALE) when a stripe is missing or of another length: then nothing has been changed.
+        Raises OSError(ESTALE) when a stripe is missing or of another length: then nothing has been
+        changed.
         """
         total = _total(tensors)
         parts = []
@@ -121,12 +137,16 @@ class Stripes:
             file = SlotFile(path, 2)
             slot = next((s for s in file.valid() if s.step == step), None)
             if slot is None or slot.length != end - begin:
-                raise OSError(errno.ESTALE, f"no stripe of step {step} with {end - begin} bytes", str(path))
+                raise OSError(
+                    errno.ESTALE, f"no stripe of step {step} with {end - begin} bytes", str(path)
+                )
             parts.append((begin, end, file, slot))
         for begin, end, file, slot in parts:
             if end == begin:
                 continue
-            row = torch.frombuffer(file.buffer, dtype=torch.uint8, offset=file.offset(slot.index), count=end - begin)
+            row = torch.frombuffer(
+                file.buffer, dtype=torch.uint8, offset=file.offset(slot.index), count=end - begin
+            )
             pieces = _cut(tensors, begin, end)
             torch._foreach_copy_(pieces, list(row.split([p.numel() for p in pieces])))
 

@@ -1,8 +1,9 @@
 """What belongs to the training of what was given to `protect`, and was not given itself.
 
-Forgetting a scheduler gives other numbers after a repair, without a word. So what drives or follows the protected objects is
-looked for where the script can reach it (`reach.py`), and taken in under the name that it has there. What is alive and cannot
-be reached by a name cannot be found again by a replacement: then the job is not protected, and the text says what to give.
+Forgetting a scheduler gives other numbers after a repair, without a word. So what drives or follows
+the protected objects is looked for where the script can reach it (`reach.py`), and taken in under
+the name that it has there. What is alive and cannot be reached by a name cannot be found again by a
+replacement: then the job is not protected, and the text says what to give.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ log = logging.getLogger("taskd.worker")
 
 @dataclass
 class Found:
-    """`objects`: to be protected with what was given, by name. `generators`: the script's own, by name. `obstacle`: why the job
-    cannot be protected, "" if nothing is in the way."""
+    """`objects`: to be protected with what was given, by name. `generators`: the script's own, by
+    name. `obstacle`: why the job cannot be protected, "" if nothing is in the way."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
@@ -40,17 +41,23 @@ _KINDS = (LRScheduler, Optimizer, torch.amp.GradScaler, AveragedModel)
 
 
 def find(given: dict[str, Any], everything: bool) -> Found:
-    """What the script that calls protect() has. Never raises: whoever looks around must not be what ends a job."""
+    """What the script that calls protect() has. Never raises: whoever looks around must not be what
+    ends a job."""
     try:
         return look(given, reach.of_caller(), everything)
     except Exception:
-        log.warning("could not look for what belongs to the protected objects and was not given to protect()", exc_info=True)
+        log.warning(
+            "could not look for what belongs to the protected objects and was not given to"
+            " protect()",
+            exc_info=True,
+        )
         return Found()
 
 
 def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> Found:
-    """`given`: what protect() was given. `roots`: where the script's variables are. `everything`: also look at what cannot be
-    reached from there, which takes 0.1 s; a replacement need not, its predecessor has."""
+    """`given`: what protect() was given. `roots`: where the script's variables are. `everything`:
+    also look at what cannot be reached from there, which takes 0.1 s; a replacement need not, its
+    predecessor has."""
     found = Found()
     inside: set[int] = set()
     for value in _flat(given.values()):
@@ -60,14 +67,18 @@ def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> F
         if loading.is_generator(value):
             found.generators[name] = value
     belongs = _Belongs(given.values())
-    # what an optimizer trains may have an average, and a scheduler may drive an optimizer that was found
+    # what an optimizer trains may have an average, and a scheduler may drive an optimizer that was
+    # found
     for kinds in ((Optimizer,), (LRScheduler, torch.amp.GradScaler), (AveragedModel,)):
         for name, value in reachable:
             if not isinstance(value, kinds) or id(value) in inside or not belongs.to(value):
                 continue
             if why := _not_recordable(value):
                 kind = type(value).__name__
-                found.obstacle = f"{name}, a {kind} that was not given to protect(), cannot be recorded: its state has {why}"
+                found.obstacle = (
+                    f"{name}, a {kind} that was not given to protect(), cannot be recorded: its"
+                    f" state has {why}"
+                )
                 return found
             found.objects[name] = value
             inside |= _parts(value)
@@ -83,7 +94,9 @@ def _is_wanted(kind: type) -> bool:
 
 
 def _draws(kind: type) -> bool:
-    return issubclass(kind, (torch.Generator, random.Random)) or kind.__module__.startswith("numpy.random")
+    return issubclass(kind, (torch.Generator, random.Random)) or kind.__module__.startswith(
+        "numpy.random"
+    )
 
 
 def _not_recordable(value: Any) -> str:
@@ -118,16 +131,24 @@ class _Belongs:
 
     def orphans(self) -> dict[int, tuple[Optimizer, torch.Tensor]]:
         """Parameters that a protected optimizer changes and no protected module has."""
-        return {id(p): (o, p) for o in self.optimizers for p in _parameters(o) if id(p) not in self.covered}
+        return {
+            id(p): (o, p)
+            for o in self.optimizers
+            for p in _parameters(o)
+            if id(p) not in self.covered
+        }
 
     def to(self, value: Any) -> bool:
         if isinstance(value, Optimizer):
             own = {id(p) for p in _parameters(value)}
-            # a wrapper around a protected one has its parameters and no state of its own that counts
+            # a wrapper around a protected one has its parameters and no state of its own that
+            # counts
             return bool(own & self.parameters) and not self._wraps(value)
         if isinstance(value, LRScheduler):
             driven = getattr(value, "optimizer", None)
-            return any(driven is o or getattr(o, "optimizer", None) is driven for o in self.optimizers)
+            return any(
+                driven is o or getattr(o, "optimizer", None) is driven for o in self.optimizers
+            )
         if isinstance(value, torch.amp.GradScaler):
             return value.is_enabled()
         if isinstance(value, AveragedModel):
@@ -145,14 +166,17 @@ class _Belongs:
 
 
 def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: Found) -> None:
-    """Take in the modules that have parameters which a protected optimizer changes, the smallest ones that do."""
+    """Take in the modules that have parameters which a protected optimizer changes, the smallest
+    ones that do."""
     orphans = belongs.orphans()
     if not orphans:
         return
     modules = [
         (name, value, sum(1 for _ in value.parameters()))
         for name, value in reachable
-        if isinstance(value, torch.nn.Module) and not isinstance(value, DistributedDataParallel) and id(value) not in inside
+        if isinstance(value, torch.nn.Module)
+        and not isinstance(value, DistributedDataParallel)
+        and id(value) not in inside
     ]
     # the largest that is made of nothing else first, so that what belongs together comes as one
     for name, module, _ in sorted(modules, key=lambda row: -row[2]):
@@ -165,7 +189,8 @@ def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: F
 
 
 def _parts(value: Any) -> set[int]:
-    """`value` and what it is made of, by identity. Not all that it leads to: a hook or a trainer leads to everything."""
+    """`value` and what it is made of, by identity. Not all that it leads to: a hook or a trainer
+    leads to everything."""
     if isinstance(value, torch.nn.Module):
         return {id(part) for part in value.modules()}
     parts, queue = {id(value)}, [getattr(value, "__dict__", {})]
@@ -182,7 +207,8 @@ def _parts(value: Any) -> set[int]:
 
 
 def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
-    """Of all that is alive, what belongs to the protected objects and was neither given nor found; the text of the first."""
+    """Of all that is alive, what belongs to the protected objects and was neither given nor found;
+    the text of the first."""
     known: dict[type, bool] = {}
 
     def counts(kind: type) -> bool:
@@ -191,7 +217,9 @@ def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
         return known[kind]
 
     for collected in (False, True):
-        left = [o for o in gc.get_objects() if counts(type(o)) and id(o) not in inside and belongs.to(o)]
+        left = [
+            o for o in gc.get_objects() if counts(type(o)) and id(o) not in inside and belongs.to(o)
+        ]
         if not left:
             return ""
         if not collected:
@@ -199,10 +227,16 @@ def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
         del left[1:]
     (value,) = left
     kind = type(value).__name__
-    name = "optimizer" if isinstance(value, Optimizer) else "scheduler" if isinstance(value, LRScheduler) else "more"
+    name = (
+        "optimizer"
+        if isinstance(value, Optimizer)
+        else "scheduler"
+        if isinstance(value, LRScheduler)
+        else "more"
+    )
     return (
-        f"a {kind} that works on what is protected was not given to protect(), and the script has no variable by which a "
-        f"replacement would find it; give it: protect(..., {name}=...)"
+        f"a {kind} that works on what is protected was not given to protect(), and the script has"
+        f" no variable by which a replacement would find it; give it: protect(..., {name}=...)"
     )
 
 

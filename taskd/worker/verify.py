@@ -1,9 +1,10 @@
 """TASKD_VERIFY=on: is what a repair has put in place what it should be?
 
-Two looks, at each repair. Each rank compares its memory with the record that it was restored from. Then, in the repeated step,
-one rank that was given its state hands the input of its first forward, its random numbers and its buffers to one rank that
-had its state all the time; that one computes the same forward, and the results must be equal, bit for bit. A difference is a
-fault of the incident: nobody goes on with it.
+Two looks, at each repair. Each rank compares its memory with the record that it was restored from.
+Then, in the repeated step, one rank that was given its state hands the input of its first forward,
+its random numbers and its buffers to one rank that had its state all the time; that one computes
+the same forward, and the results must be equal, bit for bit. A difference is a fault of the
+incident: nobody goes on with it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Different(RuntimeError):
 
 
 def memory(line: Conversation, entry: Entry) -> None:
-    """Compare this process with the record that it has just been restored from. Raises Different."""
+    """Compare this process with the record that it has just been restored from. Raises
+    Different."""
     state = line.state
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
@@ -50,7 +52,10 @@ def memory(line: Conversation, entry: Entry) -> None:
     if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
         wrong.append("gradients")
     if wrong:
-        raise Different(f"rank {line.rank}: {', '.join(wrong)} in memory differ from the record that they were restored from")
+        raise Different(
+            f"rank {line.rank}: {', '.join(wrong)} in memory differ from the record that they were"
+            " restored from"
+        )
 
 
 def pair(plan: Plan) -> tuple[int, int] | None:
@@ -60,7 +65,8 @@ def pair(plan: Plan) -> tuple[int, int] | None:
 
 
 class Forward:
-    """Compares the first forward of the repeated step. `failed` is called with the reason where the results differ."""
+    """Compares the first forward of the repeated step. `failed` is called with the reason where the
+    results differ."""
 
     def __init__(self, line: Conversation, plan: Plan, failed: Callable[[str], None]) -> None:
         self._line, self._failed = line, failed
@@ -71,7 +77,9 @@ class Forward:
         self._given, self._had = found
         self._name, module = next(iter(line.state.modules.items()))
         if line.rank == self._given:
-            self._handles.append(module.register_forward_pre_hook(self._hand_over, with_kwargs=True))
+            self._handles.append(
+                module.register_forward_pre_hook(self._hand_over, with_kwargs=True)
+            )
             self._handles.append(module.register_forward_hook(self._compare))
         else:
             self._handles.append(module.register_forward_pre_hook(self._repeat))
@@ -81,17 +89,27 @@ class Forward:
             handle.remove()
         self._handles = []
 
-    def _hand_over(self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _hand_over(
+        self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         line = self._line
         if line.state.is_individual():
-            log.info("rank %d: the forward of %s depends on state of this rank's own and is not verified", line.rank, self._name)
+            log.info(
+                "rank %d: the forward of %s depends on state of this rank's own and is not"
+                " verified",
+                line.rank,
+                self._name,
+            )
             self.stop()
             _send(b"", self._had)
             return
         try:
             data = plain.encode((inputs, keywords, line.random.take(), gather(line.state.private)))
         except plain.Unrecordable as error:
-            text = "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not verified"
+            text = (
+                "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
+                " verified"
+            )
             log.warning(text, line.rank, self._name, error)
             data = b""
             self.stop()
@@ -101,14 +119,23 @@ class Forward:
         self.stop()
         theirs = _receive(self._had)
         if not theirs:
-            log.info("rank %d: the forward of %s depends on its own state there and is not verified", self._had, self._name)
+            log.info(
+                "rank %d: the forward of %s depends on its own state there and is not verified",
+                self._had,
+                self._name,
+            )
         elif theirs != digest(output):
             self._failed(
-                f"the first forward of {self._name} differs between rank {self._given}, which was given its state, "
-                f"and rank {self._had}, which had it"
+                f"the first forward of {self._name} differs between rank {self._given}, which was"
+                f" given its state, and rank {self._had}, which had it"
             )
         else:
-            log.info("verified: %s computes the same on rank %d and rank %d", self._name, self._given, self._had)
+            log.info(
+                "verified: %s computes the same on rank %d and rank %d",
+                self._name,
+                self._given,
+                self._had,
+            )
 
     def _repeat(self, module: torch.nn.Module, inputs: Any) -> None:
         self.stop()
@@ -158,9 +185,19 @@ def gather(rows: list[torch.Tensor]) -> bytes:
 def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
     """Put `gather`'s bytes back. Raises RuntimeError where they are of other tensors."""
     if sum(r.numel() for r in rows) != len(data):
-        raise RuntimeError(f"the record has {len(data)} bytes of private tensors, this process has {sum(r.numel() for r in rows)}")
+        raise RuntimeError(
+            f"the record has {len(data)} bytes of private tensors, this process has"
+            f" {sum(r.numel() for r in rows)}"
+        )
     if rows:
-        torch._foreach_copy_(rows, list(torch.frombuffer(bytearray(data), dtype=torch.uint8).split([r.numel() for r in rows])))
+        torch._foreach_copy_(
+            rows,
+            list(
+                torch.frombuffer(bytearray(data), dtype=torch.uint8).split(
+                    [r.numel() for r in rows]
+                )
+            ),
+        )
 
 
 def _send(data: bytes, rank: int) -> None:

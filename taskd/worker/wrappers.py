@@ -1,7 +1,8 @@
 """Libraries that wrap optimizers and schedulers: what is inside is what has the state.
 
-Accelerate's wrappers hand everything on to the torch object that they hold, and call its `step()`. Others may keep state of
-their own, or update parameters without the hooks of the optimizer inside: these are refused by name.
+Accelerate's wrappers hand everything on to the torch object that they hold, and call its `step()`.
+Others may keep state of their own, or update parameters without the hooks of the optimizer inside:
+these are refused by name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ KNOWN = {
 
 
 def unwrap(value: Any) -> Any:
-    """The torch object that `value` wraps, or `value`. Raises TypeError for a wrapper that is not known."""
+    """The torch object that `value` wraps, or `value`. Raises TypeError for a wrapper that is not
+    known."""
     for kind in type(value).__mro__:
         if (inside := KNOWN.get((kind.__module__, kind.__name__))) is not None:
             return unwrap(getattr(value, inside))
@@ -27,15 +29,22 @@ def unwrap(value: Any) -> Any:
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, torch.optim.Optimizer):
         if "_optimizer_step_pre_hooks" not in vars(value):
-            raise TypeError(f"{name} is not built as a torch optimizer is: give the optimizer inside it")
+            raise TypeError(
+                f"{name} is not built as a torch optimizer is: give the optimizer inside it"
+            )
         for attribute, inner in vars(value).items():
             if isinstance(inner, torch.optim.Optimizer):
                 raise TypeError(
-                    f"{name} wraps an optimizer (its attribute {attribute}) and may update parameters on its own: give the one inside "
-                    "if it is what has the state, or train without the wrapper"
+                    f"{name} wraps an optimizer (its attribute {attribute}) and may update"
+                    " parameters on its own: give the one inside if it is what has the state, or"
+                    " train without the wrapper"
                 )
         return value
-    held = [a for a, inner in getattr(value, "__dict__", {}).items() if isinstance(inner, torch.optim.Optimizer)]
+    held = [
+        a
+        for a, inner in getattr(value, "__dict__", {}).items()
+        if isinstance(inner, torch.optim.Optimizer)
+    ]
     if held and hasattr(value, "step") and hasattr(value, "param_groups"):
         raise TypeError(f"{name} wraps an optimizer (its attribute {held[0]}): give that one")
     return value

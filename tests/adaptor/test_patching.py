@@ -1,7 +1,8 @@
-"""The import in torch/distributed/run.py, as a file: verified by importing, put back when that fails, whoever else is at it.
+"""The import in torch/distributed/run.py, as a file: verified by importing, put back when that
+fails, whoever else is at it.
 
-The torch is this Python's, as seen through a directory of links in which only run.py is a file of its own. The installed one is never
-written to.
+The torch is this Python's, as seen through a directory of links in which only run.py is a file of
+its own. The installed one is never written to.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def test_the_whole_life(site, torch):
     assert call(site, "--status").exit_code == 1
 
     done = call(site, "--install")
-    assert done.exit_code == 0 and "installed, and verified by importing it" in done.output, done.output
+    assert done.exit_code == 0 and "installed, and verified by importing it" in done.output, (
+        done.output
+    )
     assert file.read_bytes() == run_py.installed(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     found = call(site, "--status")
@@ -100,9 +103,17 @@ def test_the_whole_life(site, torch):
     assert file.stat().st_ino == number  # not touched
 
     subprocess.run(["sed", "-i", f"/import os/i {run_py.SED.decode()}", str(file)], check=True)
-    assert json.loads(call(site, "--status", "--json").output) == {"file": str(file), "state": "installed", "ours": 1, "sed": 1}
+    assert json.loads(call(site, "--status", "--json").output) == {
+        "file": str(file),
+        "state": "installed",
+        "ours": 1,
+        "sed": 1,
+    }
     gone = call(site, "--remove")
-    assert gone.exit_code == 0 and "removed; it was installed by `taskd patch`, and by sed (once)" in gone.output
+    assert (
+        gone.exit_code == 0
+        and "removed; it was installed by `taskd patch`, and by sed (once)" in gone.output
+    )
     assert file.read_bytes() == before and names(site) - {"__pycache__"} == around
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert call(site, "--status").exit_code == 1
@@ -119,13 +130,28 @@ def test_a_directory_named_from_here(site, monkeypatch):
 def test_compiled_files_that_python_does_not_check(site):
     """As they are made for images: `compileall --invalidation-mode unchecked-hash`."""
     file = run_file(site)
-    command = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-q",
+        "--invalidation-mode",
+        "unchecked-hash",
+        str(file),
+    ]
     subprocess.run(command, check=True)
     assert call(site, "--install").exit_code == 0
     subprocess.run(command, check=True)
     assert call(site, "--remove").exit_code == 0
-    code = "import sys, torch.distributed.run; sys.exit('taskd.python.adaptor.patch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": f"{site}:{ROOT}"}, check=True, cwd="/")
+    code = (
+        "import sys, torch.distributed.run; sys.exit('taskd.python.adaptor.patch' in sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{site}:{ROOT}"},
+        check=True,
+        cwd="/",
+    )
 
 
 def test_a_torch_that_does_not_import_is_put_back(fake):
@@ -162,7 +188,11 @@ def test_one_that_was_installed_and_does_not_work_is_left(fake):
     installed = run_py.installed(FAKE)
     run_file(fake).write_bytes(installed)
     done = call(fake, "--install")
-    assert done.exit_code == 1 and "was installed before, and does not work" in done.output and "ZeroDivisionError" in done.output
+    assert (
+        done.exit_code == 1
+        and "was installed before, and does not work" in done.output
+        and "ZeroDivisionError" in done.output
+    )
     assert run_file(fake).read_bytes() == installed
 
 
@@ -251,8 +281,13 @@ try:
 except patching.Refused as error:
     print(error)
 """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
-        assert "it cannot be replaced: Permission denied: run this as the user who has installed torch" in done.stdout, done.stderr
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT
+        )
+        assert (
+            "it cannot be replaced: Permission denied: run this as the user who has installed torch"
+            in done.stdout
+        ), done.stderr
         assert file.read_bytes() == FAKE
 
 
@@ -273,7 +308,12 @@ def full(tmp_path):
     """A file system with a torch in it and no room for another run.py."""
     place = tmp_path / "full"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True).returncode != 0:
+    if (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True
+        ).returncode
+        != 0
+    ):
         pytest.skip("needs the right to mount")
     try:
         file = run_file(place)
@@ -291,7 +331,9 @@ def test_a_full_disk(full):
             while True:
                 rest.write(bytes(512))
         done = call(full, action)
-        assert done.exit_code == 2 and "No space left on device: make room on that disk" in done.output, done.output
+        assert (
+            done.exit_code == 2 and "No space left on device: make room on that disk" in done.output
+        ), done.output
         assert run_file(full).read_bytes() == content and names(full) == {"run.py"}
         (full / "rest").unlink()
 
@@ -299,7 +341,10 @@ def test_a_full_disk(full):
 def test_a_read_only_file_system(full):
     subprocess.run(["mount", "-o", "remount,ro", str(full)], check=True)
     done = call(full, "--install")
-    assert done.exit_code == 2 and "Read-only file system: patch it where the image is built" in done.output
+    assert (
+        done.exit_code == 2
+        and "Read-only file system: patch it where the image is built" in done.output
+    )
     assert call(full, "--status").exit_code == 1
 
 
@@ -318,10 +363,25 @@ def test_somebody_else_who_knows_no_lock(fake, monkeypatch):
 
 
 def start(site: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from taskd.cli import main; main()", "patch", *arguments, "--torch", str(site)]
+    command = [
+        sys.executable,
+        "-c",
+        "from taskd.cli import main; main()",
+        "patch",
+        *arguments,
+        "--torch",
+        str(site),
+    ]
     # Ctrl-C is ignored by what a shell starts in the background, and by everything below that
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=heard)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heard,
+    )
 
 
 def test_two_at_once(site):
@@ -333,10 +393,16 @@ def test_two_at_once(site):
     assert run_file(site).read_bytes() == run_py.installed(before)
 
 
-@pytest.mark.parametrize(("told", "left"), [(signal.SIGINT, FAKE), (signal.SIGKILL, run_py.installed(FAKE))])
+@pytest.mark.parametrize(
+    ("told", "left"), [(signal.SIGINT, FAKE), (signal.SIGKILL, run_py.installed(FAKE))]
+)
 def test_stopped_half_way(fake, told, left):
-    """While it is being imported. What can be told to stop puts the file back; what is killed leaves one that is whole."""
-    broken(fake, f"import pathlib, time; pathlib.Path({str(fake / 'imported')!r}).touch(); time.sleep(600)")
+    """While it is being imported. What can be told to stop puts the file back; what is killed
+    leaves one that is whole."""
+    broken(
+        fake,
+        f"import pathlib, time; pathlib.Path({str(fake / 'imported')!r}).touch(); time.sleep(600)",
+    )
     process = start(fake, "--install")
     end = time.monotonic() + LIMIT
     while not (fake / "imported").exists():

@@ -1,4 +1,5 @@
-"""What a user says about restarts is kept, and torch's launcher API behaves under taskd as it does alone."""
+"""What a user says about restarts is kept, and torch's launcher API behaves under taskd as it does
+alone."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ out, restarts, *entry = sys.argv[1:]
 
 def config(nproc=2):
     return LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=nproc, run_id="run", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        min_nodes=1, max_nodes=1, nproc_per_node=nproc, run_id="run",
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0",
         max_restarts=int(restarts), monitor_interval=0.05, rdzv_configs={"timeout": 30},
     )
 
@@ -35,7 +37,8 @@ def fail(number):
 
 if __name__ == "__main__":
     try:
-        results = elastic_launch(config(), {"double": double, "fail": fail}.get(entry[0], entry[0]))(*(entry[1:] or [21]))
+        what = {"double": double, "fail": fail}.get(entry[0], entry[0])
+        results = elastic_launch(config(), what)(*(entry[1:] or [21]))
         print(sorted(results.items()))
     except ChildFailedError as error:
         print("failed", error.get_first_failure()[1].exitcode)
@@ -47,10 +50,22 @@ def launch(tmp_path):
     (tmp_path / "launch.py").write_text(LAUNCH)
 
     def go(restarts, *entry):
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "PET_", "TORCHELASTIC_"))}
-        env = {**clean, "TASKD_PROCESS_ENABLE": "on", "TASKD_PORT": "1", "TASKD_LOG_PATH": str(tmp_path / "log"), "OMP_NUM_THREADS": "1"}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("TASKD_", "PET_", "TORCHELASTIC_"))
+        }
+        env = {
+            **clean,
+            "TASKD_PROCESS_ENABLE": "on",
+            "TASKD_PORT": "1",
+            "TASKD_LOG_PATH": str(tmp_path / "log"),
+            "OMP_NUM_THREADS": "1",
+        }
         command = [sys.executable, "launch.py", str(tmp_path), str(restarts), *entry]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         starts = {p.name: p.read_text() for p in sorted(tmp_path.glob("start-*"))}
         return done.stdout.splitlines()[-1], starts
@@ -91,7 +106,15 @@ def parsed(monkeypatch):
     return parse
 
 
-@pytest.mark.parametrize("said", [("--max_restarts", "0"), ("--max-restarts=0",), ("--max_restarts", "4"), ("--max-restarts", "32767")])
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("--max_restarts", "0"),
+        ("--max-restarts=0",),
+        ("--max_restarts", "4"),
+        ("--max-restarts", "32767"),
+    ],
+)
 def test_the_command_line(parsed, said):
     assert parsed(*said) == int(said[-1].rpartition("=")[2])
 

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from taskd.adaptor import run_py
 from taskd.adaptor.run_py import OURS, SED, Refused, installed, read, removed
 
-PLAIN = b'"""How to run:\n\n    torchrun train.py\n"""\n\nimport os\nimport sys\n\n\ndef main():\n    pass\n'
+PLAIN = (
+    b'"""How to run:\n\n    torchrun train.py\n"""\n\nimport os\nimport sys\n\n\ndef main():\n   '
+    b" pass\n"
+)
 
 # what may stand at the top level of a module, one statement or remark each
 LINES = (
@@ -78,12 +81,16 @@ def test_it_is_put_in_once(source):
 @given(sources())
 def test_it_is_one_import_more_and_nothing_else(source):
     before, after = ast.parse(source), ast.parse(installed(source))
-    added = [n for n in after.body if isinstance(n, ast.Import) and n.names[0].name == run_py.MODULE]
+    added = [
+        n for n in after.body if isinstance(n, ast.Import) and n.names[0].name == run_py.MODULE
+    ]
     assert len(added) == 1
     following = after.body[after.body.index(added[0]) + 1 :]
     after.body.remove(added[0])
     assert ast.dump(before) == ast.dump(after)
-    assert any(isinstance(n, ast.Import) and any(a.name == "os" for a in n.names) for n in following)
+    assert any(
+        isinstance(n, ast.Import) and any(a.name == "os" for a in n.names) for n in following
+    )
 
 
 @given(sources(), st.integers(1, 3), st.booleans())
@@ -107,7 +114,12 @@ def test_anything_else_is_refused_or_done_exactly(source):
 
 def test_the_model_of_sed_is_right(tmp_path):
     path = tmp_path / "run.py"
-    for source in (PLAIN, b"import os", b"# import os\r\nimport os\r\n", b"import sys\n\nif 1:\n    import os.path\n"):
+    for source in (
+        PLAIN,
+        b"import os",
+        b"# import os\r\nimport os\r\n",
+        b"import sys\n\nif 1:\n    import os.path\n",
+    ):
         path.write_bytes(source)
         for times in (1, 2):
             subprocess.run(["sed", "-i", f"/import os/i {SED.decode()}", str(path)], check=True)
@@ -119,7 +131,9 @@ def test_this_torch(tmp_path):
 
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.submodule_search_locations
-    source = removed((Path(spec.submodule_search_locations[0]) / "distributed" / "run.py").read_bytes())
+    source = removed(
+        (Path(spec.submodule_search_locations[0]) / "distributed" / "run.py").read_bytes()
+    )
     lines = installed(source).split(b"\n")
     assert lines[lines.index(OURS) + 1] == b"import os"
     assert removed(installed(source)) == source
@@ -143,9 +157,18 @@ def test_this_torch(tmp_path):
         (b"import os\n" + SED + b"\n", "line 2 imports taskd, and neither"),
         (b"import os\n" + SED + b"\nimport sys\n", "line 2 imports taskd, and neither"),
         (b"import os\nimport taskd\n", "line 2 imports taskd, and neither"),
-        (b"import os\nfrom taskd.python.adaptor import patch\n", "line 2 imports taskd, and neither"),
-        (b"import os\n" + OURS.replace(b"takes", b"took") + b"\n", "line 2 imports taskd, and neither"),
-        (b"import os\nimport taskd.python.adaptor.patch as p\n", "line 2 imports taskd, and neither"),
+        (
+            b"import os\nfrom taskd.python.adaptor import patch\n",
+            "line 2 imports taskd, and neither",
+        ),
+        (
+            b"import os\n" + OURS.replace(b"takes", b"took") + b"\n",
+            "line 2 imports taskd, and neither",
+        ),
+        (
+            b"import os\nimport taskd.python.adaptor.patch as p\n",
+            "line 2 imports taskd, and neither",
+        ),
     ],
 )
 def test_refused(source, words):
@@ -156,7 +179,9 @@ def test_refused(source, words):
 def test_where_it_goes():
     assert installed(PLAIN) == PLAIN.replace(b"\nimport os\n", b"\n" + OURS + b"\nimport os\n")
     windows = PLAIN.replace(b"\n", b"\r\n")
-    assert installed(windows) == windows.replace(b"\nimport os\r\n", b"\n" + OURS + b"\r\nimport os\r\n")
+    assert installed(windows) == windows.replace(
+        b"\nimport os\r\n", b"\n" + OURS + b"\r\nimport os\r\n"
+    )
     assert run_py.WORDS not in OURS  # sed would put another line before it
 
 
@@ -177,5 +202,10 @@ def test_state(source, state):
 @pytest.mark.parametrize("line", [2, 3, 11])
 def test_a_line_in_the_middle_of_something_is_noticed(monkeypatch, line):
     monkeypatch.setattr(run_py, "_first_import", lambda _: line)
-    with pytest.raises(Refused, match="not Python that parses" if line == 11 else f"line {line} stands inside something else"):
+    with pytest.raises(
+        Refused,
+        match=(
+            "not Python that parses" if line == 11 else f"line {line} stands inside something else"
+        ),
+    ):
         installed(PLAIN)

@@ -1,4 +1,5 @@
-"""The agent's local socket: a rank, or what it has started, speaks for that rank; nobody else does."""
+"""The agent's local socket: a rank, or what it has started, speaks for that rank; nobody else
+does."""
 
 from __future__ import annotations
 

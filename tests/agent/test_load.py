@@ -1,4 +1,5 @@
-"""What a process has had of the processors, and what it has waited for; and what becomes of orphans."""
+"""What a process has had of the processors, and what it has waited for; and what becomes of
+orphans."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import pytest
 
 from taskd.agent import load, orphans
 
-SPIN = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\nprint(flush=True)\ninput()"
+SPIN = (
+    "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end:"
+    " pass\nprint(flush=True)\ninput()"
+)
 SLEEP = "print(flush=True)\ninput()"
 
 
@@ -20,7 +24,9 @@ def child():
     made = []
 
     def start(*command, **more):
-        made.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more))
+        made.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more)
+        )
         return made[-1]
 
     yield start
@@ -52,7 +58,8 @@ def test_the_end_of_an_orphan_is_known_and_what_ranks_leave_behind_is_cleared_aw
 import os, signal, subprocess, sys, time
 from taskd.agent import orphans
 orphans.adopt()
-rank = subprocess.Popen(["sh", "-c", "sleep 100 & echo $!; exec sleep 100"], start_new_session=True, stdout=subprocess.PIPE)
+command = ["sh", "-c", "sleep 100 & echo $!; exec sleep 100"]
+rank = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
 left = int(rank.stdout.readline())
 rank.kill(); rank.wait()
 os.kill(left, signal.SIGTERM)
@@ -62,7 +69,9 @@ orphans.reap([rank.pid], [left]); print(os.path.exists(f"/proc/{left}"))
 orphans.reap([1], []); print(os.path.exists(f"/proc/{left}"))
 orphans.reap([rank.pid], []); print(os.path.exists(f"/proc/{left}"))
 """
-    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split()
+    said = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert said == [str(-signal.SIGTERM), "True", "True", "False"]
 
 

@@ -24,9 +24,15 @@ WAYS = {
     "sys.exit(3)": (3, "exited with status 3"),
     "sys.exit(0)": (0, "exited with status 0"),
     "1 / 0": (1, "exited with status 1"),
-    "threading.Thread(target=os._exit, args=(4,)).start(); threading.Event().wait()": (4, "exited with status 4"),
+    "threading.Thread(target=os._exit, args=(4,)).start(); threading.Event().wait()": (
+        4,
+        "exited with status 4",
+    ),
 }
-SCRIPT = "import os, sys, threading; print(); sys.stdout.flush(); sys.stdin.readline(); sys.stderr = None; "
+SCRIPT = (
+    "import os, sys, threading; print(); sys.stdout.flush(); sys.stdin.readline(); sys.stderr ="
+    " None; "
+)
 
 
 @pytest.fixture
@@ -35,20 +41,32 @@ def page(tmp_path):
 
 
 def begin(page, way):
-    env = {**os.environ, "TASKD_PAGE": page.path, "TASKD_SLOT": "0", "RANK": "0", "LD_PRELOAD": library_path()}
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT + way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+    env = {
+        **os.environ,
+        "TASKD_PAGE": page.path,
+        "TASKD_SLOT": "0",
+        "RANK": "0",
+        "LD_PRELOAD": library_path(),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT + way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    )
     process.stdout.readline()
     return process
 
 
 def death(page, process):
-    """What the agent hears, when it hears it: from the page as the process dies, and by its pidfd."""
+    """What the agent hears, when it hears it: from the page as the process dies, and by its
+    pidfd."""
     fd = os.pidfd_open(process.pid)
     try:
         page.wait_death(0)
         early = exit_code(fd, process)
         seen = threading.Event()
-        threading.Thread(target=lambda: (os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOWAIT), seen.set()), daemon=True).start()
+        threading.Thread(
+            target=lambda: (os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOWAIT), seen.set()),
+            daemon=True,
+        ).start()
         seen.wait(20)
         return early, exit_code(fd, process)
     finally:
@@ -69,7 +87,8 @@ def test_the_cause_is_the_true_one_however_early_it_is_asked_for(page, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_launcher_that_reaps_first_takes_nothing_away(page, way):
-    """torch's launcher polls its processes in another thread, and the agent is the later of the two."""
+    """torch's launcher polls its processes in another thread, and the agent is the later of the
+    two."""
     code, text = WAYS[way]
     process = begin(page, way)
     fd = os.pidfd_open(process.pid)
@@ -104,7 +123,10 @@ def test_what_nobody_knows_is_not_guessed():
 
 
 def test_a_record_of_what_was_survived_is_no_cause():
-    survived = [{"kind": "signal", "sig": signal.SIGSEGV, "code": 1, "addr": 0x10}, {"kind": "abort", "sig": 6, "code": 0}]
+    survived = [
+        {"kind": "signal", "sig": signal.SIGSEGV, "code": 1, "addr": 0x10},
+        {"kind": "abort", "sig": 6, "code": 0},
+    ]
     assert describe(3, survived) == "exited with status 3"
     assert describe(-9, survived) == SIGKILL
     assert describe(-11, survived) == "killed by SIGSEGV at address 0x10"

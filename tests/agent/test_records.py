@@ -49,7 +49,9 @@ class Node:
         granted = self.may(question)
         if granted is not None:
             ranks = (2 * question.node, 2 * question.node + 1) if granted else ()
-            self.records.permit(messages.Permit(question.node, question.agent, question.fetch, granted, ranks))
+            self.records.permit(
+                messages.Permit(question.node, question.agent, question.fetch, granted, ranks)
+            )
 
     def write(self, local: int, step: int, kind: int, payload: bytes) -> None:
         """As a rank does."""
@@ -90,7 +92,10 @@ def until(condition) -> None:
 
 def kept(records: list) -> dict:
     seal = record.Seal(KEYS.records, "job", 0)
-    return {(k.rank, k.step): (k.kind, bytes(replace(seal, rank=k.rank).open(k.payload, k.step)[0])) for k in records}
+    return {
+        (k.rank, k.step): (k.kind, bytes(replace(seal, rank=k.rank).open(k.payload, k.step)[0]))
+        for k in records
+    }
 
 
 def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
@@ -101,11 +106,20 @@ def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
     here.write(1, 4, PROVISIONAL, b"other" * 100_000)
     until(lambda: len(there.fetch(1, there.records.address)) == 3)
     found = third.fetch(1, there.records.address)
-    assert kept(found) == {(2, 3): (FINAL, b"three"), (2, 4): (PROVISIONAL, b"four"), (3, 4): (PROVISIONAL, b"other" * 100_000)}
+    assert kept(found) == {
+        (2, 3): (FINAL, b"three"),
+        (2, 4): (PROVISIONAL, b"four"),
+        (3, 4): (PROVISIONAL, b"other" * 100_000),
+    }
     assert there.records.keeps() == (1,)
     put_back(third.epoch.directory, {2: 0, 3: 1}, found)
     position = left_behind(third.epoch.directory, 0, 2)
-    assert (position.step, position.final, position.provisional, position.stripes) == (4, {3}, {4}, frozenset())
+    assert (position.step, position.final, position.provisional, position.stripes) == (
+        4,
+        {3},
+        {4},
+        frozenset(),
+    )
 
 
 def test_the_newest_three_are_kept_and_a_step_is_kept_once(nodes):
@@ -137,7 +151,8 @@ def test_another_job_changes_nothing(nodes, tmp_path):
 
 
 def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
-    """In a process that has claimed the slot: the wait ends with the copy, with a pause, and where nobody keeps any more."""
+    """In a process that has claimed the slot: the wait ends with the copy, with a pause, and where
+    nobody keeps any more."""
     here, there = nodes(1), nodes(0)
     program = """
 import os, sys
@@ -158,7 +173,10 @@ entries.write(6, PROVISIONAL, entries.seal.close(6, b"six")); copies.wrote(6, PR
 print("paused", copies.wait(0), flush=True)
 """
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(here.epoch.directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(here.epoch.directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as rank:
         assert rank.stdout.readline() == "ready\n"
         here.records.keep_at(there.records.address)
@@ -187,7 +205,8 @@ def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeyp
 
 
 class Liar:
-    """A process that has the job's secret, and says what it likes to the place where records are taken."""
+    """A process that has the job's secret, and says what it likes to the place where records are
+    taken."""
 
     def __init__(self, address: tuple[str, int], with_keys: keys.Keys = KEYS) -> None:
         self.identity, self.context = with_keys.identity(), zmq.Context()
@@ -230,9 +249,14 @@ def test_records_of_a_node_are_taken_from_its_own_agent_alone(nodes, liar):
     until(lambda: any(q.agent == evil.identity.name for q in there.questions))
     here.write(0, 4, FINAL, b"four")
     until(lambda: (2, 4) in kept(there.fetch(1, there.records.address)))
-    assert kept(there.fetch(1, there.records.address)) == {(2, 3): (FINAL, b"three"), (2, 4): (FINAL, b"four")}
+    assert kept(there.fetch(1, there.records.address)) == {
+        (2, 3): (FINAL, b"three"),
+        (2, 4): (FINAL, b"four"),
+    }
     assert evil.hear(100) is None, "a forged record is acknowledged"
-    assert sum(q.agent == here.identity.name and not q.fetch for q in there.questions) == 1, "asked for each record"
+    assert sum(q.agent == here.identity.name and not q.fetch for q in there.questions) == 1, (
+        "asked for each record"
+    )
 
 
 def test_an_agent_keeps_records_of_its_own_ranks_alone(nodes, liar):
@@ -254,7 +278,10 @@ def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
     there.may = here.may = lambda question: question.agent != evil.identity.name
     evil.say(messages.Fetch("job", 1))  # kept for another node
     evil.say(messages.Fetch("job", 0))  # its own
-    assert {evil.hear(), evil.hear()} == {messages.Fetched(1, messages.REFUSED), messages.Fetched(0, messages.REFUSED)}
+    assert {evil.hear(), evil.hear()} == {
+        messages.Fetched(1, messages.REFUSED),
+        messages.Fetched(0, messages.REFUSED),
+    }
     there.may = lambda question: False
     third = nodes(2)
     assert third.fetch(1, there.records.address) is None
@@ -266,7 +293,8 @@ def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
 def test_a_fetch_waits_for_the_managers_word_which_is_asked_for_again(nodes, monkeypatch):
     monkeypatch.setattr(permits, "AGAIN", 0.0)
     there, third = nodes(0), nodes(2)
-    there.may = lambda question: None if len(there.questions) < 2 else True  # the first manager dies, the next one answers
+    # the first manager dies, the next one answers
+    there.may = lambda question: None if len(there.questions) < 2 else True
     assert third.fetch(1, there.records.address) == []
     assert len(there.questions) == 2
 
@@ -287,7 +315,10 @@ def test_whoever_has_another_secret_is_asked_about_by_a_name_that_nobody_has(nod
     """It has learned the server's public key, so that it can connect."""
     there = nodes(0)
     other = keys.derive(b"another secret")
-    evil = liar(there.records.address, keys.Keys(KEYS.server_public, b"", other.members, b"", b"another secret"))
+    evil = liar(
+        there.records.address,
+        keys.Keys(KEYS.server_public, b"", other.members, b"", b"another secret"),
+    )
     evil.say(messages.Fetch("job", 0))
     until(lambda: there.questions)
     assert there.questions[0].agent not in ("", evil.identity.name, there.identity.name)

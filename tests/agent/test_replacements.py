@@ -1,4 +1,5 @@
-"""What starts a replacement, when the zygote is well, slow, stopped or gone. The zygote here is a script that is played."""
+"""What starts a replacement, when the zygote is well, slow, stopped or gone. The zygote here is a
+script that is played."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def world(monkeypatch):
     monkeypatch.setattr(replacements.orphans, "adopt", lambda: None)
     monkeypatch.setattr(replacements.time, "monotonic", lambda: clock[0])
     started: list[tuple[int, str]] = []
-    made = Replacements(lambda order, process: started.append((order.rank, f"forked {process.pid}")), lambda process, status: None)
+    made = Replacements(
+        lambda order, process: started.append((order.rank, f"forked {process.pid}")),
+        lambda process, status: None,
+    )
     monkeypatch.setattr(made, "_start_slowly", lambda order: started.append((order.rank, "slowly")))
     made.warm_up({})
     return made, started, clock
@@ -67,7 +71,10 @@ def test_a_zygote_that_does_not_answer_is_ended_before_another_process_is_starte
     made.start(order(4))
     zygote = made.zygote
     assert made.look(clock[0]) == clock[0] + ANSWER
-    zygote.kill = lambda: zygote.said.append({"started": 77, "ticket": 1}) or setattr(zygote, "killed", True)  # it had just forked one
+    # it had just forked one
+    zygote.kill = lambda: (
+        zygote.said.append({"started": 77, "ticket": 1}) or setattr(zygote, "killed", True)
+    )
     clock[0] += ANSWER
     made.look(clock[0])
     assert zygote.killed

@@ -13,9 +13,19 @@ NOW = 1000.0
 def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float = 0.0) -> core.View:
     ns = 1_000_000_000
     return core.View(
-        rank=0, pid=1, incarnation=0, attached=True, step=5, phase=phase, heartbeat_ns=int(heartbeat * ns), started=6, pause=0,
-        consistent=True, usual_ns=int(usual * ns), until_ns=int(until * ns),
-    )  # fmt: skip
+        rank=0,
+        pid=1,
+        incarnation=0,
+        attached=True,
+        step=5,
+        phase=phase,
+        heartbeat_ns=int(heartbeat * ns),
+        started=6,
+        pause=0,
+        consistent=True,
+        usual_ns=int(usual * ns),
+        until_ns=int(until * ns),
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +47,9 @@ def test_limits(seen, limit):
     assert watchdog.limit(seen) == limit
     assert watchdog.due(seen) == (None if limit is None else NOW + limit)
     if limit is not None:
-        assert not watchdog.overdue(seen, NOW + limit - 0.001) and watchdog.overdue(seen, NOW + limit)
+        assert not watchdog.overdue(seen, NOW + limit - 0.001) and watchdog.overdue(
+            seen, NOW + limit
+        )
     assert Watchdog(Limits(least=None)).limit(seen) is None
 
 
@@ -72,7 +84,11 @@ def test_silence_while_the_machine_stood_still_is_excused():
 
 def test_a_rank_is_complained_of_again_but_not_at_once():
     watchdog = Watchdog()
-    views = {0: view(core.COMPUTING), 1: view(core.COMPUTING, heartbeat=NOW + 1), 2: view(core.PAUSED)}
+    views = {
+        0: view(core.COMPUTING),
+        1: view(core.COMPUTING, heartbeat=NOW + 1),
+        2: view(core.PAUSED),
+    }
     assert watchdog.complaints(views, NOW + 1) == ([], NOW + 2)
     assert watchdog.complaints(views, NOW + 2) == ([0], NOW + 3)
     assert watchdog.complaints(views, NOW + 2.5) == ([], NOW + 3)

@@ -13,10 +13,19 @@ OPTIONS = [p for p in run.command.params if hasattr(p, "is_flag")]
     ("given", "first"),
     [
         ("--nproc_per_node 4 --port 9700 train.py", "--port 9700 --nproc_per_node 4 train.py"),
-        ("--nproc-per-node=4 --recover-strategy=retry --standby -m pkg", "--recover-strategy=retry --standby --nproc-per-node=4 -m pkg"),
-        ("--nproc_per_node 2 --port 1 train.py --port 2 --standby", "--port 1 --nproc_per_node 2 train.py --port 2 --standby"),
+        (
+            "--nproc-per-node=4 --recover-strategy=retry --standby -m pkg",
+            "--recover-strategy=retry --standby --nproc-per-node=4 -m pkg",
+        ),
+        (
+            "--nproc_per_node 2 --port 1 train.py --port 2 --standby",
+            "--port 1 --nproc_per_node 2 train.py --port 2 --standby",
+        ),
         ("--nnodes 2 train.py --port 2", "--nnodes 2 train.py --port 2"),
-        ("--standalone --log-path logs --no-python run.sh --log-path x", "--log-path logs --standalone --no-python run.sh --log-path x"),
+        (
+            "--standalone --log-path logs --no-python run.sh --log-path x",
+            "--log-path logs --standalone --no-python run.sh --log-path x",
+        ),
     ],
 )
 def test_own_options_come_first(given, first):

@@ -18,7 +18,12 @@ TASKD = str(training.BIN / "taskd")
 def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
     """Run `taskd run`, which must refuse before it starts anything; what it said."""
     done = subprocess.run(
-        [TASKD, "run", *arguments], env=training.environment(tmp_path, **env), cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [TASKD, "run", *arguments],
+        env=training.environment(tmp_path, **env),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -28,15 +33,31 @@ def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        (("--recover-strategy", "retry,pray"), {}, "'pray' is unknown; known, joined by commas: retry, recover-in-place, recover"),
+        (
+            ("--recover-strategy", "retry,pray"),
+            {},
+            "'pray' is unknown; known, joined by commas: retry, recover-in-place, recover",
+        ),
         ((), {"TASKD_RECOVER_STRATEGY": "pray"}, "'pray' is unknown"),
         (("--port", "70000"), {}, "70000 is not in the range 1<=x<=65535"),
         ((), {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
-        ((), {"TASKD_MANAGER_WAIT": "soon"}, "TASKD_MANAGER_WAIT='soon' is refused: allowed is seconds from 0 to 86400"),
-        ((), {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, "refused together with PROCESS_RECOVER='off': a strategy is"),
+        (
+            (),
+            {"TASKD_MANAGER_WAIT": "soon"},
+            "TASKD_MANAGER_WAIT='soon' is refused: allowed is seconds from 0 to 86400",
+        ),
+        (
+            (),
+            {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"},
+            "refused together with PROCESS_RECOVER='off': a strategy is",
+        ),
         ((), {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
         (("--nnodes", "2"), {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
-        (("--standby",), {"TASKD_SECRET": None}, "export TASKD_SECRET=$(openssl rand -hex 32), or a TASKD_SECRET_FILE"),
+        (
+            ("--standby",),
+            {"TASKD_SECRET": None},
+            "export TASKD_SECRET=$(openssl rand -hex 32), or a TASKD_SECRET_FILE",
+        ),
         ((), {"TASKD_SECRET": "", "TASKD_SECRET_FILE": "/nowhere/secret"}, "TASKD_SECRET"),
     ],
 )
@@ -53,20 +74,29 @@ def test_torchrun_itself_refuses_a_job_of_several_nodes_without_a_secret(tmp_pat
     if rendezvous == "c10d":
         options = ["--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
     command = [sys.executable, "-c", code, *options, "train.py"]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 1 and "taskd: a job of 2 nodes needs a secret" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90
+    )
+    assert (
+        done.returncode == 1
+        and "taskd: a job of 2 nodes needs a secret" in done.stderr
+        and "Traceback" not in done.stderr
+    ), done.stderr
 
 
 def test_a_port_that_something_else_listens_on(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         text = refuse(tmp_path, "--nproc_per_node", "1", "train.py", TASKD_PORT=port)
-    assert text.startswith(f"Error: port {port} on 127.0.0.1 is in use, and not by a manager of this job")
+    assert text.startswith(
+        f"Error: port {port} on 127.0.0.1 is in use, and not by a manager of this job"
+    )
     assert "--port (TASKD_PORT)" in text
 
 
 def test_a_second_job_on_the_port_of_the_first(tmp_path):
-    """Under `taskd run` and under a patched torchrun: one line, nothing started, and the first job does not notice."""
+    """Under `taskd run` and under a patched torchrun: one line, nothing started, and the first job
+    does not notice."""
     first = tmp_path / "first"
     first.mkdir()
     (tmp_path / "mine.py").write_text("open('started', 'w')")
@@ -76,12 +106,31 @@ def test_a_second_job_on_the_port_of_the_first(tmp_path):
                 job.trains()
             else:
                 job.until("its manager listened", lambda: (first / "log" / "manager.log").exists())
-            done = subprocess.run([TASKD, "run", "mine.py"], env=job.env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
-            assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, f"{moment}: {done.stderr}"
-            assert "node 0 has a launcher: give this job another port (--port, or TASKD_PORT" in done.stderr
+            done = subprocess.run(
+                [TASKD, "run", "mine.py"],
+                env=job.env,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=90,
+            )
+            assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, (
+                f"{moment}: {done.stderr}"
+            )
+            assert (
+                "node 0 has a launcher: give this job another port (--port, or TASKD_PORT"
+                in done.stderr
+            )
         code = "import taskd.python.adaptor.patch; from torch.distributed.run import main; main()"
         env = {**job.env, "TASKD_PROCESS_ENABLE": "on"}
-        done = subprocess.run([sys.executable, "-c", code, "mine.py"], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+        done = subprocess.run(
+            [sys.executable, "-c", code, "mine.py"],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert "give this job another port (--port, or TASKD_PORT" in done.stderr.splitlines()[-1]
         assert not (tmp_path / "started").exists()
@@ -90,15 +139,28 @@ def test_a_second_job_on_the_port_of_the_first(tmp_path):
 
 
 def test_a_manager_that_cannot_start(tmp_path):
-    """The job is not started, with the manager's reason; unless training without protection was asked for."""
+    """The job is not started, with the manager's reason; unless training without protection was
+    asked for."""
     script = tmp_path / "ends.py"
     script.write_text("print('trained')")
     env = training.environment(tmp_path)
     command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", TASKD, "run", str(script)]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90
+    )
     assert done.returncode == 2 and "trained" not in done.stdout
-    assert "ulimit -Hn=64 is refused" in done.stderr and "no manager, so the job is not started" in done.stderr
-    done = subprocess.run(command, env={**env, "TASKD_UNPROTECTED": "on"}, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    assert (
+        "ulimit -Hn=64 is refused" in done.stderr
+        and "no manager, so the job is not started" in done.stderr
+    )
+    done = subprocess.run(
+        command,
+        env={**env, "TASKD_UNPROTECTED": "on"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert "TASKD_UNPROTECTED is on, the job trains without protection" in done.stderr
 
@@ -107,7 +169,14 @@ def test_a_log_directory_that_cannot_be_made(tmp_path):
     script = tmp_path / "ends.py"
     script.write_text("print('trained')")
     env = training.environment(tmp_path, TASKD_LOG_PATH="/dev/null/logs")
-    done = subprocess.run([TASKD, "run", str(script)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [TASKD, "run", str(script)],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0
     assert "trained" in done.stdout
     lines = [line for line in done.stderr.splitlines() if "/dev/null/logs" in line]
@@ -115,22 +184,32 @@ def test_a_log_directory_that_cannot_be_made(tmp_path):
 
 
 def test_a_wrong_secret(tmp_path):
-    """The manager has another secret: the launcher says so, and the job ends, as nobody has asked for training without protection."""
+    """The manager has another secret: the launcher says so, and the job ends, as nobody has asked
+    for training without protection."""
     directory = tmp_path / "job"
     directory.mkdir()
     env = training.environment(directory, TASKD_MANAGER_WAIT="3")
     port = env["TASKD_PORT"]
     command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "2"]
-    manager = subprocess.Popen(command, env={**env, "TASKD_SECRET": "another", "TASKD_LOG_PATH": str(tmp_path / "other")})
+    manager = subprocess.Popen(
+        command, env={**env, "TASKD_SECRET": "another", "TASKD_LOG_PATH": str(tmp_path / "other")}
+    )
     try:
         arguments = ["--nproc_per_node", "2", str(training.SCRIPTS / "mlp.py"), str(directory), "4"]
-        result = training.run([TASKD, "run", *arguments], directory, {**env, "TASKD_MANAGER_ADDR": f"127.0.0.1:{port}"})
+        result = training.run(
+            [TASKD, "run", *arguments],
+            directory,
+            {**env, "TASKD_MANAGER_ADDR": f"127.0.0.1:{port}"},
+        )
     finally:
         manager.terminate()
         manager.wait()
     assert result.status == 1, result.output[-2000:]
     assert "refuses this key: TASKD_SECRET" in result.output
-    assert "The job ends: it cannot be protected, no manager answered at 127.0.0.1" in training.paragraph(result)
+    assert (
+        "The job ends: it cannot be protected, no manager answered at 127.0.0.1"
+        in training.paragraph(result)
+    )
     assert not result.steps(0)
 
 

@@ -1,4 +1,5 @@
-"""The demo: that it can be believed. A real run with few steps, and the comparison with records that were falsified."""
+"""The demo: that it can be believed. A real run with few steps, and the comparison with records
+that were falsified."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class TestCompare:
         [
             (r"^loss 7 (0x1\.)\w+", r"loss 7 \g<1>0000000000001", "rank 1, step 7: loss"),
             (r"^loss 7 .*\n", "", "rank 1, protected run: no loss of step 7"),
-            (r"^(loss 7 .*\n)", r"\1loss 7 0x1.0p+0\n", "0x1.0p+0 and "),  # a repeated attempt that came out different
+            # a repeated attempt that came out different
+            (r"^(loss 7 .*\n)", r"\1loss 7 0x1.0p+0\n", "0x1.0p+0 and "),
             (r"^final ab", "final ac", "rank 1: final hash"),
             (r"^final .*\n", "", "0 final hashes"),
         ],
@@ -71,7 +73,9 @@ class TestCompare:
     def test_the_same_loss_twice_is_equal(self, tmp_path: Path) -> None:
         reference = run(tmp_path / "a")
         run(tmp_path / "b")
-        assert records.compare(reference, falsify(tmp_path / "b", 1, r"^(loss 7 .*\n)", r"\1\1"), STEPS).equal
+        assert records.compare(
+            reference, falsify(tmp_path / "b", 1, r"^(loss 7 .*\n)", r"\1\1"), STEPS
+        ).equal
 
     def test_no_bit_is_lost_in_writing(self, tmp_path: Path) -> None:
         value = 0.1 + 0.2
@@ -94,27 +98,40 @@ class TestRecovery:
 
     def ranks(self, survivor: str, victim: str) -> list[records.Record]:
         def commits(text: str) -> records.Record:
-            return records.Record({}, [records.Commit(*map(int, word.split(":"))) for word in text.split()])
+            return records.Record(
+                {}, [records.Commit(*map(int, word.split(":"))) for word in text.split()]
+            )
 
         return [commits(survivor), commits(victim)]
 
     def test_in_place(self) -> None:
-        found = records.recovery(self.ranks("2:10:900 3:10:5000 4:10:6000", "2:11:910 3:12:5200 4:12:6000"), self.KILL)
+        found = records.recovery(
+            self.ranks("2:10:900 3:10:5000 4:10:6000", "2:11:910 3:12:5200 4:12:6000"), self.KILL
+        )
         assert found is not None
         assert (found.step, found.lost, found.kept(1)) == (3, 0, 1)
         assert found.seconds == pytest.approx(4.2e-6)
         assert (found.before, found.after) == ((10, 11), (10, 12))
 
     def test_not_over_before_all_are_past_the_step(self) -> None:
-        assert records.recovery(self.ranks("2:10:900 3:10:950", "2:11:910 3:12:5200"), self.KILL) is None
+        assert (
+            records.recovery(self.ranks("2:10:900 3:10:950", "2:11:910 3:12:5200"), self.KILL)
+            is None
+        )
 
     def test_a_survivor_that_went_back_counts_when_it_is_there_again(self) -> None:
-        found = records.recovery(self.ranks("2:10:900 3:10:950 3:10:5500 4:10:6000", "2:11:910 3:12:5200 4:12:6000"), self.KILL)
+        found = records.recovery(
+            self.ranks("2:10:900 3:10:950 3:10:5500 4:10:6000", "2:11:910 3:12:5200 4:12:6000"),
+            self.KILL,
+        )
         assert found is not None and found.seconds == pytest.approx(4.5e-6)
 
     def test_a_full_restart_loses_steps_and_processes(self) -> None:
         found = records.recovery(
-            self.ranks("0:10:700 1:10:800 2:10:900 1:13:5000 2:13:6000", "0:11:700 1:11:800 2:11:910 1:12:5000 2:12:6000"),
+            self.ranks(
+                "0:10:700 1:10:800 2:10:900 1:13:5000 2:13:6000",
+                "0:11:700 1:11:800 2:11:910 1:12:5000 2:12:6000",
+            ),
             self.KILL,
         )
         assert found is not None and found.lost == 2 and found.kept(1) == 0
@@ -123,7 +140,9 @@ class TestRecovery:
 def test_what_went_wrong_is_said() -> None:
     kill = records.Kill(1, 11, 1000, 0.0)
     restarted = demo.Fault(
-        kill, records.Recovery(1, 2.0, 2, (10, 11, 12, 13), (20, 21, 22, 23)), {"strategy": "exit", "phases": {}}
+        kill,
+        records.Recovery(1, 2.0, 2, (10, 11, 12, 13), (20, 21, 22, 23)),
+        {"strategy": "exit", "phases": {}},
     )
     wrong = "\n".join(demo._wrong([restarted, demo.Fault(kill)], 3))
     for text in (
@@ -143,7 +162,16 @@ def test_too_many_kills_for_the_steps() -> None:
 def test_the_demo(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {**os.environ, "COLUMNS": "160", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", "from taskd.cli import main; main()", "demo", "--steps", "20", "--seed", "3"]
+    command = [
+        sys.executable,
+        "-c",
+        "from taskd.cli import main; main()",
+        "demo",
+        "--steps",
+        "20",
+        "--seed",
+        "3",
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"80 losses\s*│\s*equal", done.stdout), done.stdout
@@ -173,7 +201,13 @@ class TestStatus:
         return ["status", "--log-path", str(directory)]
 
     def test_lines(self, tmp_path: Path) -> None:
-        end = {"time": 2.0, "job": "j", "kind": "end", "ok": True, "reason": "every node ended well"}
+        end = {
+            "time": 2.0,
+            "job": "j",
+            "kind": "end",
+            "ok": True,
+            "reason": "every node ended well",
+        }
         arguments = self.journal(tmp_path, json.dumps(self.INCIDENT), json.dumps(end))
         result = CliRunner(env={"COLUMNS": "200"}).invoke(main, arguments)
         assert result.exit_code == 0, result.output
@@ -181,11 +215,15 @@ class TestStatus:
             assert text in result.output
 
     def test_json(self, tmp_path: Path) -> None:
-        result = CliRunner().invoke(main, [*self.journal(tmp_path, json.dumps(self.INCIDENT)), "--json"])
+        result = CliRunner().invoke(
+            main, [*self.journal(tmp_path, json.dumps(self.INCIDENT)), "--json"]
+        )
         assert json.loads(result.output) == [self.INCIDENT]
 
     def test_damaged_lines_are_left_out(self, tmp_path: Path) -> None:
-        arguments = self.journal(tmp_path, json.dumps(self.INCIDENT), "{", "[]", '{"kind": "incident"}')
+        arguments = self.journal(
+            tmp_path, json.dumps(self.INCIDENT), "{", "[]", '{"kind": "incident"}'
+        )
         result = CliRunner(env={"COLUMNS": "200"}).invoke(main, arguments)
         assert result.exit_code == 0
         assert "3 lines" in result.output and "recover-in-place" in result.output

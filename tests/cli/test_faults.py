@@ -16,7 +16,12 @@ from taskd.faults.separated import Separated
 
 @pytest.fixture
 def faults(monkeypatch, tmp_path):
-    for name in ("TASKD_FAULT_CONFIG", "TASKD_RECOVER_STRATEGY", "HIGH_AVAILABILITY", "TASKD_SUBHEALTHY_STRATEGY"):
+    for name in (
+        "TASKD_FAULT_CONFIG",
+        "TASKD_RECOVER_STRATEGY",
+        "HIGH_AVAILABILITY",
+        "TASKD_SUBHEALTHY_STRATEGY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TASKD_LOG_PATH", str(tmp_path / "log"))
     monkeypatch.setenv("TASKD_SECRET", "tests")
@@ -36,12 +41,22 @@ def test_lint_of_files_with_nothing_wrong(faults):
 
 def test_lint_says_file_place_value_and_what_is_allowed(faults, tmp_path):
     file = tmp_path / customization.NAME
-    file.write_text('{"FaultFrequency": [{"EventId": ["80E18005"], "TimeWindow": 59, "Times": 2, "FaultHandling": "RestartNPU"}]}')
+    file.write_text(
+        '{"FaultFrequency": [{"EventId": ["80E18005"], "TimeWindow": 59, "Times": 2,'
+        ' "FaultHandling": "RestartNPU"}]}'
+    )
     done = faults("lint", file)
     assert done.exit_code == 1
-    assert f"{file}: FaultFrequency[0].TimeWindow is 59" in done.output and "from 60 to 864000" in done.output
+    assert (
+        f"{file}: FaultFrequency[0].TimeWindow is 59" in done.output
+        and "from 60 to 864000" in done.output
+    )
     (finding,) = json.loads(faults("lint", file, "--json").output)
-    assert finding["path"] == "FaultFrequency[0].TimeWindow" and finding["value"] == "59" and finding["severity"] == "warning"
+    assert (
+        finding["path"] == "FaultFrequency[0].TimeWindow"
+        and finding["value"] == "59"
+        and finding["severity"] == "warning"
+    )
 
 
 def test_lint_of_a_file_that_cannot_be_used(faults, tmp_path):
@@ -53,7 +68,13 @@ def test_lint_of_a_file_that_cannot_be_used(faults, tmp_path):
 
 def test_explain(faults, tmp_path):
     text = " ".join(faults("explain", "0x80e01801").output.split())
-    for words in ("80E01801", "RestartBusiness (L3)", "RestartBusinessCodes", "retry", "2 times within 86400 s: ManuallySeparateNPU"):
+    for words in (
+        "80E01801",
+        "RestartBusiness (L3)",
+        "RestartBusinessCodes",
+        "retry",
+        "2 times within 86400 s: ManuallySeparateNPU",
+    ):
         assert words in text
     told = json.loads(faults("explain", "80E18005", "--json", "--strategy", "recover").output)
     assert told["level"] == "RestartNPU (L5)"
@@ -66,7 +87,9 @@ def test_explain(faults, tmp_path):
     raw["SubHealthFaultCodes"].append("DEADBEEF")
     (config / codes.NAME).write_text(json.dumps(raw))
     told = json.loads(faults("explain", "DEADBEEF", "--json", "--config", config).output)
-    assert told["level"] == "SubHealthFault" and told["what is done"].startswith("subHealthyStrategy ignore")
+    assert told["level"] == "SubHealthFault" and told["what is done"].startswith(
+        "subHealthyStrategy ignore"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +113,10 @@ def test_release_where_no_manager_answers(faults, tmp_path):
     assert done.exit_code == 1 and "set --log-path" in done.output
     journal.separate("a/0", 0x80E01801, "80E01801 has come 2 times")
     journal.separate("a/1", 0x80E01801, "80E01801 has come 2 times")
-    assert [entry["device"] for entry in json.loads(faults("list", "--json").output)] == ["a/0", "a/1"]
+    assert [entry["device"] for entry in json.loads(faults("list", "--json").output)] == [
+        "a/0",
+        "a/1",
+    ]
     done = faults("release", "b/0")
     assert done.exit_code == 1 and "these are: a/0, a/1" in done.output
     done = faults("release", "a/0")

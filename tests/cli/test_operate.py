@@ -1,4 +1,5 @@
-"""`taskd pause`, `taskd continue`, `taskd inject`: what they say where there is nothing to do it to. What they do is in tests/recovery."""
+"""`taskd pause`, `taskd continue`, `taskd inject`: what they say where there is nothing to do it
+to. What they do is in tests/recovery."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def call(tmp_path: Path, *arguments: str, **env: str) -> Result:
         ("inject memory --rank one", {}, "'one' is not a list of different ranks such as 1,3"),
         ("inject memory --rank -1", {}, "'-1' is not a list of different ranks"),
         ("inject memory --ranks 1,1", {}, "'1,1' is not a list of different ranks"),
-        ("inject memory --rank 1 --where nowhere", {}, "'nowhere' is not one of 'parameter', 'optimizer', 'buffer'"),
+        (
+            "inject memory --rank 1 --where nowhere",
+            {},
+            "'nowhere' is not one of 'parameter', 'optimizer', 'buffer'",
+        ),
         ("inject memory --rank 1 --page -1", {}, "-1 is not in the range x>=0"),
         ("inject link", {}, "Missing option '--ranks'"),
         ("inject link --ranks 1", {}, "--ranks names the two ends of a link: --ranks 1,3"),
@@ -48,7 +53,9 @@ def test_bad_arguments(tmp_path, arguments, env, words):
 
 def test_no_manager(tmp_path):
     env = training.environment(tmp_path)
-    remedy = f"no manager of this job answers at 127.0.0.1:{env['TASKD_PORT']}: set TASKD_MANAGER_ADDR"
+    remedy = (
+        f"no manager of this job answers at 127.0.0.1:{env['TASKD_PORT']}: set TASKD_MANAGER_ADDR"
+    )
     done = CliRunner(env=env).invoke(main, ["pause", "--timeout", "0.2"])
     assert done.exit_code == 1 and remedy in done.output, done.output
     with Control(env) as control:
@@ -61,7 +68,12 @@ def test_no_manager(tmp_path):
 def test_a_manager_with_another_secret(tmp_path):
     env = training.environment(tmp_path)
     command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "1"]
-    manager = subprocess.Popen(command, env={**env, "TASKD_SECRET": "another"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manager = subprocess.Popen(
+        command,
+        env={**env, "TASKD_SECRET": "another"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         with Control({**env, "TASKD_SECRET": "another"}) as control:  # which is when it listens
             assert control.resume() == "the ranks go on"

@@ -25,7 +25,8 @@ class Laws:
         self._requests: set[str] = set()  # that wait for their answer
         self._generation = self._pause = self._paused = 0
         self.newest = {r.number: 0 for r in world.ranks}  # incarnation last ordered or announced
-        self._restored: dict[int, dict[int, str]] = {}  # generation -> what the coordinator has been told
+        # generation -> what the coordinator has been told
+        self._restored: dict[int, dict[int, str]] = {}
         self._floor = 0  # no incident resumes before this step
         self._tellings: list[str] = []  # deaths told since the last incident was closed
         self._rungs: dict[int, int] = {}  # incident -> the rung it stands on
@@ -33,7 +34,8 @@ class Laws:
         self._incident: object = None
 
     def new_manager(self) -> None:
-        """It knows nothing of what went before; whoever has been ordered meanwhile is not coming any more."""
+        """It knows nothing of what went before; whoever has been ordered meanwhile is not coming
+        any more."""
         self._generation = self._pause = self._paused = 0
         self._tellings, self._rungs, self._standing = [], {}, False
         self._requests.clear()
@@ -48,7 +50,8 @@ class Laws:
         k = self.world.coordinator
         job, incident = k.job, k.recovery.incident
         self._incident = incident
-        if isinstance(event, e.AgentJoined) and event.node in job.topology.lost:  # what it was ordered may not have reached it
+        # what it was ordered may not have reached it
+        if isinstance(event, e.AgentJoined) and event.node in job.topology.lost:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
         if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
@@ -56,13 +59,24 @@ class Laws:
         if isinstance(event, e.RankRestored):
             self._restored.setdefault(event.generation, {})[event.rank] = event.digest
         ordered = incident is not None and event.rank in incident.killed
-        if isinstance(event, e.RankDied) and job.protected and job.ranks[event.rank].alive and not ordered:
+        if (
+            isinstance(event, e.RankDied)
+            and job.protected
+            and job.ranks[event.rank].alive
+            and not ordered
+        ):
             self._tellings.append(event.cause)
 
     def after(self, commands: list[c.Command]) -> None:
         k = self.world.coordinator
         incident = k.recovery.incident
-        self._standing = incident is None and k.job.protected and k.hold.wanted and k.hold.standing and not k.job.over
+        self._standing = (
+            incident is None
+            and k.job.protected
+            and k.hold.wanted
+            and k.hold.standing
+            and not k.job.over
+        )
         assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
         self._nothing_is_lost()
         if incident is None:
@@ -70,18 +84,25 @@ class Laws:
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
         saving = incident.strategy == "dump"  # which ends nobody
-        assert set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over, "condemned, and left alone"
-        assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, "condemned ranks are waited for in no other phase"
+        assert (
+            set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over
+        ), "condemned, and left alone"
+        assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, (
+            "condemned ranks are waited for in no other phase"
+        )
         if incident.strategy:
             ladder = ("hot-switch", *STRATEGIES)
             assert incident.strategy in (*incident.rungs, *self.world.settings.ladder)
             rung = ladder.index(incident.strategy)
             assert rung >= self._rungs.get(incident.number, 0), "down the ladder"
-            assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), "at a rung that has failed, or below it"
+            assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), (
+                "at a rung that has failed, or below it"
+            )
             self._rungs[incident.number] = rung
 
     def _nothing_is_lost(self) -> None:
-        """A manager that is connected with an agent, and runs, knows its dead ranks soon; and whatever else it was told."""
+        """A manager that is connected with an agent, and runs, knows its dead ranks soon; and
+        whatever else it was told."""
         world = self.world
         known = world.coordinator.job.ranks
         for wire in world.wires:
@@ -89,12 +110,23 @@ class Laws:
             if not wire.settled or not world.coordinator.job.protected:
                 continue
             for rank in wire.node.ranks:
-                if not rank.alive and rank.mode != "ended" and not rank.quit and world.now - max(rank.died, wire.since, world.woke) > SOON:
+                if (
+                    not rank.alive
+                    and rank.mode != "ended"
+                    and not rank.quit
+                    and world.now - max(rank.died, wire.since, world.woke) > SOON
+                ):
                     state = known[rank.number]
-                    assert not state.alive or state.incarnation != rank.incarnation or world.coordinator.job.over, f"{rank} is dead"
+                    assert (
+                        not state.alive
+                        or state.incarnation != rank.incarnation
+                        or world.coordinator.job.over
+                    ), f"{rank} is dead"
 
     def begins(self, rank: Rank) -> None:
-        assert not self._standing, f"rank {rank.number} begins step {rank.step}, and everybody is said to be held"
+        assert not self._standing, (
+            f"rank {rank.number} begins step {rank.step}, and everybody is said to be held"
+        )
 
     def at_the_end(self) -> None:
         assert not self._requests
@@ -106,31 +138,50 @@ class Laws:
         job, incident = k.job, k.recovery.incident
         assert job.generation >= self._generation and job.pause >= self._pause, "a number went back"
         self._generation, self._pause = job.generation, job.pause
-        if isinstance(command, c.Pause):  # two at once, when nobody is left to wait for in the first
-            assert command.pause == self._paused if command.reason == "asked again" else command.pause > self._paused
+        # two at once, when nobody is left to wait for in the first
+        if isinstance(command, c.Pause):
+            assert (
+                command.pause == self._paused
+                if command.reason == "asked again"
+                else command.pause > self._paused
+            )
             self._paused = command.pause
         if isinstance(command, c.Rebuild | c.Restore | c.Resume):
             assert command.pause == job.pause
         if isinstance(command, c.Rebuild | c.Restore | c.Resume):
             assert command.generation == job.generation
-            assert incident is None or not incident.condemned, "somebody is to be killed, and built with"
+            assert incident is None or not incident.condemned, (
+                "somebody is to be killed, and built with"
+            )
         if isinstance(command, c.SaveState):
             rank = self.world.ranks[command.rank]
-            assert incident is not None and incident.strategy == "dump" and command.pause == job.pause
-            assert job.ranks[command.rank].alive and command.rank not in incident.condemned and not rank.blank
+            assert (
+                incident is not None and incident.strategy == "dump" and command.pause == job.pause
+            )
+            assert (
+                job.ranks[command.rank].alive
+                and command.rank not in incident.condemned
+                and not rank.blank
+            )
             if not command.stripes and rank.alive and not rank.spoiled:
-                assert rank.position().clean == command.step, "what is in its memory is not the state of that step"
+                assert rank.position().clean == command.step, (
+                    "what is in its memory is not the state of that step"
+                )
         if isinstance(command, c.Seal):
             self.world.counts["sealed"] += 1
         if isinstance(command, c.TakeOver):
             self._check_take_over(command)
         if isinstance(command, c.Replace):
-            assert command.incarnation == self.newest[command.rank] + 1, "an incarnation twice, or one left out"
+            assert command.incarnation == self.newest[command.rank] + 1, (
+                "an incarnation twice, or one left out"
+            )
             assert "recover-in-place" in self.world.settings.ladder
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             self.newest[command.rank] = command.incarnation
         elif isinstance(command, c.Kill):
-            assert command.incarnation == self.newest[command.rank], "a command to an old incarnation"
+            assert command.incarnation == self.newest[command.rank], (
+                "a command to an old incarnation"
+            )
             self._check_kill(command)
         elif isinstance(command, c.Restore):
             self._check_plan(command)
@@ -142,28 +193,40 @@ class Laws:
             assert all(r.alive for r in job.ranks.values())
         elif isinstance(command, c.Closed):
             self._floor, self._tellings = max(self._floor, command.step), []
-            assert command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
+            assert (
+                command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
+            )
             assert command.tried[-1] == f"{command.strategy}: done"
             assert command.faults
             moved = any(" moves: " in fault for fault in command.faults)
-            assert command.strategy != "retry" or not command.ranks or moved, "retry keeps every process"
+            assert command.strategy != "retry" or not command.ranks or moved, (
+                "retry keeps every process"
+            )
         elif isinstance(command, c.Release):
             self._floor = max(self._floor, command.step)
             left = all(r.quit for r in self.world.ranks)  # by themselves, all of them
             assert left or command.step == self.world.total
         elif isinstance(command, c.Answer):
             self._check_answer(command)
-        elif isinstance(command, c.Note) and "wait in the same collective" in command.text and "failed" not in command.text:
+        elif (
+            isinstance(command, c.Note)
+            and "wait in the same collective" in command.text
+            and "failed" not in command.text
+        ):
             self.world.counts["stuck found"] += 1
             # or waits for a replacement that only the manager before this one knew of
-            assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), "this collective would have ended"
+            assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), (
+                "this collective would have ended"
+            )
         elif isinstance(command, c.GiveUp):
             self._check_paragraph(command.reason)
 
     def _check_take_over(self, command: c.TakeOver) -> None:
         world = self.world
         node = world.coordinator.job.topology.nodes[command.node]
-        asked = "recover" in world.settings.ladder or (command.former and world.settings.sub_healthy == "hotSwitch")
+        asked = "recover" in world.settings.ladder or (
+            command.former and world.settings.sub_healthy == "hotSwitch"
+        )
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "an agent that has a node"
         heard, everybody = world.coordinator.job.topology.heard()
@@ -172,10 +235,15 @@ class Laws:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1
         else:
-            assert world.nodes[command.node].agent in world.fenced or world.manager, "the one that had it is not fenced"
+            assert world.nodes[command.node].agent in world.fenced or world.manager, (
+                "the one that had it is not fenced"
+            )
         for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
-            heard = world.nodes[command.node].joined == world.manager  # else its earlier processes are not known, and not heard
-            assert incarnation == self.newest[rank] + 1 or not heard, "an incarnation twice, or one left out"
+            # else its earlier processes are not known, and not heard
+            heard = world.nodes[command.node].joined == world.manager
+            assert incarnation == self.newest[rank] + 1 or not heard, (
+                "an incarnation twice, or one left out"
+            )
             self.newest[rank] = incarnation
         world.counts["taken over"] += 1
 
@@ -193,13 +261,19 @@ class Laws:
             assert rank.mode in ("hung", "looping"), f"{rank} was taken for hung"
         elif command.reason.startswith("silent in PAUSE"):
             # a manager before this one may have ordered a replacement that has nothing to say
-            assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, f"{rank} was not silent"
+            assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, (
+                f"{rank} was not silent"
+            )
             assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
         elif command.reason.startswith("its device"):
             times = sum(said[word] for word in NAMED)
-            assert times > (command.reason == "its device asks again for the step to be repeated"), rank
+            assert times > (
+                command.reason == "its device asks again for the step to be repeated"
+            ), rank
         elif command.reason.startswith("the memory page"):
-            assert any(name.startswith("page") and times > 1 for name, times in said.items()), f"{rank}: no page failed twice"
+            assert any(name.startswith("page") and times > 1 for name, times in said.items()), (
+                f"{rank}: no page failed twice"
+            )
         elif "retry is not configured" in command.reason:
             assert said["fault"] and "retry" not in world.settings.ladder
         elif "connections failed again" in command.reason:
@@ -211,43 +285,65 @@ class Laws:
         elif "no sign" in command.reason:
             assert rank.blank
         else:
-            assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), command
+            assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), (
+                command
+            )
 
     def _check_plan(self, command: c.Restore) -> None:
         plan = command.plan
         ranks = self.world.ranks
-        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [r.number for r in ranks]
-        assert plan.step >= self._floor, f"step {plan.step} is repeated, {self._floor} was behind everybody"
+        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [
+            r.number for r in ranks
+        ]
+        assert plan.step >= self._floor, (
+            f"step {plan.step} is repeated, {self._floor} was behind everybody"
+        )
         k = self.world.coordinator
         incident = k.recovery.incident
         assert incident is not None
-        ends = [r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()]
+        ends = [
+            r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+        ]
         known = [p for p in ends if p]
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
         if final := [max(p.final) for p in known if p.final]:
-            oldest = [max(p.provisional) for p in known if not p.final]  # of lost nodes only what was recorded at a commit is known
-            known_nowhere = not self._is_somewhere(min(final))  # of ranks that were held only the record is written, and not the stripes
-            assert min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
+            # of lost nodes only what was recorded at a commit is known
+            oldest = [max(p.provisional) for p in known if not p.final]
+            # of ranks that were held only the record is written, and not the stripes
+            known_nowhere = not self._is_somewhere(min(final))
+            assert (
+                min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
+            )
         for number in plan.keep:
             rank = ranks[number]
             if rank.alive and rank.incarnation == self.newest[number]:
                 assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
 
     def _is_somewhere(self, step: int) -> bool:
-        """Whether the state at the start of `step` is in a living rank's memory, or in a node's stripes."""
+        """Whether the state at the start of `step` is in a living rank's memory, or in a node's
+        stripes."""
         k = self.world.coordinator
         incident = k.recovery.incident
         assert incident is not None
-        ends = {n: r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()}
+        ends = {
+            n: r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+        }
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True
-        return any(all((p := ends[r]) and step in p.stripes for r in node.ranks) for node in k.job.topology.nodes.values())
+        return any(
+            all((p := ends[r]) and step in p.stripes for r in node.ranks)
+            for node in k.job.topology.nodes.values()
+        )
 
     def _check_answer(self, command: c.Answer) -> None:
         """Each request has one, and a hold that is answered well is one."""
-        assert command.request in self._requests, f"{command.request} is answered twice, or was never made"
+        assert command.request in self._requests, (
+            f"{command.request} is answered twice, or was never made"
+        )
         self._requests.discard(command.request)
-        self.world.counts[f"{command.request.split('-')[0]} {'done' if command.ok else 'not done'}"] += 1
+        self.world.counts[
+            f"{command.request.split('-')[0]} {'done' if command.ok else 'not done'}"
+        ] += 1
         if command.ok:
             self.done.add(command.request)
         if command.ok and command.request.startswith("hold"):
@@ -256,18 +352,32 @@ class Laws:
             assert not moving, f"told to be held, and not: {moving}"
             # one that has stopped for another reason has said so, and that is on its way
             assert all(r.spoiled or r.evidence for r in living if r.mode == "held")
-            assert len({r.step for r in living if r.mode in ("standing", "finished")}) <= 1, "not at the same step"
+            assert len({r.step for r in living if r.mode in ("standing", "finished")}) <= 1, (
+                "not at the same step"
+            )
 
     def _check_paragraph(self, reason: str) -> None:
-        for part in ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: "):
+        for part in (
+            "could not be repaired",
+            "What failed: ",
+            "When: ",
+            "s ago",
+            "What was tried: ",
+        ):
             assert part in reason, f"no {part!r} in {reason!r}"
         failed = reason.split("What failed: ")[1].split(". When: ")[0]
         tried = reason.split("What was tried: ")[1]
         assert failed and tried
-        assert "and more" in failed or all(cause in failed for cause in self._tellings), (failed, self._tellings)
+        assert "and more" in failed or all(cause in failed for cause in self._tellings), (
+            failed,
+            self._tellings,
+        )
         incident = self.world.coordinator.recovery.incident
         if incident is not None and incident.rounds:
-            assert not tried.startswith("nothing"), "something was tried, and the paragraph denies it"
+            assert not tried.startswith("nothing"), (
+                "something was tried, and the paragraph denies it"
+            )
         if "did not end within" in reason:
-            slow = any(r.immortal or r.deaf for r in self.world.ranks)  # or the order to end it came late
+            # or the order to end it came late
+            slow = any(r.immortal or r.deaf for r in self.world.ranks)
             assert slow or self.world.fenced, "a rank that would have died was not waited for"

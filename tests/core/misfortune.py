@@ -44,7 +44,8 @@ class Misfortune:
         self.generation = 0
 
     def in_user_code(self, rank: Rank) -> None:
-        """A long first step, or an operation that the script has announced: no limit is passed by it."""
+        """A long first step, or an operation that the script has announced: no limit is passed by
+        it."""
         if self.slow > 0 and self.world.likely(0.2 if rank.steps == 0 else 0.05):
             self.slow -= 1
             self.world.counts["long first step" if rank.steps == 0 else "long operation"] += 1
@@ -77,9 +78,16 @@ class Misfortune:
             world.die(rank, "left with exit code 1")
         elif kind == "link":
             for o in some:
-                world.after(self.chance.choice([0.0, 0.01]), world.alive(o, lambda o=o: world.lose_collective(o)))
+                world.after(
+                    self.chance.choice([0.0, 0.01]),
+                    world.alive(o, lambda o=o: world.lose_collective(o)),
+                )
         elif kind == "broken link":
-            self.broken, self.ends, self.generation = self.chance.randint(1, 6), tuple(o.number for o in others[:2]), node.generation - 1
+            self.broken, self.ends, self.generation = (
+                self.chance.randint(1, 6),
+                tuple(o.number for o in others[:2]),
+                node.generation - 1,
+            )
         elif kind == "network":
             for o in some:
                 self._soon(o, self.lose_network)
@@ -100,7 +108,11 @@ class Misfortune:
         elif kind == "stuck" and not world.jam:
             world.jam, world.jammed = self.chance.randint(1, 3), node.generation
             world.jam_from = max(r.step for r in world.ranks) + 1
-        elif kind == "manager" and all(n.protected and not n.gone for n in world.nodes) and all(r.mode != "ended" for r in world.ranks):
+        elif (
+            kind == "manager"
+            and all(n.protected and not n.gone for n in world.nodes)
+            and all(r.mode != "ended" for r in world.ranks)
+        ):
             world.counts["new manager"] += 1
             world.new_manager()
         elif kind == "sleep":
@@ -109,8 +121,14 @@ class Misfortune:
             for victim in some if self.chance.random() < 0.2 else others[:1]:
                 self._soon(victim, world.quit)
         elif kind == "node" and "recover" in world.settings.ladder and node.protected:
-            for number in self.chance.sample(range(len(world.nodes)), self.chance.choice([1, 1, 1, 2, 3]) if len(world.nodes) > 2 else 1):
-                world.after(self.chance.choice([0.0, 0.3, 3.0]), lambda n=world.nodes[number]: world.lose_node(n))
+            for number in self.chance.sample(
+                range(len(world.nodes)),
+                self.chance.choice([1, 1, 1, 2, 3]) if len(world.nodes) > 2 else 1,
+            ):
+                world.after(
+                    self.chance.choice([0.0, 0.3, 3.0]),
+                    lambda n=world.nodes[number]: world.lose_node(n),
+                )
         elif kind == "node" and self.chance.random() < 0.2:
             world.say(node, e.AgentLost(node.number, "nothing heard for 10 s"))
             node.gone = True
@@ -119,13 +137,19 @@ class Misfortune:
 
     def _soon(self, rank: Rank, action) -> None:
         """In whatever phase the job is by then."""
-        self.world.after(self.chance.choice([0.0, 0.001, 0.3, 2.0]), self.world.alive(rank, lambda: action(rank)))
+        self.world.after(
+            self.chance.choice([0.0, 0.001, 0.3, 2.0]), self.world.alive(rank, lambda: action(rank))
+        )
 
     def _hang(self, rank: Rank, how: str) -> None:
-        """When all ranks compute for ever nobody can tell that from a long step: somebody ends them."""
+        """When all ranks compute for ever nobody can tell that from a long step: somebody ends
+        them."""
         if rank.mode == "training":
             rank.mode = how
-            self.world.after(2000.0, self.world.alive(rank, lambda: self.world.die(rank, "was killed by somebody")))
+            self.world.after(
+                2000.0,
+                self.world.alive(rank, lambda: self.world.die(rank, "was killed by somebody")),
+            )
 
     def lose_page(self, rank: Rank, page: int) -> None:
         if page:
@@ -137,7 +161,8 @@ class Misfortune:
         self._stop(rank, e.NETWORK, "port down", 0)
 
     def _stop(self, rank: Rank, fault: int, text: str, page: int) -> None:
-        """The rank waits for orders. What is in its memory cannot be relied on, but for a fault of the network."""
+        """The rank waits for orders. What is in its memory cannot be relied on, but for a fault of
+        the network."""
         node = self.world.nodes[rank.node]
         if not node.protected or rank.mode in ("ended", "setup", "hung", "looping"):
             return
@@ -146,4 +171,6 @@ class Misfortune:
             rank.evidence["fault"] += 1
         if rank.mode in ("training", "standing", "finished"):
             rank.mode = "held"
-        self.world.say(node, e.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page))
+        self.world.say(
+            node, e.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page)
+        )

@@ -1,9 +1,12 @@
-"""Scenario texts: what happens to a job, line by line, and below each line what the coordinator wants done.
+"""Scenario texts: what happens to a job, line by line, and below each line what the coordinator
+wants done.
 
-A line at the left margin is an input; the lines indented below it are the expected output; `#` begins a comment. Inputs:
+A line at the left margin is an input; the lines indented below it are the expected output; `#`
+begins a comment. Inputs:
 
     job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
-                                                             without look=2 there are no roll calls in a repair
+                                                             without look=2 there are no roll calls
+                                                             in a repair
     form 4 ranks on 2 nodes [...]                            the same, and brought as far as the first step
     at 0.350                                                 time passes until then; ticks are given when they are due
     wait                                                     time passes until the next tick is due
@@ -28,8 +31,9 @@ A line at the left margin is an input; the lines indented below it are the expec
     WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
     WHO stalled for 30 s in step 5 [stopped=1]               stopped: it was found stopped by a signal all that time
     WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last roll call: step 5, 3 collectives begun; each part but
-                                                             the first may be left out; `waiting`: for the others, on purpose;
-                                                             `stopped`: by a signal
+                                                             the first may be left out; `waiting`:
+                                                             for the others, on purpose; `stopped`:
+                                                             by a signal
     WHO paused @ POSITION | WHO paused @ POSITION; unfit: text
     WHO is busy for 30 s
     WHO has saved the state
@@ -41,11 +45,12 @@ A line at the left margin is an input; the lines indented below it are the expec
     node 1: nobody has begun 6
     WHO held before 6 | WHO had begun 6
 
-WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the phase waits for). A POSITION is
-`computing 5` (the step is begun, nothing changed), `updated 5` (after the optimizer, before the end of the attempt),
-`committed 5` (between steps 5 and 6), `held 6` (stopped before step 6), each with changes such as
-`stripes=none clean=5 drifted=6`. A line may end in
-`[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones, and no processor time was used.
+WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the
+phase waits for). A POSITION is `computing 5` (the step is begun, nothing changed), `updated 5`
+(after the optimizer, before the end of the attempt), `committed 5` (between steps 5 and 6), `held
+6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may
+end in `[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones,
+and no processor time was used.
 """
 
 from __future__ import annotations
@@ -82,7 +87,7 @@ def rewrite(text: str) -> str:
     return "\n".join(out) + "\n"
 
 
-# -- words -> values ------------------------------------------------------------------------------------------------------
+# -- words -> values -------------------------------------------------------------------------------
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -102,12 +107,28 @@ def position(text: str) -> e.Position:
     at: dict[str, Any] = {
         "computing": {"step": step, "clean": step, "final": begun, "stripes": begun},
         "updated": {"step": step, "clean": None, "final": begun, "stripes": begun},
-        "held": {"step": step, "clean": step, "final": {step - 1, step}, "provisional": {step}, "stripes": {step - 2, step - 1}},
-        "committed": {"step": step + 1, "clean": step + 1, "final": begun, "provisional": {step + 1}, "stripes": begun},
+        "held": {
+            "step": step,
+            "clean": step,
+            "final": {step - 1, step},
+            "provisional": {step},
+            "stripes": {step - 2, step - 1},
+        },
+        "committed": {
+            "step": step + 1,
+            "clean": step + 1,
+            "final": begun,
+            "provisional": {step + 1},
+            "stripes": begun,
+        },
     }[words[0]]
     for word in words[2:]:
         name, _, value = word.partition("=")
-        at[name] = (int(value) if value != "none" else None) if name in ("step", "clean") else numbers(value)
+        at[name] = (
+            (int(value) if value != "none" else None)
+            if name in ("step", "clean")
+            else numbers(value)
+        )
     return e.Position(**{k: v if k in ("step", "clean") else frozenset(v) for k, v in at.items()})
 
 
@@ -115,7 +136,7 @@ def pairs(text: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in text.split())
 
 
-# -- values -> words ------------------------------------------------------------------------------------------------------
+# -- values -> words -------------------------------------------------------------------------------
 
 
 def ranks(many: Any) -> str:
@@ -133,25 +154,34 @@ def _restore(x: c.Restore) -> str:
     parts = [f"keep {ranks(x.plan.keep)}"] if x.plan.keep else []
     parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
     parts += [f"copy {source} to {destination}" for destination, source in x.plan.copies]
-    return f"restore step {x.plan.step} (pause {x.pause}, generation {x.generation}): {', '.join(parts)}"
+    return (
+        f"restore step {x.plan.step} (pause {x.pause}, generation {x.generation}):"
+        f" {', '.join(parts)}"
+    )
 
 
 def _closed(x: c.Closed) -> str:
     spent = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in x.phases.items())
     return (
-        f"closed: incident {x.incident} of {x.began:.3f} by {x.strategy}, ranks replaced: {ranks(x.ranks)}, step {x.step}, "
-        f"{x.seconds:.3f} s ({spent}); tried: {'; '.join(x.tried)}; faults: {'; '.join(x.faults)}"
+        f"closed: incident {x.incident} of {x.began:.3f} by {x.strategy}, ranks replaced:"
+        f" {ranks(x.ranks)}, step {x.step}, {x.seconds:.3f} s ({spent}); tried:"
+        f" {'; '.join(x.tried)}; faults: {'; '.join(x.faults)}"
     )
 
 
 WORDS: dict[type, Callable[[Any], str]] = {
     c.Pause: lambda x: f"pause {x.pause}: {x.reason}",
     c.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
-    c.Kill: lambda x: f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}): {x.reason}",
+    c.Kill: lambda x: (
+        f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}):"
+        f" {x.reason}"
+    ),
     c.TakeOver: lambda x: (
-        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation {x.generation}; ranks {ranks(x.ranks)}, "
-        f"incarnations {','.join(map(str, x.incarnations))}; records {f'at {x.records[0]}' if x.records[1] else 'nowhere'}"
-        f"{f'; from {x.former}' if x.former else ''}): {x.reason}"
+        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation"
+        f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
+        f" {','.join(map(str, x.incarnations))}; records"
+        f" {f'at {x.records[0]}' if x.records[1] else 'nowhere'}{f'; from {x.former}' if x.former else ''}):"
+        f" {x.reason}"
     ),
     c.Prepare: lambda x: (
         f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
@@ -160,18 +190,23 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
     c.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
     c.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
-    c.Rebuild: lambda x: f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}",
+    c.Rebuild: lambda x: (
+        f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
+    ),
     c.Restore: _restore,
     c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
     c.SaveState: lambda x: (
-        f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation {x.generation}), from "
-        f"{'stripes' if x.stripes else 'its memory'}"
+        f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation"
+        f" {x.generation}), from {'stripes' if x.stripes else 'its memory'}"
     ),
     c.SaveRecords: lambda x: (
         f"agents save the records of step {x.step} into {x.name} (pause {x.pause})"
         + "".join(f", node {k} those of node {n}" for n, k in x.lost)
     ),
-    c.Seal: lambda x: f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks: {len(x.files)} files",
+    c.Seal: lambda x: (
+        f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks:"
+        f" {len(x.files)} files"
+    ),
     c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
     c.RollCall: lambda x: f"roll call {x.call}",
     c.AskSteps: lambda x: "ask which step nobody has begun",
@@ -179,8 +214,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Continue: lambda x: "continue",
     c.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     c.RestartAll: lambda x: (
-        f"restart all ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}"
-        f"{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}): {x.reason}"
+        "restart all"
+        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}):"
+        f" {x.reason}"
     ),
     c.GiveUp: lambda x: f"give up: {x.reason}",
     c.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
@@ -201,7 +237,7 @@ def words(said: list[c.Command]) -> list[str]:
     return out
 
 
-# -- playing --------------------------------------------------------------------------------------------------------------
+# -- playing ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -228,7 +264,9 @@ class Play:
         raise ScenarioError(f"not understood: {line!r}")
 
     def step(self, *happened: e.Event) -> list[str]:
-        return words([command for event in happened for command in self.coordinator.step(event, self.now)])
+        return words(
+            [command for event in happened for command in self.coordinator.step(event, self.now)]
+        )
 
     # -- the job
 
@@ -237,7 +275,11 @@ class Play:
         given: dict[str, Any] = {"look": None}
         for name, value in options.items():
             types = {"int": int, "str": str}
-            given[name] = tuple(value.split(",")) if name == "ladder" else types.get(str(kinds[name]), float)(value)
+            given[name] = (
+                tuple(value.split(","))
+                if name == "ladder"
+                else types.get(str(kinds[name]), float)(value)
+            )
         self.settings = e.Settings(int(nodes), int(n) // int(nodes), **given)
         self.coordinator = Coordinator(self.settings)
         return []
@@ -281,22 +323,37 @@ class Play:
         state = (
             "over"
             if job.over
-            else "forming"
-            if not job.protected
-            else f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for {ranks(k.recovery.silent())}"
-            if (i := k.recovery.incident)
-            else "training"
+            else (
+                "forming"
+                if not job.protected
+                else (
+                    f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for"
+                    f" {ranks(k.recovery.silent())}"
+                    if (i := k.recovery.incident)
+                    else "training"
+                )
+            )
         )
         if hold.wanted:
-            state += ", to be held" if hold.step is None else f", to be held before step {hold.step}: {ranks(hold.held)} so far"
-        return [f"{state}; pause {job.pause}, generation {job.generation}, next tick {'never' if due is None else f'{due:.3f}'}"]
+            state += (
+                ", to be held"
+                if hold.step is None
+                else f", to be held before step {hold.step}: {ranks(hold.held)} so far"
+            )
+        return [
+            f"{state}; pause {job.pause}, generation {job.generation}, next tick"
+            f" {'never' if due is None else f'{due:.3f}'}"
+        ]
 
     # -- nodes
 
     def node_joins(self, options: dict[str, str], node: str, rest: str | None) -> list[str]:
         assert self.settings is not None
         each, number = self.settings.ranks_per_node, int(node)
-        given: dict[str, Any] = {"ranks": tuple(range(number * each, number * each + each)), "store": (f"node-{node}", 7000)}
+        given: dict[str, Any] = {
+            "ranks": tuple(range(number * each, number * each + each)),
+            "store": (f"node-{node}", 7000),
+        }
         given |= {"agent": f"agent-{node}", "records": (f"node-{node}", 8000)}
         for name, value in pairs(rest or "").items():
             if name == "left":
@@ -309,7 +366,9 @@ class Play:
                 given[name] = numbers(value)
         return self.step(e.AgentJoined(number, **given))
 
-    def node_leaves(self, options: dict[str, str], node: str, error: str | None, why: str | None) -> list[str]:
+    def node_leaves(
+        self, options: dict[str, str], node: str, error: str | None, why: str | None
+    ) -> list[str]:
         return self.step(e.AgentLeft(int(node), error is None, why or ""))
 
     def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
@@ -317,7 +376,9 @@ class Play:
 
     def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
         assert self.settings is not None
-        return self.step(e.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node))))
+        return self.step(
+            e.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node)))
+        )
 
     def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
         return self.step(e.StandbyLost(name, why))
@@ -329,7 +390,11 @@ class Play:
         return self.step(e.RecoverySwitched("A", state == "on"))
 
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
-        return self.step(e.DeviceLevel("A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""))
+        return self.step(
+            e.DeviceLevel(
+                "A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""
+            )
+        )
 
     def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
         return self.step(e.NodePrepared(int(node), name))
@@ -342,7 +407,10 @@ class Play:
 
     def node_taken(self, options: dict[str, str], name: str, node: str, at: str) -> list[str]:
         assert self.settings is not None
-        left = [None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none") for p in at.split("/")]
+        left = [
+            None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none")
+            for p in at.split("/")
+        ]
         left = left * self.settings.ranks_per_node if len(left) == 1 else left
         where = f"host-of-{name}"
         return self.step(e.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left)))
@@ -351,7 +419,9 @@ class Play:
         files = () if why else ((f"records/node-{node}", 10, "ab"),)
         return self.step(e.RecordsSaved(int(node), _pause(self, options), files, why or ""))
 
-    def sealed(self, options: dict[str, str], node: str, path: str | None, why: str | None) -> list[str]:
+    def sealed(
+        self, options: dict[str, str], node: str, path: str | None, why: str | None
+    ) -> list[str]:
         return self.step(e.Sealed(int(node), _pause(self, options), path or "", why or ""))
 
     def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
@@ -370,7 +440,9 @@ class Play:
         if text == "everybody":
             return tuple(self.coordinator.job.ranks)
         if text in ("survivors", "replacements"):
-            return tuple(r for r in self.coordinator.job.ranks if (r in new) == (text == "replacements"))
+            return tuple(
+                r for r in self.coordinator.job.ranks if (r in new) == (text == "replacements")
+            )
         if text == "the rest":
             return tuple(self.coordinator.recovery.silent())
         return numbers(text.split()[1])
@@ -394,19 +466,30 @@ def _rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
     """`make(play, options, rank, incarnation, **groups)` for each rank meant."""
 
     def take(play: Play, options: dict[str, str], who: str, **groups: str) -> list[str]:
-        return play.each(options, who, lambda rank, incarnation: make(play, options, rank, incarnation, **groups))
+        return play.each(
+            options, who, lambda rank, incarnation: make(play, options, rank, incarnation, **groups)
+        )
 
     return take
 
 
-def _fault(play: Play, options: dict[str, str], rank: int, incarnation: int, kind: str, s: str, text: str) -> e.Event:
+def _fault(
+    play: Play, options: dict[str, str], rank: int, incarnation: int, kind: str, s: str, text: str
+) -> e.Event:
     kinds = {"memory": e.MEMORY, "other": e.OTHER, "network": e.NETWORK}
     fault = kinds[kind] if kind in kinds else int(kind.split()[1])
     return e.RankFaulted(rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0))
 
 
 def _present(
-    play: Play, options: dict[str, str], rank: int, incarnation: int, at: str, s: str | None, flags: str, where: str | None
+    play: Play,
+    options: dict[str, str],
+    rank: int,
+    incarnation: int,
+    at: str,
+    s: str | None,
+    flags: str,
+    where: str | None,
 ) -> e.Event:
     step, _, collectives = at.partition(".")
     given = {flag.strip() for flag in flags.split(",") if flag}
@@ -459,19 +542,36 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
     (r"(?P<name>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)", Play.former_lost),
     (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
-    (r"node (?P<node>\d+) (?:has saved its records|could not save its records: (?P<why>.*))", Play.records_saved),
-    (r"node (?P<node>\d+) (?:has sealed the dump at (?P<path>\S+)|could not seal the dump: (?P<why>.*))", Play.sealed),
+    (
+        r"node (?P<node>\d+) (?:has saved its records|could not save its records: (?P<why>.*))",
+        Play.records_saved,
+    ),
+    (
+        (
+            r"node (?P<node>\d+) (?:has sealed the dump at (?P<path>\S+)|could not seal the dump:"
+            r" (?P<why>.*))"
+        ),
+        Play.sealed,
+    ),
     (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
     (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
     (WHO + "ready", _rank_event(lambda p, o, r, i: e.RankReady(r, i))),
     (
         WHO + r"ended(?: before (?P<s>\d+)(?: @ (?P<at>.*))?)?",
-        _rank_event(lambda p, o, r, i, s, at: e.RankEnded(r, i, int(s or -1), position(at + " clean=none") if at else None)),
+        _rank_event(
+            lambda p, o, r, i, s, at: e.RankEnded(
+                r, i, int(s or -1), position(at + " clean=none") if at else None
+            )
+        ),
     ),
     (
         WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
-        _rank_event(lambda p, o, r, i, cause, at: e.RankDied(r, i, cause, position(at + " clean=none") if at else None)),
+        _rank_event(
+            lambda p, o, r, i, cause, at: e.RankDied(
+                r, i, cause, position(at + " clean=none") if at else None
+            )
+        ),
     ),
     (
         WHO + r"raised in step (?P<s>\d+): (?P<text>.*)",
@@ -481,32 +581,55 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
         _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
     ),
-    (WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+): (?P<text>.*)", _rank_event(_fault)),
+    (
+        WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+):"
+        r" (?P<text>.*)",
+        _rank_event(_fault),
+    ),
     (
         WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)",
         _rank_event(lambda p, o, r, i, s, n: e.RankStalled(r, i, int(n), float(s), "stopped" in o)),
     ),
     (
-        WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in (?P<where>.*))?",
+        WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in"
+        r" (?P<where>.*))?",
         _rank_event(_present),
     ),
     (
         WHO + r"paused @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
-        _rank_event(lambda p, o, r, i, at, why: e.RankPaused(r, i, _pause(p, o), position(at), why or "")),
+        _rank_event(
+            lambda p, o, r, i, at, why: e.RankPaused(r, i, _pause(p, o), position(at), why or "")
+        ),
     ),
-    (WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s", _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s)))),
+    (
+        WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s",
+        _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s))),
+    ),
     (
         WHO + "(?:has|have) saved the state",
-        lambda play, options, who: play.each(options, who, lambda r, i: e.StateSaved(r, i, _pause(play, options), (("state/x", 5, "cd"),))),
+        lambda play, options, who: play.each(
+            options,
+            who,
+            lambda r, i: e.StateSaved(r, i, _pause(play, options), (("state/x", 5, "cd"),)),
+        ),
     ),
     (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
     (
         WHO + r"restored (?P<digest>\w+)",
         _rank_event(lambda p, o, r, i, digest: e.RankRestored(r, i, _generation(p, o), digest)),
     ),
-    (WHO + r"failed: (?P<why>.*)", _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why))),
-    (WHO + r"committed (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s)))),
-    (WHO + r"finished before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s)))),
+    (
+        WHO + r"failed: (?P<why>.*)",
+        _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why)),
+    ),
+    (
+        WHO + r"committed (?P<s>\d+)",
+        _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s))),
+    ),
+    (
+        WHO + r"finished before (?P<s>\d+)",
+        _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s))),
+    ),
     (WHO + r"held before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankHeld(r, i, int(s)))),
     (WHO + r"had begun (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankPassed(r, i, int(s)))),
 ]

@@ -1,4 +1,5 @@
-"""The coordinator in a world where anything goes wrong at any moment: see world.py; laws.py has what is checked at every command."""
+"""The coordinator in a world where anything goes wrong at any moment: see world.py; laws.py has
+what is checked at every command."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_numbers(gaps, numbers, taken):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.sampled_from(["say", "say", "arrive", "arrive", "break", "connect", "ask"]), max_size=80),
+    st.lists(
+        st.sampled_from(["say", "say", "arrive", "arrive", "break", "connect", "ask"]), max_size=80
+    ),
     st.randoms(use_true_random=False),
 )
 def test_everything_arrives_once_and_in_order(acts, dice):
@@ -63,7 +65,8 @@ def test_everything_arrives_once_and_in_order(acts, dice):
     up, said = True, 0
 
     def send(number, what):
-        (line if up else held).append((number, what))  # without a connection it waits at this end, and may go over the next one
+        # without a connection it waits at this end, and may go over the next one
+        (line if up else held).append((number, what))
 
     def arrive():
         number, what = line.popleft()

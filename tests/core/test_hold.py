@@ -1,4 +1,5 @@
-"""The boundary of a hold, and who is answered when. How it stands to incidents is in tests/scenarios/hold*.txt."""
+"""The boundary of a hold, and who is answered when. How it stands to incidents is in
+tests/scenarios/hold*.txt."""
 
 from __future__ import annotations
 
@@ -79,19 +80,30 @@ def test_any_story(story):
         if what == "begun" and hold.wanted and boundary is None:
             begun[who] = step
             assert bool(moves) == (len(begun) == NODES)
-            assert not moves or moves == [max(begun.values())], "a node's ranks are asked to stop before a step that they have begun"
+            assert not moves or moves == [max(begun.values())], (
+                "a node's ranks are asked to stop before a step that they have begun"
+            )
         for to in moves:
-            joins = what in ("request", "continue") and move  # the same boundary once more: for a moment, or not any more
-            assert boundary is None or to > boundary or (joins and to == boundary), "the boundary goes back: those behind it stand for ever"
+            # the same boundary once more: for a moment, or not any more
+            joins = what in ("request", "continue") and move
+            assert boundary is None or to > boundary or (joins and to == boundary), (
+                "the boundary goes back: those behind it stand for ever"
+            )
             boundary = to
         operators = what == "request" or (operators and what not in ("continue", "drop"))
         move = what == "move" or (move and what not in ("moved", "drop"))
         if what in ("continue", "moved", "drop") and not operators and not move:
-            assert what == "drop" or boundary is None or any(isinstance(x, c.Continue) for x in job.out), "nobody tells the ranks"
+            assert (
+                what == "drop"
+                or boundary is None
+                or any(isinstance(x, c.Continue) for x in job.out)
+            ), "nobody tells the ranks"
             boundary = None
         for order in (x for x in job.out if isinstance(x, c.Hold)):
             passing = order.passing
-        assert boundary is None or not (operators and passing), "what operators hold ends with the manager"
+        assert boundary is None or not (operators and passing), (
+            "what operators hold ends with the manager"
+        )
         assert hold.step == boundary
         if boundary is not None and what == "passed":
             assert boundary > step
@@ -102,7 +114,9 @@ def test_any_story(story):
             open_requests.discard(answer.request)
             answered += 1
             if answer.ok and answer.request != "go":
-                assert all(stopped.get(r) == boundary or job.ranks[r].finished is not None for r in RANKS)
+                assert all(
+                    stopped.get(r) == boundary or job.ranks[r].finished is not None for r in RANKS
+                )
         if boundary is not None and all(stopped.get(r) == boundary for r in RANKS):
             assert not open_requests, "all stand, and nobody is told"
         if what in ("continue", "drop"):

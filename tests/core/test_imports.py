@@ -10,8 +10,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "taskd"
 
-# What each part may import from taskd. Shared by the parts above protocol: small things without a place of their own.
-SHARED = {f"taskd.{n}" for n in ("vault", "record", "dumps", "stacks", "raised", "start", "cython_api", "devices", "logs", "settings")}
+# What each part may import from taskd. Shared by the parts above protocol: small things without a
+# place of their own.
+SHARED = {
+    f"taskd.{n}"
+    for n in (
+        "vault",
+        "record",
+        "dumps",
+        "stacks",
+        "raised",
+        "start",
+        "cython_api",
+        "devices",
+        "logs",
+        "settings",
+    )
+}
 BELOW = {"taskd.core", "taskd.protocol"} | SHARED
 MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.faults"}
 ALLOWED = {
@@ -49,7 +64,8 @@ def package_of(path):
 
 
 def imported(source, package=""):
-    """Names of the modules that `source` imports, wherever in it; `from a import b` counts as a and as a.b."""
+    """Names of the modules that `source` imports, wherever in it; `from a import b` counts as a and
+    as a.b."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, False) for alias in node.names)
@@ -57,7 +73,9 @@ def imported(source, package=""):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")
-                base = ".".join((*parents[: len(parents) - node.level + 1], *([base] if base else [])))
+                base = ".".join(
+                    (*parents[: len(parents) - node.level + 1], *([base] if base else []))
+                )
             yield base, True
             if base == "taskd":
                 yield from ((f"taskd.{alias.name}", False) for alias in node.names)
@@ -65,7 +83,11 @@ def imported(source, package=""):
 
 def strangers(source, allowed, package=""):
     """Imports of `source` from taskd outside `allowed`."""
-    names = {n for n, only_base in imported(source, package) if n.split(".")[0] == "taskd" and not (n == "taskd" and only_base)}
+    names = {
+        n
+        for n, only_base in imported(source, package)
+        if n.split(".")[0] == "taskd" and not (n == "taskd" and only_base)
+    }
     return sorted(n for n in names if not any(n == a or n.startswith(a + ".") for a in allowed))
 
 
@@ -73,7 +95,11 @@ def outside(source, package=""):
     """Imports of `source` that are neither the standard library nor taskd.core."""
     names = {n for n, _ in imported(source, package)}
     return sorted(
-        n for n in names if n.split(".")[0] not in sys.stdlib_module_names and n != "taskd.core" and not n.startswith("taskd.core.")
+        n
+        for n in names
+        if n.split(".")[0] not in sys.stdlib_module_names
+        and n != "taskd.core"
+        and not n.startswith("taskd.core.")
     )
 
 
@@ -104,7 +130,10 @@ IMPURE = {
 
 
 def test_core_has_no_clock_thread_socket_or_file():
-    found = {path.name: {n.split(".")[0] for n, _ in imported(path.read_text())} & IMPURE for path in modules("core")}
+    found = {
+        path.name: {n.split(".")[0] for n, _ in imported(path.read_text())} & IMPURE
+        for path in modules("core")
+    }
     assert {name: names for name, names in found.items() if names} == {}
     calls = {
         (path.name, node.func.id)
@@ -122,7 +151,9 @@ def test_imports_point_one_way(part):
     found = {}
     for path in modules(part):
         name = str(path.relative_to(ROOT))
-        found[name] = strangers(path.read_text(), ALLOWED[part] | BESIDES.get(name, set()), package_of(path))
+        found[name] = strangers(
+            path.read_text(), ALLOWED[part] | BESIDES.get(name, set()), package_of(path)
+        )
     assert {name: names for name, names in found.items() if names} == {}
 
 
@@ -146,7 +177,10 @@ def test_the_check_sees(source, found):
 
 
 def test_the_check_sees_packages_of_others():
-    assert outside("import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport taskd.manager") == [
+    assert outside(
+        "import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport"
+        " taskd.manager"
+    ) == [
         "numpy.linalg",
         "taskd.manager",
         "zmq",

@@ -41,8 +41,9 @@ def test_every_phase_is_left_but_the_final_ones(phase):
 
 @pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
 def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
-    # a deadline leads to a round in which the silent ranks are killed; and there, when they do not die, SPENT leads out. Where
-    # replacements, standbys or a disk are waited for there is nobody to kill
+    # a deadline leads to a round in which the silent ranks are killed; and there, when they do not
+    # die, SPENT leads out. Where replacements, standbys or a disk are waited for there is nobody to
+    # kill
     nobody_to_kill = phase in (Phase.REPLACE, Phase.RESCHEDULE, Phase.DUMP)
     assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if nobody_to_kill else Phase.PAUSE)
     assert TABLE[phase][Move.SPENT] is Phase.FAILED
@@ -60,17 +61,22 @@ def test_a_phase_that_is_passed_has_nothing_to_wait_for(phase):
 
 
 def test_a_closed_incident_has_committed():
-    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.CLOSED] == [
-        (Phase.RESUME, Move.COMMITTED)
-    ]
-    assert [(p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED] == [
+    assert [
+        (p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.CLOSED
+    ] == [(Phase.RESUME, Move.COMMITTED)]
+    assert [
+        (p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED
+    ] == [
         (Phase.DUMP, Move.SAVED),
         (Phase.FAILED, Move.STOPPED),
     ]
 
 
 def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restore():
-    into = {to: {p for p, moves in TABLE.items() if to in moves.values() and p is not to} for to in Phase}
+    into = {
+        to: {p for p, moves in TABLE.items() if to in moves.values() and p is not to}
+        for to in Phase
+    }
     assert into[Phase.RESUME] == {Phase.RESTORE}
     assert into[Phase.RESTORE] == {Phase.REBUILD}
     assert into[Phase.REBUILD] == {Phase.REPLACE}
@@ -163,7 +169,8 @@ def test_each_phase_has_its_own_limit(length):
         assert k.job.over and due is None
         return
     assert killed
-    # the ranks that are not killed are asked once more, and have their time again; then the killed ones are waited for
+    # the ranks that are not killed are asked once more, and have their time again; then the killed
+    # ones are waited for
     again = now + LIMITS[limit] + LIMITS["pause_again"]
     for rank in set(k.recovery.silent()) - set(killed):
         assert k.deadline() == again
@@ -174,7 +181,8 @@ def test_each_phase_has_its_own_limit(length):
 
 
 def test_all_phases_that_are_waited_in_are_in_the_story():
-    assert len(STORY) + 2 == len(WAITED)  # RESCHEDULE is waited in where a node is lost, below; DUMP under its own strategy
+    # RESCHEDULE is waited in where a node is lost, below; DUMP under its own strategy
+    assert len(STORY) + 2 == len(WAITED)
 
 
 def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_long_as_it_needs():

@@ -66,14 +66,26 @@ def test_choice(rungs, damage, failed, chosen):
 @pytest.mark.parametrize(
     ("rungs", "damage", "failed", "rung"),
     [
-        (ladder.DEFAULT, LINK, (), Rung("retry", "every process is alive: rebuild the communicators and repeat the step")),
-        (("recover-in-place",), DEATHS, (), Rung("recover-in-place", "replace ranks 1,3 on the same node")),
+        (
+            ladder.DEFAULT,
+            LINK,
+            (),
+            Rung("retry", "every process is alive: rebuild the communicators and repeat the step"),
+        ),
+        (
+            ("recover-in-place",),
+            DEATHS,
+            (),
+            Rung("recover-in-place", "replace ranks 1,3 on the same node"),
+        ),
         (
             ladder.DEFAULT,
             DEATH,
             (),
             Rung(
-                "recover-in-place", "replace rank 1 on the same node", ("retry: it keeps every process, and rank 1 has none",)
+                "recover-in-place",
+                "replace rank 1 on the same node",
+                ("retry: it keeps every process, and rank 1 has none",),
             ),
         ),
         (
@@ -91,9 +103,22 @@ def test_choice(rungs, damage, failed, chosen):
             ("retry",),
             LATE,
             (),
-            Rung("exit", "nothing else is left", ("retry: rank 2 has ended already, the job is past its last step",)),
+            Rung(
+                "exit",
+                "nothing else is left",
+                ("retry: rank 2 has ended already, the job is past its last step",),
+            ),
         ),
-        (("retry",), EARLY, (), Rung("exit", "nothing else is left", ("retry: not every rank has begun its protected loop",))),
+        (
+            ("retry",),
+            EARLY,
+            (),
+            Rung(
+                "exit",
+                "nothing else is left",
+                ("retry: not every rank has begun its protected loop",),
+            ),
+        ),
         (
             ladder.DEFAULT,
             PAGE,
@@ -101,7 +126,12 @@ def test_choice(rungs, damage, failed, chosen):
             Rung(
                 "recover-in-place",
                 "replace rank 2 on the same node",
-                ("retry: it keeps every process, and that of rank 2 cannot be kept: its page failed again",),
+                (
+                    (
+                        "retry: it keeps every process, and that of rank 2 cannot be kept: its page"
+                        " failed again"
+                    ),
+                ),
             ),
         ),
         (
@@ -111,7 +141,10 @@ def test_choice(rungs, damage, failed, chosen):
             Rung(
                 "exit",
                 "the end of the ladder",
-                ("retry: the incident has gone past it", "recover-in-place: it has failed in this incident"),
+                (
+                    "retry: the incident has gone past it",
+                    "recover-in-place: it has failed in this incident",
+                ),
             ),
         ),
         (
@@ -144,12 +177,24 @@ def test_an_incident_does_not_go_down_the_ladder(at, damage, chosen):
     assert ladder.choose(ladder.DEFAULT, damage, (), at).strategy == chosen
 
 
-@pytest.mark.parametrize("failed", [(), ("retry",), ("recover-in-place",), ("retry", "recover-in-place")])
+@pytest.mark.parametrize(
+    "failed", [(), ("retry",), ("recover-in-place",), ("retry", "recover-in-place")]
+)
 @pytest.mark.parametrize("damage", [LINK, DEATH, PAGE, NODE, EARLY, LATE])
 @pytest.mark.parametrize(
-    "rungs", [("exit",), ("retry", "exit"), ("recover-in-place", "exit"), ("retry", "dump", "exit"), ladder.DEFAULT, ALL]
+    "rungs",
+    [
+        ("exit",),
+        ("retry", "exit"),
+        ("recover-in-place", "exit"),
+        ("retry", "dump", "exit"),
+        ladder.DEFAULT,
+        ALL,
+    ],
 )
-def test_what_is_not_configured_is_not_used_and_what_has_failed_is_left_below(rungs, damage, failed):
+def test_what_is_not_configured_is_not_used_and_what_has_failed_is_left_below(
+    rungs, damage, failed
+):
     rung = ladder.choose(rungs, damage, failed)
     assert rung.strategy in rungs
     below = [i for i, strategy in enumerate(rungs) if strategy in failed]
@@ -171,7 +216,12 @@ def test_parse(text, rungs):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("", "names no strategy"), (" , ", "names no strategy"), ("retry,Recover", "'Recover' is unknown")]
+    ("text", "complaint"),
+    [
+        ("", "names no strategy"),
+        (" , ", "names no strategy"),
+        ("retry,Recover", "'Recover' is unknown"),
+    ],
 )
 def test_parse_refuses(text, complaint):
     with pytest.raises(UnknownStrategy, match=complaint) as caught:

@@ -19,9 +19,17 @@ def test_every_level_has_a_word_and_a_rule():
 def test_precedence_is_that_of_the_device_plugin():
     words = [level.word for level in sorted(Level, reverse=True)]
     assert words == [
-        "ManuallySeparateNPU", "SeparateNPU", "PreSeparateNPU", "RestartNPU", "FreeRestartNPU", "RestartBusiness", "RestartRequest",
-        "SubHealthFault", "NotHandleFault", "Normal",
-    ]  # fmt: skip
+        "ManuallySeparateNPU",
+        "SeparateNPU",
+        "PreSeparateNPU",
+        "RestartNPU",
+        "FreeRestartNPU",
+        "RestartBusiness",
+        "RestartRequest",
+        "SubHealthFault",
+        "NotHandleFault",
+        "Normal",
+    ]
 
 
 @pytest.mark.parametrize("level", Level)

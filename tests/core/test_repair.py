@@ -1,5 +1,5 @@
-"""repair.plan against the rules of its docstring, said a second time and differently; and in a model of ranks that train and
-are killed anywhere."""
+"""repair.plan against the rules of its docstring, said a second time and differently; and in a
+model of ranks that train and are killed anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from taskd.core.events import Position
 from taskd.core.repair import Member, Plan, Refusal, plan
 
-# -- the rules, a second time ---------------------------------------------------------------------------------------------
+# -- the rules, a second time ----------------------------------------------------------------------
 
 
 def knows(member, members, step, resumed=None):
@@ -23,12 +23,19 @@ def knows(member, members, step, resumed=None):
     if step not in member.position.provisional:
         return False
     living = [m.position for m in members if m.alive]
-    return step == resumed or (any(step in p.final for p in living) and all(step not in p.drifted for p in living))
+    return step == resumed or (
+        any(step in p.final for p in living) and all(step not in p.drifted for p in living)
+    )
 
 
 def whole(member, members, step):
-    """Whether the node of `member` has the training state of its shard at the start of `step` in stripes."""
-    return all(step in m.position.stripes for m in members if (m.node, m.shard) == (member.node, member.shard))
+    """Whether the node of `member` has the training state of its shard at the start of `step` in
+    stripes."""
+    return all(
+        step in m.position.stripes
+        for m in members
+        if (m.node, m.shard) == (member.node, member.shard)
+    )
 
 
 def clean(member, step):
@@ -45,7 +52,7 @@ def possible(members, step, resumed=None):
 
 STEPS = range(6)
 
-# -- any reports at all ---------------------------------------------------------------------------------------------------
+# -- any reports at all ----------------------------------------------------------------------------
 
 steps = st.frozensets(st.sampled_from([3, 4, 5]), max_size=3)
 mostly = st.one_of(st.just(frozenset({3, 4, 5})), st.just(frozenset({4, 5})), steps)
@@ -66,7 +73,15 @@ def jobs(draw, unknown=False):
             drifted=draw(st.one_of(st.just(frozenset()), steps)),
         )
         nothing = unknown and draw(st.integers(0, 3)) == 0
-        members.append(Member(rank, rank % nodes, draw(st.booleans()), None if nothing else position, rank // nodes % shards))
+        members.append(
+            Member(
+                rank,
+                rank % nodes,
+                draw(st.booleans()),
+                None if nothing else position,
+                rank // nodes % shards,
+            )
+        )
     return members
 
 
@@ -85,7 +100,9 @@ def test_the_plan_follows_the_rules(members, resumed):
     destinations = [d for d, _ in found.copies]
     assert sorted([*found.keep, *found.stripes, *destinations]) == sorted(of)
     assert set(found.keep) == {m.rank for m in members if clean(m, best)}
-    assert set(found.stripes) == {m.rank for m in members if not clean(m, best) and whole(m, members, best)}
+    assert set(found.stripes) == {
+        m.rank for m in members if not clean(m, best) and whole(m, members, best)
+    }
     have = {*found.keep, *found.stripes}
     given_by: dict[int, int] = {}
     for destination, source in found.copies:
@@ -94,7 +111,9 @@ def test_the_plan_follows_the_rules(members, resumed):
         near = {r for r in like if of[r].node == of[destination].node}
         pool = near or like
         assert source in pool, "a source on the same node was not taken"
-        assert given_by.get(source, 0) == min(given_by.get(r, 0) for r in pool), "sources are not taken in turn"
+        assert given_by.get(source, 0) == min(given_by.get(r, 0) for r in pool), (
+            "sources are not taken in turn"
+        )
         given_by[source] = given_by.get(source, 0) + 1
 
 
@@ -143,7 +162,7 @@ def test_nobody():
     assert isinstance(plan([]), Refusal)
 
 
-# -- the words ------------------------------------------------------------------------------------------------------------
+# -- the words -------------------------------------------------------------------------------------
 
 
 def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
@@ -159,16 +178,27 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
                 Member(1, 0, False, at(5, None, {4, 5})),
                 Member(2, 1, True, at(6, None, {5, 6})),
             ],
-            "step 5 is the last that every rank has begun: rank 2 ahead, taken back, rank 1 from rank 0; rank 2 from rank 0, "
-            "rank 0 as they are",
+            (
+                "step 5 is the last that every rank has begun: rank 2 ahead, taken back, rank 1"
+                " from rank 0; rank 2 from rank 0, rank 0 as they are"
+            ),
         ),
         (
             [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
-            "at step 5 nobody holds the state of shard 0: no rank's memory is unchanged and no node's stripes are complete; "
-            "step 4 is the last before: ranks 0,1 ahead, taken back, ranks 0,1 from the node's stripes",
+            (
+                "at step 5 nobody holds the state of shard 0: no rank's memory is unchanged and no"
+                " node's stripes are complete; step 4 is the last before: ranks 0,1 ahead, taken"
+                " back, ranks 0,1 from the node's stripes"
+            ),
         ),
-        ([Member(0, 0, True, at(5, 5, {5})), Member(1, 0, False, None)], "rank 1 left no record of where it was"),
-        ([Member(0, 0, False, None), Member(1, 0, False, None)], "ranks 0,1 left no record of where they were"),
+        (
+            [Member(0, 0, True, at(5, 5, {5})), Member(1, 0, False, None)],
+            "rank 1 left no record of where it was",
+        ),
+        (
+            [Member(0, 0, False, None), Member(1, 0, False, None)],
+            "ranks 0,1 left no record of where they were",
+        ),
         (
             [Member(0, 0, True, at(5, 5, {5})), Member(1, 0, False, at(4, None))],
             "no step has the entry state of every rank (rank 0: [5], rank 1: none)",
@@ -179,11 +209,11 @@ def test_reason(members, words):
     assert plan(members).reason == words
 
 
-# -- a model --------------------------------------------------------------------------------------------------------------
+# -- a model ---------------------------------------------------------------------------------------
 #
-# A rank's training state is the number of updates it has had, its private state a number that every step and every piece of
-# user code between steps changes. What the undisturbed run has at the start of a step is known: a state that mixes steps is
-# seen.
+# A rank's training state is the number of updates it has had, its private state a number that
+# every step and every piece of user code between steps changes. What the undisturbed run has at the
+# start of a step is known: a state that mixes steps is seen.
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
 RECORDS = 3  # entries that a rank keeps
@@ -202,7 +232,8 @@ class Rank:
     entries: list[tuple[int, int, int]] = field(
         default_factory=list
     )  # (step, kind 1 provisional 2 final, private), outlive the rank
-    stripes: dict[int, tuple[int, int]] = field(default_factory=dict)  # parity -> (step, trained), outlive the rank
+    # parity -> (step, trained), outlive the rank
+    stripes: dict[int, tuple[int, int]] = field(default_factory=dict)
     drifted: set[int] = field(default_factory=set)
 
     def position(self):
@@ -210,12 +241,19 @@ class Rank:
         kept = frozenset(s for s, _ in self.stripes.values())
         if not self.alive:
             return (
-                Position(max((s for s, _, _ in self.entries), default=0), None, known[2], known[1], kept)
+                Position(
+                    max((s for s, _, _ in self.entries), default=0), None, known[2], known[1], kept
+                )
                 if self.entries
                 else None
             )
         return Position(
-            self.step, self.trained if self.trained == self.step else None, known[2], known[1], kept, frozenset(self.drifted)
+            self.step,
+            self.trained if self.trained == self.step else None,
+            known[2],
+            known[1],
+            kept,
+            frozenset(self.drifted),
         )
 
     def make_room(self):
@@ -224,7 +262,8 @@ class Rank:
 
 
 class World:
-    """Ranks that train together. `advance` moves one rank by one stage; a stage is what a kill can find half done."""
+    """Ranks that train together. `advance` moves one rank by one stage; a stage is what a kill can
+    find half done."""
 
     def __init__(self, per_node, nodes, drifting, striped=True):
         self.ranks = [Rank(n, n // per_node) for n in range(per_node * nodes)]
@@ -237,7 +276,8 @@ class World:
         return step + DRIFT * sum(1 for d in self.drifting if d <= step)
 
     def passed(self, rank, stage):
-        """Whether everybody has come as far as `stage` of this rank's step: a collective in it ends."""
+        """Whether everybody has come as far as `stage` of this rank's step: a collective in it
+        ends."""
         return all((r.step, r.stage) >= (rank.step, stage) for r in self.ranks)
 
     def advance(self, r):
@@ -251,7 +291,8 @@ class World:
         return True
 
     def between(self, r):
-        """User code between two steps; then the loop asks for the next one. Survivors may be called out from here."""
+        """User code between two steps; then the loop asks for the next one. Survivors may be called
+        out from here."""
         if r.step in self.drifting and r.recorded is not None:
             r.private += DRIFT
 
@@ -281,8 +322,12 @@ class World:
         return self.passed(r, AT_REDUCE)
 
     def update(self, r):
-        assert r.trained == r.step, f"rank {r.number} trains step {r.step} on the state of {r.trained}"
-        assert r.private == self.right(r.step) + 1, f"rank {r.number} trains step {r.step} with another step's random numbers"
+        assert r.trained == r.step, (
+            f"rank {r.number} trains step {r.step} on the state of {r.trained}"
+        )
+        assert r.private == self.right(r.step) + 1, (
+            f"rank {r.number} trains step {r.step} with another step's random numbers"
+        )
         r.trained = None
 
     def updated(self, r):
@@ -302,21 +347,23 @@ class World:
     # -- faults
 
     def leave(self, chance):
-        """Survivors come out: each goes on to where it can be called out, or further, as far as the dead let it."""
+        """Survivors come out: each goes on to where it can be called out, or further, as far as the
+        dead let it."""
         for r in chance.sample(self.ranks, len(self.ranks)):
             while r.alive and (r.stage not in OUT or chance.random() < 0.3):
                 if not self.advance(r):
                     break
 
     def repair(self, chance, harm=0.0):
-        """One round. With `harm`, some ranks get through, some half, some not at all. False: there is no plan."""
+        """One round. With `harm`, some ranks get through, some half, some not at all. False: there
+        is no plan."""
         members = [Member(r.number, r.node, r.alive, r.position()) for r in self.ranks]
         found = plan(members, self.resumed)
         if isinstance(found, Refusal):
             return False
         self.resumed, step = found.step, found.step
         assert 0 <= max(r.step for r in self.ranks if r.alive or r.entries) - step <= 2
-        before = {r.number: (r.trained if r.alive else None) for r in self.ranks}
+        before = {r.number: r.trained if r.alive else None for r in self.ranks}
         done = set()
         for number in (*found.keep, *found.stripes, *(d for d, _ in found.copies)):
             r = self.ranks[number]
@@ -328,7 +375,9 @@ class World:
                 assert before[number] == step
             elif number in found.stripes:
                 kept = [dict(o.stripes.values()).get(step) for o in self.ranks if o.node == r.node]
-                assert kept == [step] * len(kept), f"the stripes of step {step} on node {r.node} are {kept}"
+                assert kept == [step] * len(kept), (
+                    f"the stripes of step {step} on node {r.node} are {kept}"
+                )
                 r.trained = step
             else:
                 source = dict(found.copies)[number]
@@ -336,7 +385,9 @@ class World:
                     continue  # the source was killed
                 r.trained = self.ranks[source].trained
             _, private = max((k, p) for s, k, p in r.entries if s == step)
-            assert private == self.right(step), f"rank {number} is taken to step {step} with another private state"
+            assert private == self.right(step), (
+                f"rank {number} is taken to step {step} with another private state"
+            )
             r.private, r.step, r.stage = private, step, STAGES.index(World.enter)
             r.entries = [x for x in r.entries if x[0] <= step]
             r.stripes = {parity: x for parity, x in r.stripes.items() if x[0] <= step}
@@ -366,7 +417,8 @@ STAGES = [
     World.committed,
 ]
 AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
-OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}  # where a pause is looked at, or breaks a collective
+# where a pause is looked at, or breaks a collective
+OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
 def started(per_node, nodes, drifting, striped=True):
@@ -379,12 +431,16 @@ def started(per_node, nodes, drifting, striped=True):
 
 
 def life(world, chance, faults, steps=1000):
-    """Train; kill; repair; until `faults` have been repaired. True; or False when there was no plan."""
+    """Train; kill; repair; until `faults` have been repaired. True; or False when there was no
+    plan."""
     for _ in range(faults):
         for _ in range(chance.randrange(steps)):
             world.advance(chance.choice(world.ranks))
         while True:
-            for r in chance.sample(world.ranks, chance.choice([1, 1, 1, 2, len(world.ranks)]) if len(world.ranks) > 1 else 1):
+            for r in chance.sample(
+                world.ranks,
+                chance.choice([1, 1, 1, 2, len(world.ranks)]) if len(world.ranks) > 1 else 1,
+            ):
                 r.alive, r.trained = False, None
             world.leave(chance)
             if (outcome := world.repair(chance, harm=chance.choice([0.0, 0.0, 0.4]))) is not None:
@@ -416,9 +472,12 @@ def test_without_stripes_a_tail_that_was_cut_is_refused_and_never_guessed(seed):
 
 @pytest.mark.parametrize("first", range(len(STAGES)))
 @pytest.mark.parametrize("second", range(len(STAGES)))
-@pytest.mark.parametrize("drifting", [set(), {4}, {5}], ids=["no drift", "drift before", "drift after"])
+@pytest.mark.parametrize(
+    "drifting", [set(), {4}, {5}], ids=["no drift", "drift before", "drift after"]
+)
 def test_killed_at_every_stage(first, second, drifting):
-    """Two ranks; rank 1 is killed at each stage of step 4 while rank 0 stands at each other one that can be."""
+    """Two ranks; rank 1 is killed at each stage of step 4 while rank 0 stands at each other one
+    that can be."""
     world = started(2, 1, drifting)
     for r in world.ranks:
         other = world.ranks[1 - r.number]

@@ -59,7 +59,8 @@ def test_who_is_hung(second, hung):
 
 
 def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_are_not_hung():
-    # rank 2 was waited for and is in the next step; ranks 0 and 1 have answered just before they noticed
+    # rank 2 was waited for and is in the next step; ranks 0 and 1 have answered just before they
+    # noticed
     first = calls(at(0), at(1), at(2, collectives=2))
     second = calls(at(0), at(1), at(2, step=6, collectives=0, overdue=False))
     assert isinstance(judge(first, second, {}, 0.0), Waiting)
@@ -69,7 +70,8 @@ def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_ar
     ("ran", "queued", "seconds", "hung"),
     [
         (0.0, 0.0, 31.0, True),  # it waits for what will not come
-        (0.001, 0.01, 31.0, True),  # the same, and its second thread had to wait for a processor to answer
+        # the same, and its second thread had to wait for a processor to answer
+        (0.001, 0.01, 31.0, True),
         (0.2, 0.0, 31.0, True),  # it runs in a circle, and nobody disturbs it
         (0.02, 0.18, 31.0, False),  # it gets a tenth of a processor, and may take ten times as long
         (0.02, 0.18, 99.0, False),
@@ -95,16 +97,26 @@ def test_one_that_is_stopped_was_not_kept_from_running_by_others():
 
 def test_words():
     first = calls(at(0), at(1, collectives=2, seconds=32.0, where="forward"), at(2))
-    assert judge(first, first, {}, 0.0) == Hung({1: "no progress for 32.0 s in step 5 (forward) while 2 others wait for it"})
+    assert judge(first, first, {}, 0.0) == Hung(
+        {1: "no progress for 32.0 s in step 5 (forward) while 2 others wait for it"}
+    )
     silent = calls(at(0), at(1, answered=False, where="state T"))
     assert judge(silent, silent, {}, 0.0) == Hung(
-        {1: "no progress for 31.0 s in step 5 (state T, it does not answer) while 1 other waits for it"}
+        {
+            1: (
+                "no progress for 31.0 s in step 5 (state T, it does not answer) while 1 other waits"
+                " for it"
+            )
+        }
     )
     assert judge(IN_LINE, IN_LINE, IN_LINE, 30.0) == Stuck(
-        "all ranks wait in the same collective for 31.0 s and none of them works (step 5, all_reduce, collective 3)"
+        "all ranks wait in the same collective for 31.0 s and none of them works (step 5,"
+        " all_reduce, collective 3)"
     )
     slow = calls(at(0), at(1, collectives=2, overdue=False, where="forward"))
-    assert judge(slow, slow, {}, 0.0) == Waiting("rank 1 is behind the others (step 5, forward, collective 2), within its limit")
+    assert judge(slow, slow, {}, 0.0) == Waiting(
+        "rank 1 is behind the others (step 5, forward, collective 2), within its limit"
+    )
 
 
 @pytest.mark.parametrize("spent", [0.0, 0.9 * IDLE * 30, 1.1 * IDLE * 30, 30.0])
@@ -127,7 +139,7 @@ def test_stuck_is_said_only_of_the_same_place_as_before(before):
     assert isinstance(judge(IN_LINE, IN_LINE, before, 30.0), Waiting)
 
 
-# -- for any answers -----------------------------------------------------------------------------------------------------
+# -- for any answers -------------------------------------------------------------------------------
 
 
 @st.composite
@@ -158,7 +170,12 @@ def some(draw):
     moved = draw(st.sets(st.integers(0, ranks - 1), max_size=2))
     known = draw(st.sampled_from(["nothing", "the same", "something else"]))
     second = {r: other[r] if r in moved else a for r, a in first.items()}
-    return first, second, {"nothing": {}, "the same": dict(second), "something else": before}[known], draw(st.sampled_from([0.2, 30.0]))
+    return (
+        first,
+        second,
+        {"nothing": {}, "the same": dict(second), "something else": before}[known],
+        draw(st.sampled_from([0.2, 30.0])),
+    )
 
 
 def hung(verdict):
@@ -200,7 +217,11 @@ def test_overdue_ranks_that_do_not_answer_are_hung_and_nobody_besides_them(case)
     found = hung(judge(first, second, before, since))
     assert found <= silent
     # at both calls, in the same place
-    assert {r for r in silent if second[r].overdue and place(first[r]) == place(second[r]) and not first[r].waiting} == found
+    assert {
+        r
+        for r in silent
+        if second[r].overdue and place(first[r]) == place(second[r]) and not first[r].waiting
+    } == found
 
 
 @given(some(), st.data())
@@ -209,7 +230,9 @@ def test_overdue_ranks_that_do_not_answer_are_hung_and_nobody_besides_them(case)
 def test_the_order_of_the_ranks_changes_nothing(case, data):
     first, second, before, since = case
     order = data.draw(st.permutations(sorted(second))) if data is not None else [2, 1, 0]
-    shuffled = [{r: answers[r] for r in order if r in answers} for answers in (first, second, before)]
+    shuffled = [
+        {r: answers[r] for r in order if r in answers} for answers in (first, second, before)
+    ]
     assert judge(*shuffled, since) == judge(first, second, before, since)
 
 
@@ -218,7 +241,10 @@ def test_the_order_of_the_ranks_changes_nothing(case, data):
 def test_the_numbers_of_the_ranks_change_nothing_but_the_names(case, data):
     first, second, before, since = case
     name = dict(enumerate(data.draw(st.permutations(sorted(second)))))
-    renamed = [{name[r]: replace(a, rank=name[r]) for r, a in answers.items()} for answers in (first, second, before)]
+    renamed = [
+        {name[r]: replace(a, rank=name[r]) for r, a in answers.items()}
+        for answers in (first, second, before)
+    ]
     one, other = judge(first, second, before, since), judge(*renamed, since)
     assert type(one) is type(other)
     assert {name[r] for r in hung(one)} == hung(other)

@@ -36,14 +36,24 @@ def test_the_first_traceback_is_shown():
 
 
 def test_other_codes_ranks_and_places_are_other_ways():
-    assert ends([Failure(0, 5)], [Failure(0, 6)], [Failure(0, 5)], [Failure(1, 5)], [Failure(0, 5)]) is None
+    assert (
+        ends([Failure(0, 5)], [Failure(0, 6)], [Failure(0, 5)], [Failure(1, 5)], [Failure(0, 5)])
+        is None
+    )
     assert ends(*[[Failure(0, 1, raised(n))] for n in range(6)]) is None
     assert ends(*[[Failure(0, 1, raised(1, name=n))] for n in ("A", "B", "A", "B")]) is None
 
 
 def test_the_same_exception_on_any_rank():
     """The launcher ends the others once it has seen the first, so which ones raise is chance."""
-    assert ends([Failure(0, 1, raised(7)), Failure(2, 1, raised(7))], [Failure(1, 1, raised(7))], [Failure(3, 1, raised(7))])[0] == 3
+    assert (
+        ends(
+            [Failure(0, 1, raised(7)), Failure(2, 1, raised(7))],
+            [Failure(1, 1, raised(7))],
+            [Failure(3, 1, raised(7))],
+        )[0]
+        == 3
+    )
 
 
 def test_what_comes_from_outside_is_no_defect():
@@ -75,10 +85,22 @@ def test_a_traceback_of_pythons_own():
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.builds(Failure, st.integers(0, 2), st.sampled_from([1, 2, -6, -9, -15])), max_size=3), max_size=8))
+@given(
+    st.lists(
+        st.lists(
+            st.builds(Failure, st.integers(0, 2), st.sampled_from([1, 2, -6, -9, -15])), max_size=3
+        ),
+        max_size=8,
+    )
+)
 def test_it_ends_exactly_where_something_has_happened_three_times_in_a_row(starts):
-    own = [{(f.rank, f.status) for f in failures if f.status > 0 or f.status in FATAL} for failures in starts]
-    wanted = next((n for n in range(LIMIT, len(own) + 1) if set.intersection(*own[n - LIMIT : n])), None)
+    own = [
+        {(f.rank, f.status) for f in failures if f.status > 0 or f.status in FATAL}
+        for failures in starts
+    ]
+    wanted = next(
+        (n for n in range(LIMIT, len(own) + 1) if set.intersection(*own[n - LIMIT : n])), None
+    )
     found = ends(*starts)
     assert (None if found is None else found[0]) == wanted
 

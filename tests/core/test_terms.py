@@ -1,4 +1,5 @@
-"""No two managers act: the rule of core.terms, played with partitions, returning managers and changing rosters."""
+"""No two managers act: the rule of core.terms, played with partitions, returning managers and
+changing rosters."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def test_the_successor_of_a_dead_manager():
     first, voters = formed("abc")
     successor = stand("N", voters, "abc")
     assert successor.in_charge and successor.term == first.term + 1
-    assert all(not v.obeys(first.term, "M") and v.obeys(successor.term, "N") for v in voters.values())
+    assert all(
+        not v.obeys(first.term, "M") and v.obeys(successor.term, "N") for v in voters.values()
+    )
     assert all(v.refused == 1 for v in voters.values())
 
 
@@ -58,7 +61,11 @@ def test_split_brain_only_the_majority_has_a_manager():
     first, voters = formed("abcde")
     assert stand("N", voters, "cde").in_charge
     assert not stand("O", voters, "ab").in_charge
-    assert voters["a"].obeys(first.term, "M") is False or voters["a"].manager == "M" or voters["a"].manager == "O"
+    assert (
+        voters["a"].obeys(first.term, "M") is False
+        or voters["a"].manager == "M"
+        or voters["a"].manager == "O"
+    )
 
 
 def test_exactly_half_of_the_agents_is_no_majority():
@@ -119,12 +126,14 @@ def test_a_change_that_is_taken_back_before_it_was_made():
 
 @dataclass
 class Play:
-    """Managers and agents that hear each other or not, a network that drops and repeats, standbys that come and agents that are fenced."""
+    """Managers and agents that hear each other or not, a network that drops and repeats, standbys
+    that come and agents that are fenced."""
 
     seed: int
     voters: dict[str, Voter] = field(default_factory=dict)
     chairs: list[Chair] = field(default_factory=list)
-    acting: dict[int, str] = field(default_factory=dict)  # term -> manager in charge of a formed job
+    # term -> manager in charge of a formed job
+    acting: dict[int, str] = field(default_factory=dict)
     committed: list[Roster] = field(default_factory=list)  # rosters that a majority has had
     parents: dict[Stamp, Stamp] = field(default_factory=dict)
 
@@ -142,7 +151,11 @@ class Play:
                 self.voters[f"s{step}"] = Voter()
             for chair in dice.sample(self.chairs, min(len(self.chairs), 3)):
                 side = dice.randrange(3)
-                heard = [a for i, a in enumerate(sorted(self.voters)) if groups[i % 20] == side and dice.random() < 0.9]
+                heard = [
+                    a
+                    for i, a in enumerate(sorted(self.voters))
+                    if groups[i % 20] == side and dice.random() < 0.9
+                ]
                 self.turn(chair, heard, dice)
         for name, voter in self.voters.items():
             assert voter.term == 0 or voter.manager, name
@@ -150,7 +163,8 @@ class Play:
     def turn(self, chair: Chair, heard: list[str], dice: random.Random) -> None:
         for agent in heard:
             voter = self.voters[agent]
-            if dice.random() < 0.7:  # else what it said was lost, or was said before it learned more
+            # else what it said was lost, or was said before it learned more
+            if dice.random() < 0.7:
                 chair.hear(agent, voter.term, voter.manager, voter.roster)
         if chair.deposed:
             return
@@ -163,7 +177,9 @@ class Play:
         if chair.fresh or not chair.in_charge:
             return
         if chair.votes:
-            assert self.acting.setdefault(chair.term, chair.name) == chair.name, f"two managers in term {chair.term}"
+            assert self.acting.setdefault(chair.term, chair.name) == chair.name, (
+                f"two managers in term {chair.term}"
+            )
         if dice.random() < 0.4:
             chair.want(dice.choice(sorted(self.voters)), dice.random() < 0.6)
         before = chair.roster
@@ -173,10 +189,16 @@ class Play:
             assert len(roster.members ^ before.members) <= 1
         for agent in heard:
             voter = self.voters[agent]
-            # an agent that is cut off carries out what was sent before: a roster is only taken from whom it obeys
+            # an agent that is cut off carries out what was sent before: a roster is only taken from
+            # whom it obeys
             if voter.obeys(chair.term, chair.name) and voter.learn(roster) and dice.random() < 0.9:
                 chair.kept(agent, roster.stamp)
-        if roster.members and roster.stamp[0] == chair.term and chair._committed and roster not in self.committed:
+        if (
+            roster.members
+            and roster.stamp[0] == chair.term
+            and chair._committed
+            and roster not in self.committed
+        ):
             for other in self.committed:  # one line, whoever was in charge
                 older, newer = sorted((roster.stamp, other.stamp))
                 while newer > older:

@@ -28,8 +28,10 @@ def test_complete_when_every_rank_has_a_node():
 @pytest.mark.parametrize("ranks", [(), (1, 1), (-1, 0), (3, 4), (0, 1, 2, 3, 4)])
 def test_ranks_that_the_job_has_not_are_refused(ranks):
     topology = of(4)
-    assert topology.join(0, ranks, STORE, 0) == (
-        f"node 0 claims ranks {list(ranks)}; this job has ranks 0 to 3: check node_nums and proc_per_node"
+    assert (
+        topology.join(0, ranks, STORE, 0)
+        == f"node 0 claims ranks {list(ranks)}; this job has ranks 0 to 3: check node_nums and"
+        " proc_per_node"
     )
     assert topology.nodes == {}
 
@@ -78,7 +80,10 @@ def test_whoever_keeps_records_is_named_again_when_another_agent_has_its_node():
         node.kept_by = ""  # as a new manager hears it
     assert topology.renew_keepers() == []
     topology.join(1, (2, 3), STORE, 1, "standby", ("elsewhere", 1))
-    assert topology.renew_keepers() == [0, 1], "node 0 still sends its records to the agent that is gone"
+    assert topology.renew_keepers() == [
+        0,
+        1,
+    ], "node 0 still sends its records to the agent that is gone"
     assert topology.renew_keepers() == []
 
 
@@ -88,12 +93,31 @@ def test_an_agent_keeps_and_fetches_for_its_own_node_alone():
         topology.join(node, (2 * node, 2 * node + 1), STORE, 0, f"agent-{node}", ("host", 1))
     topology.renew_keepers()
     assert topology.may_keep(0, 1, "agent-1") and topology.may_keep(1, 0, "agent-0")
-    for holder, node, agent in ((1, 1, "agent-1"), (0, 1, "agent-0"), (0, 0, "agent-0"), (0, 1, ""), (0, 7, "agent-1")):
+    for holder, node, agent in (
+        (1, 1, "agent-1"),
+        (0, 1, "agent-0"),
+        (0, 0, "agent-0"),
+        (0, 1, ""),
+        (0, 7, "agent-1"),
+    ):
         assert not topology.may_keep(holder, node, agent)
-    assert not any(topology.may_fetch(h, n, a) for h in (0, 1) for n in (0, 1, 7) for a in ("agent-0", "agent-1", "S", ""))
+    assert not any(
+        topology.may_fetch(h, n, a)
+        for h in (0, 1)
+        for n in (0, 1, 7)
+        for a in ("agent-0", "agent-1", "S", "")
+    )
     topology.standbys["S"], topology.reserved["S"] = 2, 1  # to be ready for node 1
-    assert topology.may_fetch(1, 1, "S") and not topology.may_fetch(0, 0, "S") and not topology.may_keep(0, 1, "S")
+    assert (
+        topology.may_fetch(1, 1, "S")
+        and not topology.may_fetch(0, 0, "S")
+        and not topology.may_keep(0, 1, "S")
+    )
     del topology.reserved["S"]
     topology.nodes[1].lost, topology.nodes[1].heir = True, "S"
-    assert topology.may_fetch(0, 1, "S") and not topology.may_fetch(0, 1, "agent-1") and not topology.may_fetch(0, 1, "")
+    assert (
+        topology.may_fetch(0, 1, "S")
+        and not topology.may_fetch(0, 1, "agent-1")
+        and not topology.may_fetch(0, 1, "")
+    )
     assert not topology.may_keep(0, 1, "agent-1"), "a lost node's agent"

@@ -1,5 +1,6 @@
-"""The connection between an agent and the manager in a `World`: it breaks at any message, in either direction, before or after that has
-arrived; and the manager's process may stand still. What both ends do about it is core.delivery."""
+"""The connection between an agent and the manager in a `World`: it breaks at any message, in either
+direction, before or after that has arrived; and the manager's process may stand still. What both
+ends do about it is core.delivery."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ SOON = 1.0  # seconds in which everything has arrived that was said over a conne
 
 
 class Wire:
-    """Of one node. `up`: there is a connection; `since`: when that came about, or either end began anew."""
+    """Of one node. `up`: there is a connection; `since`: when that came about, or either end began
+    anew."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world, self.node, self.chance = world, node, world.chance
@@ -29,11 +31,13 @@ class Wire:
         self.said: Outbox[e.Event] = Outbox()  # by the agent
         self.ordered: Outbox[Any] = Outbox()
         self.heard, self.taken = Inbox(), Inbox(gaps=True)
-        self.waits: list[tuple[int, Any]] = []  # said while there was no connection, and sent when there is one
+        # said while there was no connection, and sent when there is one
+        self.waits: list[tuple[int, Any]] = []
         self.opening = True
         self.connection += 1
         self.since, self.up = self.world.now, True
-        self.times: list[tuple[float, bool, int]] = []  # when what was said, by the agent or not, under which number
+        # when what was said, by the agent or not, under which number
+        self.times: list[tuple[float, bool, int]] = []
 
     # -- what is said
 
@@ -96,7 +100,8 @@ class Wire:
         world.after(arrival - world.now, arrive)
 
     def _break(self) -> None:
-        """Neither end knows at once: what is said meanwhile is lost, or waits at the agent for the next connection."""
+        """Neither end knows at once: what is said meanwhile is lost, or waits at the agent for the
+        next connection."""
         self.connection += 1
         self.up = False
         for rank in self.node.ranks:
@@ -147,8 +152,14 @@ class Wire:
     def settled(self) -> bool:
         """The connection has held for a while, and both ends run."""
         world, node = self.world, self.node
-        there = self.up and not node.gone and not node.cut and world.asleep is None and not world.over
-        return there and node.joined == world.manager and world.now - max(self.since, world.woke) > SOON
+        there = (
+            self.up and not node.gone and not node.cut and world.asleep is None and not world.over
+        )
+        return (
+            there
+            and node.joined == world.manager
+            and world.now - max(self.since, world.woke) > SOON
+        )
 
     def check(self) -> None:
         """Whatever was said over a connection that has held for a while has arrived."""
@@ -159,4 +170,7 @@ class Wire:
             when, up, number = self.times.pop(0)
             known = self.heard.number if up else self.taken.number
             world.counts["arrived in time"] += 1
-            assert number <= known, f"{'event' if up else 'order'} {number} of node {node.number} at {when:.3f} is lost: {known} is known"
+            assert number <= known, (
+                f"{'event' if up else 'order'} {number} of node {node.number} at {when:.3f} is"
+                f" lost: {known} is known"
+            )

@@ -1,8 +1,10 @@
-"""A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at all, lose memory, hang, and die at
-any moment; and operators who stop it between two steps and let it go on.
+"""A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at
+all, lose memory, hang, and die at any moment; and operators who stop it between two steps and let
+it go on.
 
-Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive in order, as in the real
-one. `World.run` plays a job to its end; `laws.py` has what must hold at every command.
+Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive
+in order, as in the real one. `World.run` plays a job to its end; `laws.py` has what must hold at
+every command.
 """
 
 from __future__ import annotations
@@ -22,13 +24,29 @@ from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
 from tests.core.wire import Wire
 
-SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = "setup", "training", "held", "standing", "finished", "ended"
-HUNG, LOOPING = "hung", "looping"  # makes no progress: and says nothing any more, and still answers roll calls
+SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = (
+    "setup",
+    "training",
+    "held",
+    "standing",
+    "finished",
+    "ended",
+)
+# makes no progress: and says nothing any more, and still answers roll calls
+HUNG, LOOPING = "hung", "looping"
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
 PATIENCE = 15.0  # seconds after which the collective library gives up
 LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
-GUARDED = e.RankDied | e.RankPaused | e.RankBusy | e.RankReady | e.RankRebuilt | e.RankRestored | e.StepCommitted
+GUARDED = (
+    e.RankDied
+    | e.RankPaused
+    | e.RankBusy
+    | e.RankReady
+    | e.RankRebuilt
+    | e.RankRestored
+    | e.StepCommitted
+)
 
 
 @dataclass
@@ -64,14 +82,17 @@ class Rank:
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     died: float = 0.0
     quit: bool = False  # its script has ended by itself, too early
-    evidence: Counter[str] = field(default_factory=Counter)  # what this process has said against itself
+    # what this process has said against itself
+    evidence: Counter[str] = field(default_factory=Counter)
 
     def position(self) -> e.Position:
         begun = frozenset(s for s in (self.step - 1, self.step) if s >= 0)
         if self.stage == COMMITTED:  # between two steps: `step` is the next one
             before = frozenset(s for s in (self.step - 2, self.step - 1) if s >= 0)
             final = before | {self.step} if self.recorded == self.step else before
-            return e.Position(self.step, self.step if self.clean else None, final, frozenset({self.step}), before)
+            return e.Position(
+                self.step, self.step if self.clean else None, final, frozenset({self.step}), before
+            )
         clean = self.step if self.stage == COMPUTING and self.clean else None
         return e.Position(self.step, clean, begun, frozenset(), begun)
 
@@ -118,9 +139,24 @@ class World:
         self.chance = chance = random.Random(self.seed)
         nodes = chance.choice([1, 1, 2, 3])
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
-        both, three = ("retry", "recover-in-place", "exit"), ("retry", "recover-in-place", "recover", "exit")
-        ladders = [both, both, three, three, ("recover-in-place", "exit"), ("retry", "exit"), ("retry", "dump", "exit")]
-        ladders += [("recover", "exit"), ("recover-in-place", "recover", "dump", "exit"), ("dump", "exit")]
+        both, three = (
+            ("retry", "recover-in-place", "exit"),
+            ("retry", "recover-in-place", "recover", "exit"),
+        )
+        ladders = [
+            both,
+            both,
+            three,
+            three,
+            ("recover-in-place", "exit"),
+            ("retry", "exit"),
+            ("retry", "dump", "exit"),
+        ]
+        ladders += [
+            ("recover", "exit"),
+            ("recover-in-place", "recover", "dump", "exit"),
+            ("dump", "exit"),
+        ]
         ladder = chance.choice(ladders)
         sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
@@ -128,7 +164,10 @@ class World:
         self.coordinator = Coordinator(self.settings)
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
-        self.nodes = [Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}") for n in range(nodes)]
+        self.nodes = [
+            Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}")
+            for n in range(nodes)
+        ]
         self.standbys: set[str] = set()  # that wait, get ready for a node, or take one over
         self.prepared: dict[str, c.Prepare] = {}  # what standbys have been told to be ready for
         self.formers: dict[int, Former] = {}  # by node
@@ -144,8 +183,10 @@ class World:
         self.trace: list[str] = []
         self.over = False
         self.orders = 0  # number of the last
-        self.breaks = chance.choice([0, 0, 1, 3, 20]) if self.trouble else 0  # connections that will
-        self.asleep: list[Callable[[], None]] | None = None  # what waits for a manager that stands still
+        # connections that will
+        self.breaks = chance.choice([0, 0, 1, 3, 20]) if self.trouble else 0
+        # what waits for a manager that stands still
+        self.asleep: list[Callable[[], None]] | None = None
         self.woke = 0.0
         self.wires = [Wire(self, node) for node in self.nodes]
         self.laws = Laws(self)
@@ -171,19 +212,29 @@ class World:
         for _ in range(self.chance.choice([0, 0, 0, 1, 3]) if self.trouble else 0):
             self.after(self.chance.uniform(0.5, 20.0), self.device)
         for number in range(self.chance.choice([0, 1, 2, 3])):
-            self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]), lambda n=number: self.standby(f"standby-{n}"))
+            self.after(
+                self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]),
+                lambda n=number: self.standby(f"standby-{n}"),
+            )
         for _ in range(60_000):
             if self.over and not self.queue:
                 self.laws.at_the_end()
                 return self.outcome
             due = self.coordinator.deadline()
-            if due is not None and self.woke:  # what was sent meanwhile is heard before deadlines are judged
+            # what was sent meanwhile is heard before deadlines are judged
+            if due is not None and self.woke:
                 due = max(due, self.woke + 1.0)
-            if due is not None and self.asleep is None and (not self.queue or due <= self.queue[0][0]):
+            if (
+                due is not None
+                and self.asleep is None
+                and (not self.queue or due <= self.queue[0][0])
+            ):
                 self.now = max(self.now, due)
                 self.deliver(e.Tick())
                 later = self.coordinator.deadline()
-                assert later is None or later > self.now, f"a tick at {self.now} leaves the deadline at {later}"
+                assert later is None or later > self.now, (
+                    f"a tick at {self.now} leaves the deadline at {later}"
+                )
                 self.counts["ticks"] += 1
             elif self.queue:
                 self.now, _, action = heapq.heappop(self.queue)
@@ -207,16 +258,23 @@ class World:
         if isinstance(event, GUARDED) and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.1, 0.5, 3.0])
-            epoch = node.epoch  # a repeated message of processes that are gone is known by its number, before it comes here
+            # a repeated message of processes that are gone is known by its number, before it comes
+            # here
+            epoch = node.epoch
             self.after(
                 again,
-                lambda: self.hear(event, agent) if (manager, epoch, agent) == (self.manager, node.epoch, node.agent) else None,
+                lambda: (
+                    self.hear(event, agent)
+                    if (manager, epoch, agent) == (self.manager, node.epoch, node.agent)
+                    else None
+                ),
             )
 
     # -- the manager's process
 
     def sleep(self) -> None:
-        """It stands still for a while. What arrives waits; connections are ended when nothing comes over them."""
+        """It stands still for a while. What arrives waits; connections are ended when nothing comes
+        over them."""
         if self.asleep is not None or self.over:
             return
         self.counts["manager stood still"] += 1
@@ -238,7 +296,9 @@ class World:
 
     def deliver(self, event: e.Event) -> None:
         if self.asleep is not None:
-            self.asleep.append(lambda m=self.manager: self.deliver(event) if m == self.manager else None)
+            self.asleep.append(
+                lambda m=self.manager: self.deliver(event) if m == self.manager else None
+            )
             return
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
@@ -247,7 +307,9 @@ class World:
         was_over = self.coordinator.job.over
         self.laws.before(event)
         commands = self.coordinator.step(event, self.now)
-        assert not was_over or all(isinstance(command, c.Answer) for command in commands), "a command after the end"
+        assert not was_over or all(isinstance(command, c.Answer) for command in commands), (
+            "a command after the end"
+        )
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
             self.laws.check(command)
@@ -259,7 +321,11 @@ class World:
         if isinstance(command, c.End | c.GiveUp):
             self.over = True
             self.outcome = (
-                "gave up" if isinstance(command, c.GiveUp) or self.counts["GiveUp"] else "well" if command.ok else "failed"
+                "gave up"
+                if isinstance(command, c.GiveUp) or self.counts["GiveUp"]
+                else "well"
+                if command.ok
+                else "failed"
             )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
@@ -298,7 +364,11 @@ class World:
 
     def sub_healthy(self) -> None:
         self.asked += 1
-        self.request(e.NodeSubHealthy(f"move-{self.asked}", self.chance.randrange(len(self.nodes)), "it is hot"))
+        self.request(
+            e.NodeSubHealthy(
+                f"move-{self.asked}", self.chance.randrange(len(self.nodes)), "it is hot"
+            )
+        )
 
     def device(self) -> None:
         """A fault code of any level on some rank's device."""
@@ -311,7 +381,9 @@ class World:
 
     def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
         if self.asleep is not None:
-            self.asleep.append(lambda m=self.manager: self.request(event) if m == self.manager else None)
+            self.asleep.append(
+                lambda m=self.manager: self.request(event) if m == self.manager else None
+            )
             return
         self.laws.asked(event.request)
         self.deliver(event)
@@ -339,7 +411,11 @@ class World:
             node.epoch,
             tuple(r.incarnation for r in node.ranks),
             joined,
-            tuple(r.number for r in node.ranks if r.alive and not r.blank and r.mode in (HELD, FINISHED))
+            tuple(
+                r.number
+                for r in node.ranks
+                if r.alive and not r.blank and r.mode in (HELD, FINISHED)
+            )
             if node.protected
             else (),
             tuple(r.number for r in dead),
@@ -393,10 +469,16 @@ class World:
             rank.alive = False
 
     def kept(self, rank: Rank) -> e.Position:
-        """What another node knows of it: the record of a step is there before the rank goes into the step's first collective."""
+        """What another node knows of it: the record of a step is there before the rank goes into
+        the step's first collective."""
         begun = rank.stage != COMMITTED or self.chance.random() < 0.5
         last = rank.step if begun else rank.step - 1
-        return e.Position(max(last, 0), None, frozenset(), frozenset(s for s in range(last - 2, last + 1) if s >= 0))
+        return e.Position(
+            max(last, 0),
+            None,
+            frozenset(),
+            frozenset(s for s in range(last - 2, last + 1) if s >= 0),
+        )
 
     def lose_node(self, node: Node) -> None:
         """Its processes are gone, or nothing is heard of it for a while."""
@@ -410,9 +492,15 @@ class World:
         else:
             self.counts["node cut"] += 1
             node.cut = True
-            self.after(self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]), lambda: self.come_back(node, agent))
+            self.after(
+                self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
+                lambda: self.come_back(node, agent),
+            )
         lost = e.AgentLost(node.number, "its connection has ended")
-        self.after(noticed, lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None)
+        self.after(
+            noticed,
+            lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None,
+        )
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -425,14 +513,21 @@ class World:
     def take_over(self, order: c.TakeOver) -> None:
         if order.former:
             node = self.nodes[order.node]
-            former = Former(order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks])
+            former = Former(
+                order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]
+            )
             self.formers[order.node] = former
             if self.likely(0.6):
-                self.after(self.chance.uniform(0.0, 1.5), lambda: self.lose_former(order.node, former))
+                self.after(
+                    self.chance.uniform(0.0, 1.5), lambda: self.lose_former(order.node, former)
+                )
         if order.agent not in self.standbys or self.likely(0.05):
             return  # it is gone, or says nothing
         manager, prepared = self.manager, self.prepared.pop(order.agent, None)
-        ready = prepared is not None and (prepared.node, prepared.incarnations) == (order.node, order.incarnations)
+        ready = prepared is not None and (prepared.node, prepared.incarnations) == (
+            order.node,
+            order.incarnations,
+        )
         assert ready or not order.former, "a node moves to a standby that is not ready for it"
         self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
 
@@ -446,12 +541,20 @@ class World:
         why = "rank 0 left with exit code 1" if self.likely(0.2) else ""
 
         def done() -> None:
-            if self.prepared.get(order.agent) is not order or manager != self.manager or order.agent not in self.standbys:
+            if (
+                self.prepared.get(order.agent) is not order
+                or manager != self.manager
+                or order.agent not in self.standbys
+            ):
                 return
             if why:
                 del self.prepared[order.agent]
             self.counts["not prepared" if why else "prepared"] += 1
-            told = e.PreparationFailed(order.node, order.agent, why) if why else e.NodePrepared(order.node, order.agent)
+            told = (
+                e.PreparationFailed(order.node, order.agent, why)
+                if why
+                else e.NodePrepared(order.node, order.agent)
+            )
             self.deliver(told)
 
         self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(0.1, 5.0)]), done)
@@ -470,7 +573,9 @@ class World:
 
     def put_back(self, number: int) -> None:
         former, node = self.formers.pop(number), self.nodes[number]
-        node.__dict__.update({**former.node, "sent": self.now, "received": self.now, "joined": self.manager})
+        node.__dict__.update(
+            {**former.node, "sent": self.now, "received": self.now, "joined": self.manager}
+        )
         self.wires[number].begin()
         for rank, before in zip(node.ranks, former.ranks, strict=True):
             rank.__dict__.update(before)
@@ -487,31 +592,66 @@ class World:
     def taken(self, order: c.TakeOver, manager: int) -> None:
         former = self.formers.get(order.node)
         moves = former is not None and former.heir == order.agent
-        if order.agent not in self.standbys or manager != self.manager or (order.former and not moves):
+        if (
+            order.agent not in self.standbys
+            or manager != self.manager
+            or (order.former and not moves)
+        ):
             return
         self.standbys.discard(order.agent)
         old = self.nodes[order.node]
         if order.former:
             for rank in old.ranks:
                 at = rank.position()
-                rank.record = e.Position(at.step, None, at.final, at.provisional) if rank.alive else None
-        fresh = Node(old.number, old.ranks, order.epoch, order.generation, True, order.pause, agent=order.agent, joined=self.manager)
+                rank.record = (
+                    e.Position(at.step, None, at.final, at.provisional) if rank.alive else None
+                )
+        fresh = Node(
+            old.number,
+            old.ranks,
+            order.epoch,
+            order.generation,
+            True,
+            order.pause,
+            agent=order.agent,
+            joined=self.manager,
+        )
         left = tuple(r.record if order.records[1] else None for r in old.ranks)
         self.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.now, "received": self.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
             kept = rank.record
-            rank.__dict__.update(Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__)
+            rank.__dict__.update(
+                Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__
+            )
             rank.record = rank.left = kept if order.records[1] else None
             self.replace(rank, incarnation)
-        self.say(old, e.NodeTaken(old.number, old.agent, (f"node-{old.number}", 7001), (f"node-{old.number}", 8001), left))
+        self.say(
+            old,
+            e.NodeTaken(
+                old.number,
+                old.agent,
+                (f"node-{old.number}", 7001),
+                (f"node-{old.number}", 8001),
+                left,
+            ),
+        )
 
     def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
         """`action`, unless the process is another one by then."""
-        node, incarnation, epoch = self.nodes[rank.node], rank.incarnation, self.nodes[rank.node].epoch
+        node, incarnation, epoch = (
+            self.nodes[rank.node],
+            rank.incarnation,
+            self.nodes[rank.node].epoch,
+        )
 
         def act() -> None:
-            if rank.alive and rank.incarnation == incarnation and node.epoch == epoch and not self.over:
+            if (
+                rank.alive
+                and rank.incarnation == incarnation
+                and node.epoch == epoch
+                and not self.over
+            ):
                 action()
 
         return act
@@ -529,14 +669,19 @@ class World:
         node = self.nodes[rank.node]
         if not rank.blank:
             at = rank.position() if node.protected else None
-            rank.left = e.Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
+            rank.left = (
+                e.Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
+            )
         rank.alive, rank.died = False, self.now
         self.counts["deaths"] += 1
         told = None if rank.blank and self.chance.random() < 0.5 else rank.left
         self.say(node, e.RankDied(rank.number, rank.incarnation, cause, told))
         for other in self.ranks:
             if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
-                self.after(self.chance.choice([0.0, 0.001, 5.0]), self.alive(other, lambda o=other: self.lose_collective(o)))
+                self.after(
+                    self.chance.choice([0.0, 0.001, 5.0]),
+                    self.alive(other, lambda o=other: self.lose_collective(o)),
+                )
 
     def quit(self, rank: Rank) -> None:
         """The script ends by itself, in the middle of its loop."""
@@ -549,14 +694,20 @@ class World:
         self.say(node, e.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
         for other in self.ranks:
             if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
-                self.after(self.chance.choice([0.0, 0.001, 5.0]), self.alive(other, lambda o=other: self.lose_collective(o)))
+                self.after(
+                    self.chance.choice([0.0, 0.001, 5.0]),
+                    self.alive(other, lambda o=other: self.lose_collective(o)),
+                )
 
     def lose_collective(self, rank: Rank) -> None:
         if rank.mode == TRAINING and rank.stage != COMMITTED and rank.slow <= self.now:
             rank.mode = HELD
             rank.evidence["lost a collective"] += 1
             self.say(
-                self.nodes[rank.node], e.CollectiveFailed(rank.number, rank.incarnation, rank.step, "Connection closed by peer")
+                self.nodes[rank.node],
+                e.CollectiveFailed(
+                    rank.number, rank.incarnation, rank.step, "Connection closed by peer"
+                ),
             )
 
     # -- training
@@ -565,7 +716,8 @@ class World:
         """The top of the loop: its end, a hold, or the next step."""
         node = self.nodes[rank.node]
         if rank.step >= self.total:
-            rank.mode, rank.stage = FINISHED, COMPUTING  # the end of the pass is recorded like the start of a step
+            # the end of the pass is recorded like the start of a step
+            rank.mode, rank.stage = FINISHED, COMPUTING
             self.say(node, e.RankFinished(rank.number, rank.incarnation, rank.step))
         elif node.hold is not None and rank.step >= node.hold:
             rank.mode, rank.recorded = STANDING, rank.step
@@ -583,23 +735,29 @@ class World:
         self.after(delay, self.alive(rank, lambda: self.train(rank) if rank.turn == turn else None))
 
     def move(self, rank: Rank) -> None:
-        """The rank makes progress, and is complained of when it makes none for too long after that."""
+        """The rank makes progress, and is complained of when it makes none for too long after
+        that."""
         rank.beat = beat = self.now
-        self.after(LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat)))
+        self.after(
+            LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat))
+        )
 
     def complain(self, rank: Rank, beat: float, times: int = 1) -> None:
         if rank.beat != beat or times > 25:  # whatever it is, it is found out by then
             return
         if self.nodes[rank.node].protected and rank.overdue(self.now):
             self.say(
-                self.nodes[rank.node], e.RankStalled(rank.number, rank.incarnation, rank.step, self.now - rank.beat)
+                self.nodes[rank.node],
+                e.RankStalled(rank.number, rank.incarnation, rank.step, self.now - rank.beat),
             )
         self.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
 
     def arrived(self, rank: Rank) -> bool:
         """Whether all have come into the collective."""
         return not (self.jam and rank.step >= self.jam_from) and all(
-            o.alive and not o.blank and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
+            o.alive
+            and not o.blank
+            and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
             for o in self.ranks
         )
 
@@ -619,7 +777,12 @@ class World:
             self.move(rank)
             if self.arrived(rank):  # those that wait notice at once
                 for other in self.ranks:
-                    if other.mode == TRAINING and other.entered and other.stage == COMPUTING and other.step == rank.step:
+                    if (
+                        other.mode == TRAINING
+                        and other.entered
+                        and other.stage == COMPUTING
+                        and other.step == rank.step
+                    ):
                         self.next(other, self.chance.choice([0.0001, 0.005]))
                 return
         elif rank.stage == COMPUTING:
@@ -628,17 +791,27 @@ class World:
                 return
             if self.arrived(rank):
                 rank.stage, rank.clean = UPDATED, False
-            elif self.now - rank.since > (3 * PATIENCE if self.jam else PATIENCE) and all(o.slow <= self.now for o in self.ranks):
+            elif self.now - rank.since > (3 * PATIENCE if self.jam else PATIENCE) and all(
+                o.slow <= self.now for o in self.ranks
+            ):
                 self.lose_collective(rank)
                 return
             else:
                 waits = True
         elif rank.stage == UPDATED:
-            rank.step, rank.stage, rank.clean, rank.steps = rank.step + 1, COMMITTED, True, rank.steps + 1
+            rank.step, rank.stage, rank.clean, rank.steps = (
+                rank.step + 1,
+                COMMITTED,
+                True,
+                rank.steps + 1,
+            )
             rank.beat = self.now
             if not rank.told:
                 rank.told = True
-                self.say(node, e.StepCommitted(rank.number, rank.incarnation, node.generation, rank.step - 1))
+                self.say(
+                    node,
+                    e.StepCommitted(rank.number, rank.incarnation, node.generation, rank.step - 1),
+                )
         else:
             self.begin(rank)
             return
@@ -663,7 +836,9 @@ class World:
         elif isinstance(command, c.Kill) and self.ranks[command.rank] in node.ranks:
             rank = self.ranks[command.rank]
             if rank.incarnation == command.incarnation and not rank.immortal:
-                takes = self.chance.choice([0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)])
+                takes = self.chance.choice(
+                    [0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)]
+                )
                 self.after(takes, self.alive(rank, lambda: self.die(rank, "was killed by SIGKILL")))
         elif isinstance(command, c.Rebuild):
             node.generation, node.pause = command.generation, max(node.pause, command.pause)
@@ -672,28 +847,43 @@ class World:
         elif isinstance(command, c.Restore):
             for rank in node.ranks:
                 if rank.alive and rank.mode == HELD and rank.paused <= command.pause:
-                    self.after(self.chance.uniform(0.01, 2.0), self.alive(rank, lambda r=rank: self.restore(r, command)))
+                    self.after(
+                        self.chance.uniform(0.01, 2.0),
+                        self.alive(rank, lambda r=rank: self.restore(r, command)),
+                    )
         elif isinstance(command, c.Resume):
             self.resume(node, command)
         elif isinstance(command, c.SaveState) and self.ranks[command.rank] in node.ranks:
             rank = self.ranks[command.rank]
-            self.after(self.chance.choice([0.1, 20.0]), self.alive(rank, lambda: self.save(rank, command)))
+            self.after(
+                self.chance.choice([0.1, 20.0]), self.alive(rank, lambda: self.save(rank, command))
+            )
         elif isinstance(command, c.SaveRecords):
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             saved = e.RecordsSaved(node.number, command.pause, (), why)
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, c.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
-            self.after(0.01, lambda: self.say(node, e.Sealed(node.number, command.pause, "" if why else "/dumps/step", why)))
+            self.after(
+                0.01,
+                lambda: self.say(
+                    node, e.Sealed(node.number, command.pause, "" if why else "/dumps/step", why)
+                ),
+            )
         elif isinstance(command, c.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
-                    self.after(self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r)))
+                    self.after(
+                        self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r))
+                    )
             self.leave_well(node)
         elif isinstance(command, c.RollCall):
             self.answer(node, command.call)
         elif isinstance(command, c.AskSteps):
-            begun = [r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED) for r in node.ranks]
+            begun = [
+                r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED)
+                for r in node.ranks
+            ]
             self.say(node, e.StepsBegun(node.number, max(begun)))
         elif isinstance(command, c.Hold | c.Continue):
             node.passing = isinstance(command, c.Hold) and command.passing
@@ -708,14 +898,20 @@ class World:
             self.after(self.chance.uniform(0.1, 2.0), lambda: self.start(node))
 
     def stand(self, node: Node, hold: int | None) -> None:
-        """Ranks look at the boundary when they begin a step; here is told who had begun it before."""
+        """Ranks look at the boundary when they begin a step; here is told who had begun it
+        before."""
         node.hold = hold
         for rank in node.ranks:
             if not rank.alive:
                 continue
             if rank.mode == STANDING:
                 self.begin(rank)
-            elif hold is not None and rank.mode in (TRAINING, HUNG, LOOPING) and rank.stage != COMMITTED and rank.step >= hold:
+            elif (
+                hold is not None
+                and rank.mode in (TRAINING, HUNG, LOOPING)
+                and rank.stage != COMMITTED
+                and rank.step >= hold
+            ):
                 self.say(node, e.RankPassed(rank.number, rank.incarnation, rank.step))
 
     def answer(self, node: Node, call: int) -> None:
@@ -725,9 +921,16 @@ class World:
             return
         for rank in node.ranks:
             if rank.mode != ENDED:
-                answers = rank.alive and rank.mode != HUNG and (rank.slow <= self.now or self.chance.random() < 0.5)
+                answers = (
+                    rank.alive
+                    and rank.mode != HUNG
+                    and (rank.slow <= self.now or self.chance.random() < 0.5)
+                )
                 process = (rank.incarnation, node.epoch)
-                self.after(0.001 if answers else 0.25, lambda r=rank, p=process, a=answers: self.present(r, p, call, a))
+                self.after(
+                    0.001 if answers else 0.25,
+                    lambda r=rank, p=process, a=answers: self.present(r, p, call, a),
+                )
 
     def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
         if process != (rank.incarnation, self.nodes[rank.node].epoch):
@@ -741,11 +944,18 @@ class World:
                 call=call,
                 answered=answers,
                 step=rank.step,
-                collectives=int(inside and (rank.entered or rank.stage == UPDATED)) if answers else 0,
+                collectives=int(inside and (rank.entered or rank.stage == UPDATED))
+                if answers
+                else 0,
                 waiting=rank.mode in (HELD, STANDING, FINISHED),
                 overdue=rank.overdue(self.now),
                 seconds=self.now - rank.beat,
-                cpu=rank.cpu + (self.now if rank.mode == LOOPING or (rank.slow > self.now and rank.steps == 0) else 0.0),
+                cpu=rank.cpu
+                + (
+                    self.now
+                    if rank.mode == LOOPING or (rank.slow > self.now and rank.steps == 0)
+                    else 0.0
+                ),
                 where=rank.mode,
                 patient=rank.slow > self.now and rank.steps > 0,
             ),
@@ -756,8 +966,19 @@ class World:
         if self.jam and command.generation > self.jammed:
             self.jam, self.jammed, self.jam_from = self.jam - 1, command.generation, 0
         for rank in node.ranks:
-            if rank.alive and rank.mode in (HELD, SETUP) and rank.paused <= command.pause and not rank.spoiled:
-                rank.mode, rank.told, rank.blank, rank.paused, rank.deaf = TRAINING, False, False, command.pause, False
+            if (
+                rank.alive
+                and rank.mode in (HELD, SETUP)
+                and rank.paused <= command.pause
+                and not rank.spoiled
+            ):
+                rank.mode, rank.told, rank.blank, rank.paused, rank.deaf = (
+                    TRAINING,
+                    False,
+                    False,
+                    command.pause,
+                    False,
+                )
                 self.begin(rank)
 
     def leave(self, rank: Rank, pause: int) -> None:
@@ -771,7 +992,13 @@ class World:
                 rank.paused, rank.rebuilding = pause, 0
                 return
             held = node.hold is not None and rank.step >= node.hold
-            if rank.stage == COMMITTED and rank.mode == TRAINING and rank.step < self.total and not held and self.chance.random() < 0.5:
+            if (
+                rank.stage == COMMITTED
+                and rank.mode == TRAINING
+                and rank.step < self.total
+                and not held
+                and self.chance.random() < 0.5
+            ):
                 rank.stage = COMPUTING  # the next step is begun before the pause is seen
             first = rank.paused < pause
             rank.paused, rank.rebuilding, rank.mode, rank.entered = pause, 0, HELD, False
@@ -781,13 +1008,18 @@ class World:
                 return
             if not rank.unfit and self.likely(0.003):
                 rank.unfit = "the device's context is gone"
-            self.say(node, e.RankPaused(rank.number, rank.incarnation, pause, rank.position(), rank.unfit))
+            self.say(
+                node,
+                e.RankPaused(rank.number, rank.incarnation, pause, rank.position(), rank.unfit),
+            )
 
         if rank.mode == TRAINING and self.likely(0.01):
             rank.mode = HUNG
         if rank.slow > self.now:
             self.counts["paused in user code"] += 1
-            self.say(node, e.RankBusy(rank.number, rank.incarnation, pause, rank.slow - self.now + 0.5))
+            self.say(
+                node, e.RankBusy(rank.number, rank.incarnation, pause, rank.slow - self.now + 0.5)
+            )
             self.after(rank.slow - self.now, self.alive(rank, out))
         elif self.likely(0.05):
             rank.deaf = True
@@ -800,12 +1032,24 @@ class World:
         if incarnation <= rank.incarnation:
             return
         node = self.nodes[rank.node]
-        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True, left=rank.left, paused=node.pause, record=rank.record)
+        fresh = Rank(
+            rank.number,
+            rank.node,
+            incarnation,
+            blank=True,
+            begun=True,
+            left=rank.left,
+            paused=node.pause,
+            record=rank.record,
+        )
         rank.__dict__.update(fresh.__dict__)
         if self.likely(0.01):
             rank.mode = HUNG
         elif self.likely(0.1):
-            self.after(self.chance.uniform(0.1, 2.0), self.alive(rank, lambda: self.die(rank, "left with exit code 3")))
+            self.after(
+                self.chance.uniform(0.1, 2.0),
+                self.alive(rank, lambda: self.die(rank, "left with exit code 3")),
+            )
         else:
             self.after(self.chance.uniform(0.1, 3.0), self.alive(rank, lambda: self.ready(rank)))
 
@@ -824,20 +1068,30 @@ class World:
         rank.rebuilding, rank.era = command.generation, command.pause
         if all(r.alive and r.rebuilding == command.generation for r in self.ranks):
             for r in self.ranks:
-                self.after(self.chance.uniform(0.01, 0.2), self.alive(r, lambda r=r: self.rebuilt(r, command.generation)))
-        self.after(15.0, self.alive(rank, lambda: self.fail(rank, command.generation, command.generation)))
+                self.after(
+                    self.chance.uniform(0.01, 0.2),
+                    self.alive(r, lambda r=r: self.rebuilt(r, command.generation)),
+                )
+        self.after(
+            15.0, self.alive(rank, lambda: self.fail(rank, command.generation, command.generation))
+        )
 
     def rebuilt(self, rank: Rank, generation: int) -> None:
         if rank.rebuilding == generation:
             rank.rebuilding = 0
-            self.say(self.nodes[rank.node], e.RankRebuilt(rank.number, rank.incarnation, generation))
+            self.say(
+                self.nodes[rank.node], e.RankRebuilt(rank.number, rank.incarnation, generation)
+            )
 
     def fail(self, rank: Rank, generation: int, still: int) -> None:
         if rank.rebuilding == still:
             rank.rebuilding = 0
             rank.evidence["failed"] += 1
             self.say(
-                self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, generation, "RuntimeError: it did not work")
+                self.nodes[rank.node],
+                e.RankFailed(
+                    rank.number, rank.incarnation, generation, "RuntimeError: it did not work"
+                ),
             )
 
     def restore(self, rank: Rank, command: c.Restore) -> None:
@@ -845,16 +1099,26 @@ class World:
             return
         if self.likely(0.02):
             self.die(rank, "was killed by SIGKILL")
-        elif self.likely(0.03) or (rank.blank and rank.spoiled):  # a page of a replacement that has told nobody
+        # a page of a replacement that has told nobody
+        elif self.likely(0.03) or (rank.blank and rank.spoiled):
             rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)
         elif self.likely(0.005):
             rank.mode = HUNG
         else:
-            rank.step, rank.stage, rank.clean, rank.blank, rank.spoiled = command.plan.step, COMPUTING, True, False, False
+            rank.step, rank.stage, rank.clean, rank.blank, rank.spoiled = (
+                command.plan.step,
+                COMPUTING,
+                True,
+                False,
+                False,
+            )
             digest = "ffff" if self.likely(0.002) else str(command.plan.step)
             rank.evidence[f"digest {digest}"] += 1
-            self.say(self.nodes[rank.node], e.RankRestored(rank.number, rank.incarnation, command.generation, digest))
+            self.say(
+                self.nodes[rank.node],
+                e.RankRestored(rank.number, rank.incarnation, command.generation, digest),
+            )
 
     def save(self, rank: Rank, command: c.SaveState) -> None:
         if rank.mode != HELD or rank.paused > command.pause:
@@ -862,10 +1126,18 @@ class World:
         if self.likely(0.1):
             self.die(rank, "was killed by SIGKILL")
         elif self.likely(0.05):
-            self.say(self.nodes[rank.node], e.RankFailed(rank.number, rank.incarnation, command.generation, "OSError: disk full"))
+            self.say(
+                self.nodes[rank.node],
+                e.RankFailed(
+                    rank.number, rank.incarnation, command.generation, "OSError: disk full"
+                ),
+            )
         else:
             self.counts["state saved"] += 1
-            self.say(self.nodes[rank.node], e.StateSaved(rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)))
+            self.say(
+                self.nodes[rank.node],
+                e.StateSaved(rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)),
+            )
 
     def end(self, rank: Rank) -> None:
         if rank.mode != FINISHED:
@@ -900,7 +1172,14 @@ class World:
             wire.begin()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
-            self.after(self.chance.uniform(0.05, 1.0), lambda n=node: None if n.agent in self.fenced else self.announce(n))
+            self.after(
+                self.chance.uniform(0.05, 1.0),
+                lambda n=node: None if n.agent in self.fenced else self.announce(n),
+            )
         for agent in sorted(self.standbys):
-            self.after(self.chance.uniform(0.05, 1.0), lambda a=agent: self.standby(a) if a in self.standbys else None)
-        self.after(5.0, self.go_on)  # somebody who was told that the ranks go on looks again whether they do
+            self.after(
+                self.chance.uniform(0.05, 1.0),
+                lambda a=agent: self.standby(a) if a in self.standbys else None,
+            )
+        # somebody who was told that the ranks go on looks again whether they do
+        self.after(5.0, self.go_on)

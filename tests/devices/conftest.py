@@ -1,4 +1,5 @@
-"""Stand-ins for what is not on this machine. They record each call and the thread that made it; nothing here is part of taskd."""
+"""Stand-ins for what is not on this machine. They record each call and the thread that made it;
+nothing here is part of taskd."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ NPU3 = SimpleNamespace(type="npu", index=3)  # torch.device("npu", 3) needs torc
 
 @pytest.fixture
 def torch_npu(monkeypatch, calls):
-    """The part of torch_npu that taskd uses, with the signatures of 2.13.0 (test_torch_npu_signatures.py compares them)."""
+    """The part of torch_npu that taskd uses, with the signatures of 2.13.0
+    (test_torch_npu_signatures.py compares them)."""
     module = ModuleType("torch_npu")
     module.answers = SimpleNamespace(stop=0, uce=0, resume=None, restart=None)
 

@@ -1,4 +1,5 @@
-"""What the adapters call, in which order and on which thread. torch_npu and NCCL are stand-ins (conftest.py): no accelerator is here."""
+"""What the adapters call, in which order and on which thread. torch_npu and NCCL are stand-ins
+(conftest.py): no accelerator is here."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_cpu_has_nothing_to_stop():
     assert cpu.resume_communicators() is False
 
 
-# -- NPU -----------------------------------------------------------------------------------------------------------------------
+# -- NPU -------------------------------------------------------------------------------------------
 
 
 def test_abort_stops_the_device_of_this_rank_from_another_thread(torch_npu, calls, elsewhere):
@@ -60,7 +61,8 @@ def test_a_blocked_rank_is_stopped_cleaned_and_restarted(torch_npu, calls):
     def train():
         try:
             assert stopped.wait(10)
-            raise RuntimeError("FORCE STOP, \n[ERROR] ERR00100 PTA call acl api failed")  # what work on a stopped device raises
+            # what work on a stopped device raises
+            raise RuntimeError("FORCE STOP, \n[ERROR] ERR00100 PTA call acl api failed")
         except RuntimeError as error:
             fault = npu.recognise(error)
         outcome.append(fault.stopped)
@@ -99,7 +101,9 @@ def test_memory_that_cannot_be_given_up(torch_npu, answer):
         npu.clean(UCE)
 
 
-@pytest.mark.parametrize("fault", [None, LINK, STOPPED, Fault(FaultType.MEMORY, "halt", "", stopped=True)])
+@pytest.mark.parametrize(
+    "fault", [None, LINK, STOPPED, Fault(FaultType.MEMORY, "halt", "", stopped=True)]
+)
 def test_memory_is_looked_at_after_memory_faults_only(torch_npu, calls, fault):
     npu = Npu(NPU3)
     npu.abort()
@@ -166,7 +170,8 @@ def test_a_device_that_runs_is_not_restarted(torch_npu, calls):
 
 
 def test_memory_is_looked_at_once_in_a_repair(torch_npu, calls):
-    """The check empties torch_npu's cache; asked again it would say that the damage is outside the pool."""
+    """The check empties torch_npu's cache; asked again it would say that the damage is outside the
+    pool."""
     npu = Npu(NPU3)
     npu.abort()
     torch_npu.answers.uce = 2
@@ -191,7 +196,10 @@ def test_communicators_that_cannot_be_resumed(torch_npu, caplog):
 def test_tensors_that_will_be_overwritten_are_safe(torch_npu, calls):
     tensors = [torch.zeros(1), torch.ones(2)]
     Npu(NPU3).will_overwrite(tensors)
-    assert [arguments[0] is t for (_, arguments, _), t in zip(calls, tensors, strict=True)] == [True, True]
+    assert [arguments[0] is t for (_, arguments, _), t in zip(calls, tensors, strict=True)] == [
+        True,
+        True,
+    ]
     assert set(calls.names()) == {"update_npu_tensor_to_safe"}
 
 
@@ -223,7 +231,7 @@ def test_a_device_without_a_number(torch_npu, calls):
     assert calls == [("current_device", (), HERE), ("synchronize", (3,), HERE)]
 
 
-# -- CUDA ----------------------------------------------------------------------------------------------------------------------
+# -- CUDA ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -260,7 +268,10 @@ def test_abort_runs_in_the_thread_that_asked(cuda, calls, groups, elsewhere):
 
 
 def test_all_groups_are_aborted_within_one_nccl_group(cuda, calls, groups):
-    groups(**{name: Group("cuda", Backend(calls, name)) for name in ("0", "1", "2")}, gloo=Group("cpu", object()))
+    groups(
+        **{name: Group("cuda", Backend(calls, name)) for name in ("0", "1", "2")},
+        gloo=Group("cpu", object()),
+    )
     cuda.abort()
     assert [(name, arguments[0]) for name, arguments, _ in calls] == [
         ("group_start", "0"),
@@ -307,7 +318,10 @@ def test_an_abort_that_fails_is_told_and_ends(cuda, calls, groups, caplog):
     groups(a=Group("cuda", Backend(calls, "0")), b=Group("cuda", failing))
     cuda.abort()
     assert calls.names() == ["group_start", "abort", "abort", "group_end"]
-    assert "this rank will be replaced if it stays blocked" in caplog.text and "ProcessGroup abort timed out" in caplog.text
+    assert (
+        "this rank will be replaced if it stays blocked" in caplog.text
+        and "ProcessGroup abort timed out" in caplog.text
+    )
 
 
 def test_gloo_groups_are_left_alone(cuda, caplog):
@@ -337,12 +351,24 @@ def test_a_context_that_is_lost(cuda, cuda_synchronize, name):
 
 
 def test_a_sticky_error_that_came_as_a_failed_collective(cuda, cuda_synchronize):
-    cuda_synchronize.error = torch.AcceleratorError("CUDA error: unspecified launch failure\nCompile with")
-    with pytest.raises(DeviceLost, match="cuda:1 repeats an error: AcceleratorError: CUDA error: unspecified launch failure$"):
+    cuda_synchronize.error = torch.AcceleratorError(
+        "CUDA error: unspecified launch failure\nCompile with"
+    )
+    with pytest.raises(
+        DeviceLost,
+        match="cuda:1 repeats an error: AcceleratorError: CUDA error: unspecified launch failure$",
+    ):
         cuda.clean(Fault(FaultType.NETWORK, "NCCL CUDA", ""))
 
 
-@pytest.mark.parametrize("fault", [None, Fault(FaultType.NETWORK, "NCCL REMOTE", ""), Fault(FaultType.NETWORK, "NCCL abort", "", True)])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        None,
+        Fault(FaultType.NETWORK, "NCCL REMOTE", ""),
+        Fault(FaultType.NETWORK, "NCCL abort", "", True),
+    ],
+)
 def test_a_context_that_works(cuda, cuda_synchronize, calls, fault):
     assert cuda.clean(fault) == "nothing"
     assert calls == [("synchronize", (torch.device("cuda", 1),), HERE)]
@@ -366,7 +392,10 @@ def test_clean_waits_for_an_abort_that_is_under_way(cuda, calls, groups, cuda_sy
 
     backend.abort = abort
     groups(default_pg=Group("cuda", backend))
-    aborting, cleaning = threading.Thread(target=cuda.abort), threading.Thread(target=cuda.clean, args=(None,))
+    aborting, cleaning = (
+        threading.Thread(target=cuda.abort),
+        threading.Thread(target=cuda.clean, args=(None,)),
+    )
     aborting.start()
     assert begun.wait(10)
     cleaning.start()

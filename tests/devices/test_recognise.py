@@ -1,4 +1,5 @@
-"""Errors as frameworks raise them are named; other errors are not, whatever words they have in them."""
+"""Errors as frameworks raise them are named; other errors are not, whatever words they have in
+them."""
 
 from __future__ import annotations
 
@@ -37,13 +38,19 @@ NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, "
 
 def npu_function(words, code):
     """torch_npu's NPU_CHECK_ERROR (NPUException.h)."""
-    return f"operator():build/CMakeFiles/torch_npu.dir/compiler_depend.ts:41 NPU function error: {words}, error code is {code}\n{PTA}"
+    return (
+        "operator():build/CMakeFiles/torch_npu.dir/compiler_depend.ts:41 NPU function error:"
+        f" {words}, error code is {code}\n{PTA}"
+    )
 
 
 def hccl_function(code, rest=""):
     """torch_npu's HCCL_CHECK_ERROR (HCCLUtils.hpp)."""
     call = f"hcclAllReduce(in, out, count, type, op, comm, stream), error code is {code}"
-    return f"operator():ProcessGroupHCCL.cpp:9 HCCL function error: {call}\n{STAMP}ERR02200 DIST call hccl api failed.{rest}"
+    return (
+        f"operator():ProcessGroupHCCL.cpp:9 HCCL function error: {call}\n{STAMP}ERR02200 DIST call"
+        f" hccl api failed.{rest}"
+    )
 
 
 # fmt: off
@@ -119,14 +126,24 @@ KNOWN = [
 # fmt: on
 
 
-@pytest.mark.parametrize("device, error, name, kind, stopped", KNOWN, ids=[f"{d.device.type}-{n}" for d, _, n, *_ in KNOWN])
+@pytest.mark.parametrize(
+    "device, error, name, kind, stopped",
+    KNOWN,
+    ids=[f"{d.device.type}-{n}" for d, _, n, *_ in KNOWN],
+)
 def test_known_errors(device, error, name, kind, stopped):
     assert device.recognise(error) == Fault(kind, name, first_line(error), stopped)
 
 
-@pytest.mark.parametrize("device, table", [(CPU, Cpu.table), (CUDA, Cuda.table), (NPU, Npu.table)], ids=["cpu", "cuda", "npu"])
+@pytest.mark.parametrize(
+    "device, table",
+    [(CPU, Cpu.table), (CUDA, Cuda.table), (NPU, Npu.table)],
+    ids=["cpu", "cuda", "npu"],
+)
 def test_every_row_has_an_error_above(device, table):
-    named = {name for d, _, name, *_ in KNOWN if d is device} | {name for d, _, name, *_ in KNOWN if d is CPU}
+    named = {name for d, _, name, *_ in KNOWN if d is device} | {
+        name for d, _, name, *_ in KNOWN if d is CPU
+    }
     alike = {f"HCCL EI{n:04}" for n in (9, 10, 12, 15, 18)}  # as EI0002, EI0006 and EI0013
     assert {row.name for row in table if row.type is not None} - named - alike == set()
 
@@ -153,13 +170,24 @@ NO_FAULT = [
     TimeoutError("Timed out waiting 4000ms for recv operation to complete"),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     torch.OutOfMemoryError("NPU out of memory. NCCL error in: ERR02200, error code is 507053"),
-    dist.DistBackendError(NCCL + "unhandled cuda error\nncclUnhandledCudaError: x\nLast error:\nCuda failure 2 'out of memory'"),
-    dist.DistBackendError(NCCL + "invalid usage, NCCL version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage"),
+    dist.DistBackendError(
+        NCCL
+        + "unhandled cuda error\nncclUnhandledCudaError: x\nLast error:\nCuda failure 2 'out of"
+        " memory'"
+    ),
+    dist.DistBackendError(
+        NCCL + "invalid usage, NCCL version 2.27.3\nncclInvalidUsage: This usually reflects invalid"
+        " usage"
+    ),
     accelerator_error("CUDA error: an illegal memory access was encountered", 700),
     accelerator_error("CUDA error: device-side assert triggered", 710),
     accelerator_error("some other accelerator's error", 214),
     RuntimeError(hccl_function(1)),
-    RuntimeError(hccl_function(4, "\nEI0003: In [HcclAllReduce], value [0] for parameter [count] is invalid.")),
+    RuntimeError(
+        hccl_function(
+            4, "\nEI0003: In [HcclAllReduce], value [0] for parameter [count] is invalid."
+        )
+    ),
     RuntimeError(hccl_function(4, "\nEI0011: Failed to allocate 5 bytes of NPU memory.")),
     KeyboardInterrupt(),
     SystemExit(1),
@@ -168,7 +196,9 @@ NO_FAULT = [
 
 @pytest.mark.parametrize("error", NO_FAULT, ids=lambda e: f"{type(e).__name__}-{str(e)[:30]}")
 def test_the_scripts_own_affairs(error):
-    devices = [NPU] if "HCCL" in str(error) else [CUDA] if "NCCL" in str(error) else [CPU, CUDA, NPU]
+    devices = (
+        [NPU] if "HCCL" in str(error) else [CUDA] if "NCCL" in str(error) else [CPU, CUDA, NPU]
+    )
     assert [d.recognise(error) for d in devices] == [None] * len(devices)
 
 
@@ -178,11 +208,21 @@ WORDS = sorted({word for text in (*TEXTS, *CODES) for word in text.split()})
 
 
 @settings(deadline=None)
-@given(st.text() | st.text(string.printable) | st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join), st.booleans())
+@given(
+    st.text()
+    | st.text(string.printable)
+    | st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join),
+    st.booleans(),
+)
 def test_random_texts_are_no_faults(text, runtime):
-    """Among them heaps of the tables' own words. Only a whole text or code of a row is found, and in a RuntimeError."""
-    whole = any(all(part in text for part in t.removeprefix("^").split("…")) for t in TEXTS) or any(c.split(":")[-1] in text for c in CODES)
-    found = {d.recognise((RuntimeError if runtime else ValueError)(text)) for d in (CPU, CUDA, NPU)} - {None}
+    """Among them heaps of the tables' own words. Only a whole text or code of a row is found, and
+    in a RuntimeError."""
+    whole = any(all(part in text for part in t.removeprefix("^").split("…")) for t in TEXTS) or any(
+        c.split(":")[-1] in text for c in CODES
+    )
+    found = {
+        d.recognise((RuntimeError if runtime else ValueError)(text)) for d in (CPU, CUDA, NPU)
+    } - {None}
     assert not found or (runtime and whole), found
 
 
@@ -199,12 +239,19 @@ def test_texts_are_not_found_inside_words(before, after, text):
 @settings(deadline=None)
 @given(LETTERS, LETTERS, st.sampled_from([c for c in CODES if ":" not in c]))
 def test_codes_are_not_found_inside_words(before, after, code):
-    texts = [before + code, code + after] if not code.isdigit() else [code, f"error code is {code}{after}", f"code {before}{code}"]
-    assert [d.recognise(RuntimeError(t)) for t in texts for d in (CPU, CUDA, NPU)] == [None] * 3 * len(texts)
+    texts = (
+        [before + code, code + after]
+        if not code.isdigit()
+        else [code, f"error code is {code}{after}", f"code {before}{code}"]
+    )
+    assert [d.recognise(RuntimeError(t)) for t in texts for d in (CPU, CUDA, NPU)] == [
+        None
+    ] * 3 * len(texts)
 
 
 def wrap(error, ways):
-    """Raise from, raise while handling, put into a group, several times; as a training framework or a user's code does."""
+    """Raise from, raise while handling, put into a group, several times; as a training framework or
+    a user's code does."""
     for way in ways:
         try:
             try:
@@ -216,7 +263,8 @@ def wrap(error, ways):
                     raise KeyError("loss") from None
                 if way == "group":
                     group = ValueError("two tasks failed")
-                    group.exceptions = (OSError("disk"), caught)  # as ExceptionGroup, which Python 3.10 has not
+                    # as ExceptionGroup, which Python 3.10 has not
+                    group.exceptions = (OSError("disk"), caught)
                     raise group from OSError("unrelated")
                 raise RuntimeError("while handling")  # noqa: B904
         except BaseException as wrapped:
@@ -227,7 +275,10 @@ def wrap(error, ways):
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["from", "from None", "while handling", "group"]), max_size=6), st.sampled_from(KNOWN))
+@given(
+    st.lists(st.sampled_from(["from", "from None", "while handling", "group"]), max_size=6),
+    st.sampled_from(KNOWN),
+)
 def test_wrapped_errors_are_found(ways, known):
     device, error, name, kind, stopped = known
     fresh = type(error)(*error.args)
@@ -259,7 +310,8 @@ def test_the_root_is_what_counts():
 
 
 def test_a_fault_goes_before_a_stop():
-    """The device was stopped for a pause while this rank was handling its own fault, or the other way round."""
+    """The device was stopped for a pause while this rank was handling its own fault, or the other
+    way round."""
     for first, second in (("FORCE STOP, \n", "UCE ERROR, \n"), ("UCE ERROR, \n", "FORCE STOP, \n")):
         error = RuntimeError(second + PTA)
         error.__context__ = RuntimeError(first + PTA)
@@ -273,7 +325,10 @@ def test_out_of_memory_does_not_hide_what_it_came_from():
 
 
 def test_the_text_is_one_line_of_300_characters():
-    assert CPU.recognise(RuntimeError(PAIR + "Connection closed\nsecond line")).text == f"RuntimeError: {PAIR}Connection closed"
+    assert (
+        CPU.recognise(RuntimeError(PAIR + "Connection closed\nsecond line")).text
+        == f"RuntimeError: {PAIR}Connection closed"
+    )
     assert len(CPU.recognise(RuntimeError(PAIR + "x" * 1000)).text) == 300
     assert first_line(KeyError()) == "KeyError"
 
@@ -293,7 +348,11 @@ def test_names_are_stable_and_single():
     for table in (Cpu.table, Cuda.table, Npu.table):
         names = [row.name for row in table]
         assert len(names) == len(set(names))
-    assert all(row.source for table in (tables.GLOO, tables.TORCH, tables.CUDA, tables.NCCL, tables.NPU) for row in table)
+    assert all(
+        row.source
+        for table in (tables.GLOO, tables.TORCH, tables.CUDA, tables.NCCL, tables.NPU)
+        for row in table
+    )
 
 
 TORCH = Path(torch.__file__).parent
@@ -301,20 +360,32 @@ TORCH = Path(torch.__file__).parent
 
 def test_texts_of_gloo_are_torchs():
     library = (TORCH / "lib" / "libtorch_cpu.so").read_bytes()
-    parts = {part for row in tables.GLOO for text in row.texts for part in text.removeprefix("^").split("…")}
+    parts = {
+        part
+        for row in tables.GLOO
+        for text in row.texts
+        for part in text.removeprefix("^").split("…")
+    }
     assert len(parts) >= 6
     assert [p for p in parts if p.encode() not in library] == []
 
 
 def test_texts_of_nccl_are_torchs():
     """Those that stand in a header; the CPU build of torch has no library with the others."""
-    header = (TORCH / "include" / "torch" / "csrc" / "distributed" / "c10d" / "NCCLUtils.hpp").read_text()
+    header = (
+        TORCH / "include" / "torch" / "csrc" / "distributed" / "c10d" / "NCCLUtils.hpp"
+    ).read_text()
     assert 'err = "NCCL error in: "' in header and 'err = "NCCL timeout in: "' in header
     assert "TORCH_CHECK_WITH(DistBackendError, false, err)" in header
 
 
 def _rank(rank, path, ends, told, go):
-    group = {"store": dist.FileStore(path, 2), "rank": rank, "world_size": 2, "timeout": datetime.timedelta(seconds=60)}
+    group = {
+        "store": dist.FileStore(path, 2),
+        "rank": rank,
+        "world_size": 2,
+        "timeout": datetime.timedelta(seconds=60),
+    }
     dist.init_process_group("gloo", **group)
     dist.all_reduce(torch.zeros(1))
     if rank == 1:
@@ -333,11 +404,18 @@ def _rank(rank, path, ends, told, go):
     os._exit(0)
 
 
-@pytest.mark.parametrize("ends, name", [(True, "gloo connection"), (False, "gloo time-out")], ids=["peer dies", "peer hangs"])
+@pytest.mark.parametrize(
+    "ends, name",
+    [(True, "gloo connection"), (False, "gloo time-out")],
+    ids=["peer dies", "peer hangs"],
+)
 def test_what_gloo_really_raises(tmp_path, ends, name):
     context = multiprocessing.get_context("spawn")
     (heard, told), go = context.Pipe(duplex=False), context.Event()
-    ranks = [context.Process(target=_rank, args=(r, str(tmp_path / "store"), ends, told, go)) for r in (0, 1)]
+    ranks = [
+        context.Process(target=_rank, args=(r, str(tmp_path / "store"), ends, told, go))
+        for r in (0, 1)
+    ]
     for process in ranks:
         process.start()
     try:

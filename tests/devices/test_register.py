@@ -15,7 +15,9 @@ import taskd.devices
 from taskd.devices import Cpu, Cuda, Device, DeviceLost, Fault, FaultType, Pattern, of, register
 
 CPU = Cpu(torch.device("cpu"))
-ECC = Pattern("XPU ECC", FaultType.MEMORY, codes=("XE42", "4711"), texts=("xpu: uncorrectable error at",))
+ECC = Pattern(
+    "XPU ECC", FaultType.MEMORY, codes=("XE42", "4711"), texts=("xpu: uncorrectable error at",)
+)
 
 
 class Xpu(Device):
@@ -40,13 +42,24 @@ def test_a_pattern_is_looked_at_on_every_device():
     assert CPU.recognise(error) == Cuda(torch.device("cuda", 0)).recognise(error) == expected
 
 
-@pytest.mark.parametrize("text", ["XE42: broken", "error code is 4711", "error_code=4711", "(error code: 4711)", "Error code [4711]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "XE42: broken",
+        "error code is 4711",
+        "error_code=4711",
+        "(error code: 4711)",
+        "Error code [4711]",
+    ],
+)
 def test_codes(text):
     register(ECC)
     assert CPU.recognise(RuntimeError(text)).name == "XPU ECC"
 
 
-@pytest.mark.parametrize("text", ["XE421", "4711 rows", "error code is 47112", "row 4711, error code is 1"])
+@pytest.mark.parametrize(
+    "text", ["XE421", "4711 rows", "error code is 47112", "row 4711, error code is 1"]
+)
 def test_what_is_no_code(text):
     register(ECC)
     assert CPU.recognise(RuntimeError(text)) is None
@@ -68,7 +81,10 @@ def test_a_pattern_goes_before_the_tables():
     assert CPU.recognise(closed).name == "gloo connection"
     register(Pattern("switch port", FaultType.OTHER, texts=("Connection closed by peer",)))
     assert CPU.recognise(closed).name == "switch port"
-    assert CPU.recognise(RuntimeError("[gloo/transport/tcp/pair.cc:1] Read error")).name == "gloo connection"
+    assert (
+        CPU.recognise(RuntimeError("[gloo/transport/tcp/pair.cc:1] Read error")).name
+        == "gloo connection"
+    )
 
 
 def test_the_first_of_several_counts():
@@ -103,7 +119,14 @@ def test_an_order_that_stopped_the_device():
 
 def test_registering_again_changes_nothing():
     register(ECC)
-    register(Pattern("XPU ECC", FaultType.MEMORY, codes=("XE42", "4711"), texts=("xpu: uncorrectable error at",)))
+    register(
+        Pattern(
+            "XPU ECC",
+            FaultType.MEMORY,
+            codes=("XE42", "4711"),
+            texts=("xpu: uncorrectable error at",),
+        )
+    )
     assert taskd.devices.faults.registered() == (ECC,)
     register("xpu", Xpu)
     register("xpu", Xpu)
@@ -111,7 +134,10 @@ def test_registering_again_changes_nothing():
 
 
 def test_a_kind_of_device():
-    with pytest.raises(NotImplementedError, match=r"'xpu': taskd can repair jobs on cpu, cuda, npu; taskd.devices.register\('xpu', "):
+    with pytest.raises(
+        NotImplementedError,
+        match=r"'xpu': taskd can repair jobs on cpu, cuda, npu; taskd.devices.register\('xpu', ",
+    ):
         of(torch.device("xpu"))
     register("xpu", Xpu)
     device = of(torch.device("xpu", 1))
@@ -120,7 +146,10 @@ def test_a_kind_of_device():
     device.restart()
     device.will_overwrite([])
     assert device.clean(None) == "nothing" and device.resume_communicators() is False
-    assert device.recognise(RuntimeError("[gloo/transport/tcp/pair.cc:1] Read error")).name == "gloo connection"
+    assert (
+        device.recognise(RuntimeError("[gloo/transport/tcp/pair.cc:1] Read error")).name
+        == "gloo connection"
+    )
     register(ECC)
     with pytest.raises(DeviceLost, match="XPU ECC: which memory is damaged cannot be told on xpu"):
         device.clean(device.recognise(RuntimeError("XE42")))
@@ -136,7 +165,9 @@ def test_an_adapter_of_ones_own_for_a_known_kind():
     class Other(Cuda):
         pass
 
-    with pytest.raises(ValueError, match="Careful is registered for it already; register one of them"):
+    with pytest.raises(
+        ValueError, match="Careful is registered for it already; register one of them"
+    ):
         register("cuda", Other)
 
 
@@ -149,7 +180,11 @@ class Half(Device):
     ("arguments", "kind", "says"),
     [
         (("xpu", Half), TypeError, "the class must define leave_collectives"),
-        (("xpu", Xpu(torch.device("cpu"))), TypeError, "must be a subclass of taskd.devices.Device"),
+        (
+            ("xpu", Xpu(torch.device("cpu"))),
+            TypeError,
+            "must be a subclass of taskd.devices.Device",
+        ),
         (("xpu", object), TypeError, "must be a subclass of taskd.devices.Device"),
         (("xpu",), TypeError, "must be a subclass of taskd.devices.Device"),
         (("xpu:0", Xpu), ValueError, "like 'xpu', without an index"),
@@ -180,7 +215,11 @@ def test_what_register_refuses(arguments, kind, says):
         ({"types": (int,)}, TypeError, "classes of exceptions only"),
         ({"types": (RuntimeError("x"),)}, TypeError, "classes of exceptions only"),
         ({"types": (Exception,)}, ValueError, "with Exception among them, would match every error"),
-        ({"types": (RuntimeError,)}, ValueError, "with RuntimeError among them, would match every error"),
+        (
+            {"types": (RuntimeError,)},
+            ValueError,
+            "with RuntimeError among them, would match every error",
+        ),
     ],
 )
 def test_what_a_pattern_refuses(fields, kind, says):
@@ -196,4 +235,6 @@ def test_importing_starts_no_device():
         "assert 'torch_npu' not in sys.modules and not torch.cuda.is_initialized()\n"
     )
     root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(root)}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(root)}, check=True
+    )

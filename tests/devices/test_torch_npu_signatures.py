@@ -1,7 +1,9 @@
-"""The calls of taskd/devices/npu.py and the codes and texts of its table, compared with torch_npu's own sources.
+"""The calls of taskd/devices/npu.py and the codes and texts of its table, compared with torch_npu's
+own sources.
 
-torch_npu cannot be imported without an NPU's software, so its files are read: in .venv/torch_npu, where `make test` puts what is
-needed of the wheel, or in the folder that TASKD_TEST_TORCH_NPU names (one that has torch_npu/ in it).
+torch_npu cannot be imported without an NPU's software, so its files are read: in .venv/torch_npu,
+where `make test` puts what is needed of the wheel, or in the folder that TASKD_TEST_TORCH_NPU names
+(one that has torch_npu/ in it).
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ SIGNATURES = {
     "torch_npu.npu.set_device": "(device)",
     "torch_npu.npu.stop_device": "(device_id)",
     "torch_npu.npu.check_uce_in_memory": "(device_id)",
-    "torch_npu.npu.restart_device": "(device_id: int, rebuild_all_resources: bool=False, disable_tensor_unsafe_check: bool=False)",
+    "torch_npu.npu.restart_device": (
+        "(device_id: int, rebuild_all_resources: bool=False, disable_tensor_unsafe_check:"
+        " bool=False)"
+    ),
     "torch_npu.npu.synchronize": "(device=None)",
     "torch_npu.npu._recovery.update_npu_tensor_to_safe": "(tensor_obj)",
     "torch_npu.distributed.reinit_process_group": "(group=None, rebuild_link=True)",
@@ -42,7 +47,10 @@ def wheel():
     if FOUND is None and NAMED:
         pytest.fail(f"TASKD_TEST_TORCH_NPU={NAMED}: there is no torch_npu/version.py in it")
     if FOUND is None:
-        pytest.skip("torch_npu's files are not here: make test fetches them, or TASKD_TEST_TORCH_NPU names the folder they are in")
+        pytest.skip(
+            "torch_npu's files are not here: make test fetches them, or TASKD_TEST_TORCH_NPU names"
+            " the folder they are in"
+        )
     return FOUND
 
 
@@ -52,7 +60,8 @@ def library(wheel):
 
 
 def function(wheel, dotted):
-    """The definition of `dotted`, found as an import would find it: through packages and what their __init__ takes from others."""
+    """The definition of `dotted`, found as an import would find it: through packages and what their
+    __init__ takes from others."""
     path, parts = wheel, dotted.split(".")
     while (path / parts[0]).is_dir():
         path /= parts.pop(0)
@@ -63,9 +72,17 @@ def function(wheel, dotted):
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
-        if isinstance(node, ast.ImportFrom) and node.level <= 1 and any((a.asname or a.name) == name for a in node.names):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level <= 1
+            and any((a.asname or a.name) == name for a in node.names)
+        ):
             assert not node.level or node.module, ast.unparse(node)
-            base = [*file.relative_to(wheel).parent.parts, node.module] if node.level else [node.module]
+            base = (
+                [*file.relative_to(wheel).parent.parts, node.module]
+                if node.level
+                else [node.module]
+            )
             original = next(a.name for a in node.names if (a.asname or a.name) == name)
             return function(wheel, ".".join([*base, original]))
     raise AssertionError(f"{file} has no {name}")
@@ -81,16 +98,31 @@ def calls(source):
 def bind(definition, call):
     """Raises TypeError where `call` does not fit `definition`, as Python would."""
     given, kind = definition.args, inspect.Parameter
-    plain, required = [*given.posonlyargs, *given.args], len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    default = {a.arg: None for a in plain[required:]} | {a.arg: None for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d}
-    parameters = [kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=default.get(a.arg, kind.empty)) for a in plain]
-    parameters += [kind(a.arg, kind.KEYWORD_ONLY, default=default.get(a.arg, kind.empty)) for a in given.kwonlyargs]
-    assert given.vararg is None and given.kwarg is None and not given.posonlyargs, ast.unparse(given)
+    plain, required = (
+        [*given.posonlyargs, *given.args],
+        len(given.posonlyargs) + len(given.args) - len(given.defaults),
+    )
+    default = {a.arg: None for a in plain[required:]} | {
+        a.arg: None for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d
+    }
+    parameters = [
+        kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=default.get(a.arg, kind.empty))
+        for a in plain
+    ]
+    parameters += [
+        kind(a.arg, kind.KEYWORD_ONLY, default=default.get(a.arg, kind.empty))
+        for a in given.kwonlyargs
+    ]
+    assert given.vararg is None and given.kwarg is None and not given.posonlyargs, ast.unparse(
+        given
+    )
     inspect.Signature(parameters).bind(*call.args, **{k.arg: k.value for k in call.keywords})
 
 
 def test_the_version_is_the_pinned_one(wheel):
-    (pinned,) = re.findall(r"^torch_npu==(\S+)$", (ROOT / "requirements" / "torch_npu.txt").read_text(), re.MULTILINE)
+    (pinned,) = re.findall(
+        r"^torch_npu==(\S+)$", (ROOT / "requirements" / "torch_npu.txt").read_text(), re.MULTILINE
+    )
     assert f"__version__ = '{pinned}'" in (wheel / "torch_npu" / "version.py").read_text()
 
 
@@ -145,20 +177,34 @@ def body(wheel, name):
 
 
 def test_what_the_functions_do(wheel):
-    """As far as Python shows it: which call of the device stands behind each, and what is given back."""
+    """As far as Python shows it: which call of the device stands behind each, and what is given
+    back."""
     stop = body(wheel, "torch_npu.npu.stop_device")
-    assert "result = torch_npu._C._npu_stopDevice(device_id)" in stop and stop.endswith("return result")
+    assert "result = torch_npu._C._npu_stopDevice(device_id)" in stop and stop.endswith(
+        "return result"
+    )
     assert "set_watchdog_status(WATCHDOG_STATUS_STOP)" in stop
     restart = body(wheel, "torch_npu.npu.restart_device")
-    assert "torch_npu._C._npu_restart_device(device_id)" in restart and "set_watchdog_status(WATCHDOG_STATUS_RUN)" in restart
-    assert body(wheel, "torch_npu.npu.check_uce_in_memory").endswith("return torch_npu._C._npu_check_uce_in_memory(device_id)")
-    resume, _, rebuild = body(wheel, "torch_npu.distributed.reinit_process_group").partition("else:")
+    assert (
+        "torch_npu._C._npu_restart_device(device_id)" in restart
+        and "set_watchdog_status(WATCHDOG_STATUS_RUN)" in restart
+    )
+    assert body(wheel, "torch_npu.npu.check_uce_in_memory").endswith(
+        "return torch_npu._C._npu_check_uce_in_memory(device_id)"
+    )
+    resume, _, rebuild = body(wheel, "torch_npu.distributed.reinit_process_group").partition(
+        "else:"
+    )
     assert "for pg in dist_c10d._pg_map" in resume and "resume_hccl_comm(device_id)" in resume
     assert "abort_hccl_comm('reinit')" in rebuild  # one text, as in Npu.leave_collectives
 
 
 def test_hccl_backends_have_abort_hccl_comm(library):
-    ours = [n for n in ast.walk(ast.parse(ADAPTER.read_text())) if isinstance(n, ast.Call) and "abort_hccl_comm" in ast.unparse(n.func)]
+    ours = [
+        n
+        for n in ast.walk(ast.parse(ADAPTER.read_text()))
+        if isinstance(n, ast.Call) and "abort_hccl_comm" in ast.unparse(n.func)
+    ]
     assert [(len(n.args), len(n.keywords), type(n.args[0].value)) for n in ours] == [(1, 0, str)]
     assert b"abort_hccl_comm\0" in library
 
@@ -170,7 +216,10 @@ def test_answers_of_the_memory_check(library, answer):
 
 def macros(wheel):
     header = wheel / "torch_npu" / "include" / "acl" / "error_codes" / "rt_error_codes.h"
-    return {number: name for name, number in re.findall(r"#define\s+(ACL_ERROR_\w+)\s+(\d+)", header.read_text())}
+    return {
+        number: name
+        for name, number in re.findall(r"#define\s+(ACL_ERROR_\w+)\s+(\d+)", header.read_text())
+    }
 
 
 def test_codes_of_the_runtime(wheel):
@@ -178,12 +227,19 @@ def test_codes_of_the_runtime(wheel):
     defined = macros(wheel)
     used = [(row, code) for row in NPU for code in row.codes if code.isdigit()]
     assert len(used) >= 10
-    assert [(code, row.source) for row, code in used if code not in defined or defined[code] not in row.source] == []
+    assert [
+        (code, row.source)
+        for row, code in used
+        if code not in defined or defined[code] not in row.source
+    ] == []
 
 
 def test_every_code_that_torch_npu_treats_apart_has_a_row(wheel):
-    """NPUException.h has a handler for each of these; a version that has another one has another kind of fault."""
-    header = (wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h").read_text()
+    """NPUException.h has a handler for each of these; a version that has another one has another
+    kind of fault."""
+    header = (
+        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
+    ).read_text()
     handlers = set(re.findall(r"std::string (handle\w+)\(int errorCode\);", header))
     assert handlers == {
         "handleDeviceTaskAbort",
@@ -196,44 +252,77 @@ def test_every_code_that_torch_npu_treats_apart_has_a_row(wheel):
     }
     reasons = set(re.findall(r'#define \w+ "(reason=[^"]+)"', header))
     texts = {text for row in NPU for text in row.texts}
-    assert reasons - texts == {"reason=[device task abort]", "reason=device task abort"}  # 107022 stands beside them
+    # 107022 stands beside them
+    assert reasons - texts == {"reason=[device task abort]", "reason=device task abort"}
 
 
 def test_results_of_hccl(wheel):
-    header = next((wheel / "torch_npu" / "include" / "third_party" / "hccl").rglob("hccl_types.h")).read_text()
-    defined = {f"hccl:{number}": name for name, number in re.findall(r"(HCCL_E_\w+) = (\d+)", header)}
+    header = next(
+        (wheel / "torch_npu" / "include" / "third_party" / "hccl").rglob("hccl_types.h")
+    ).read_text()
+    defined = {
+        f"hccl:{number}": name for name, number in re.findall(r"(HCCL_E_\w+) = (\d+)", header)
+    }
     used = [(row, code) for row in NPU for code in row.codes if code.startswith("hccl:")]
     assert len(used) >= 10
-    assert [(code, row.source) for row, code in used if defined.get(code, "-") not in row.source] == []
+    assert [
+        (code, row.source) for row, code in used if defined.get(code, "-") not in row.source
+    ] == []
 
 
 def test_codes_of_torch_npu(wheel):
     """ERRxxyyy: a part of torch_npu and a kind of error, in Python and in C++."""
     python = (wheel / "torch_npu" / "utils" / "_error_code.py").read_text()
-    header = (wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h").read_text()
+    header = (
+        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
+    ).read_text()
     assert '"ERR{:0>2d}{:0>3d}"' in python
     for code, part, kind in (("ERR02200", "DIST", "HCCL"), ("ERR02011", "DIST", "TIMEOUT")):
         assert any(code in row.codes for row in NPU)
-        assert re.search(rf"\b{part} = {int(code[3:5])}\b", python) and re.search(rf"\b{part} = {int(code[3:5])}\b", header)
-        assert re.search(rf"\b{kind} = \({int(code[5:])},", python) and re.search(rf"\b{kind} = {int(code[5:])}\b", header)
+        assert re.search(rf"\b{part} = {int(code[3:5])}\b", python) and re.search(
+            rf"\b{part} = {int(code[3:5])}\b", header
+        )
+        assert re.search(rf"\b{kind} = \({int(code[5:])},", python) and re.search(
+            rf"\b{kind} = {int(code[5:])}\b", header
+        )
 
 
 def words(text):
-    """What of a text of the table stands in the library as it is: the words of the fault, without how an error begins or goes on."""
+    """What of a text of the table stands in the library as it is: the words of the fault, without
+    how an error begins or goes on."""
     text = re.sub(r"CANN error$", "", text.removeprefix("^").removeprefix("NPU function error: "))
     return re.sub(r"WorkHCCL$", "", text)
 
 
 def test_texts_stand_in_the_library(library):
-    ours = {words(t) for row in NPU for t in row.texts if "error occurs when execute" not in t}  # the latter are MindSpore's
+    # the latter are MindSpore's
+    ours = {words(t) for row in NPU for t in row.texts if "error occurs when execute" not in t}
     assert len(ours) >= 15
-    assert [t for t in ours if t.encode() + b"\0" not in library and t.encode() + b".\0" not in library] == []
-    assert b" NPU function error: \0" in library and b", error code is \0" in library and b" HCCL function error: \0" in library
+    assert [
+        t for t in ours if t.encode() + b"\0" not in library and t.encode() + b".\0" not in library
+    ] == []
+    assert (
+        b" NPU function error: \0" in library
+        and b", error code is \0" in library
+        and b" HCCL function error: \0" in library
+    )
 
 
 def test_how_the_task_queue_and_the_compact_output_say_it(wheel, library):
-    assert tables._queue("UCE ERROR") == ("^UCE ERROR", "^UCE ERRORCANN error", "NPU function error: UCE ERROR")
-    header = (wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h").read_text()
-    assert re.search(r'TORCH_CHECK\(false, \(device_error_msg.empty\(\) \? "" : device_error_msg\), errmsg', header)
+    assert tables._queue("UCE ERROR") == (
+        "^UCE ERROR",
+        "^UCE ERRORCANN error",
+        "NPU function error: UCE ERROR",
+    )
+    header = (
+        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
+    ).read_text()
+    assert re.search(
+        r'TORCH_CHECK\(false, \(device_error_msg.empty\(\) \? "" : device_error_msg\), errmsg',
+        header,
+    )
     assert b"CANN error: \0" in library
-    assert 'RuntimeError("FORCE STOP." + pta_error(ErrCode.ACL))' in (wheel / "torch_npu" / "utils" / "_error_code.py").read_text()
+    assert (
+        'RuntimeError("FORCE STOP." + pta_error(ErrCode.ACL))'
+        in (wheel / "torch_npu" / "utils" / "_error_code.py").read_text()
+    )

@@ -1,4 +1,5 @@
-"""What the documents say is so: links lead somewhere, variables exist, functions are described, README's script runs."""
+"""What the documents say is so: links lead somewhere, variables exist, functions are described,
+README's script runs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def test_links(document):
         path, _, anchor = target.partition("#")
         linked = document.parent / path if path else document
         assert linked.is_file(), f"{target} leads nowhere"
-        headings = {_anchor(h) for h in re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)} if anchor else {""}
+        headings = (
+            {_anchor(h) for h in re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)}
+            if anchor
+            else {""}
+        )
         assert anchor in headings, f"{target} has no such heading"
 
 
@@ -33,16 +38,23 @@ def _anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_paths_in_the_tree(document):
-    """Names like `core/incident.py` or `benchmarks/` in code marks are files or folders of the tree."""
-    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyx|c|h|sh|txt|md)|(?:[\w.-]+/)+)`", document.read_text())
+    """Names like `core/incident.py` or `benchmarks/` in code marks are files or folders of the
+    tree."""
+    named = re.findall(
+        r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyx|c|h|sh|txt|md)|(?:[\w.-]+/)+)`", document.read_text()
+    )
     outside = {"train.py", "manager.py", "train_start.sh", "torch/distributed/run.py", "taskd_log/"}
     bases = (ROOT, ROOT / "taskd", ROOT / "csrc")
-    assert not [n for n in named if n not in outside and not any((base / n).exists() for base in bases)]
+    assert not [
+        n for n in named if n not in outside and not any((base / n).exists() for base in bases)
+    ]
 
 
 @pytest.mark.parametrize("script", ["api_docs.py", "settings_docs.py"])
 def test_what_is_written_by_a_script_is_up_to_date(script):
-    result = subprocess.run([sys.executable, f"scripts/{script}", "--check"], cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, f"scripts/{script}", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
 
 
@@ -54,7 +66,9 @@ def test_api_names_every_documented_function():
     assert not [name for name in api.__all__ if f"### {name}\n" not in text]
 
 
-@pytest.mark.parametrize(("script", "name"), [("api_docs.py", "api.md"), ("settings_docs.py", "settings.md")])
+@pytest.mark.parametrize(
+    ("script", "name"), [("api_docs.py", "api.md"), ("settings_docs.py", "settings.md")]
+)
 def test_what_is_stale_is_noticed(tmp_path, script, name):
     (tmp_path / "taskd").symlink_to(ROOT / "taskd")
     (tmp_path / "scripts").mkdir()
@@ -82,8 +96,19 @@ def test_the_script_in_readme_is_protected(tmp_path):
     options = ["--port", port, "--log-path", str(tmp_path / "log")]
     launch = [sys.executable, "-c", "from taskd.cli import main; main()", "run", *options]
     rendezvous = ["--master_port", master_port, "--nproc_per_node", "2"]
-    result = subprocess.run([*launch, *rendezvous, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    result = subprocess.run(
+        [*launch, *rendezvous, "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr
-    assert [line.split()[0] for line in result.stdout.splitlines()] == [str(n) for n in range(0, 1000, 100)]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [
+        str(n) for n in range(0, 1000, 100)
+    ]
     assert "all 2 ranks are protected" in (tmp_path / "log" / "manager.log").read_text()
-    assert json.loads((tmp_path / "log" / "incidents.jsonl").read_text().splitlines()[-1])["ok"] is True
+    assert (
+        json.loads((tmp_path / "log" / "incidents.jsonl").read_text().splitlines()[-1])["ok"]
+        is True
+    )

@@ -12,8 +12,12 @@ TEXT = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
 
 
 def test_the_table_of_levels_is_that_of_core():
-    rows = re.findall(r"^\| `(\w+)` \| (L\d|) ?\| ([a-z ]+) \| (yes|no)[^|]* \|([^|]*)\|$", TEXT, re.MULTILINE)
-    assert [NAMED[row[0]] for row in rows] == [level for level in Level if level is not Level.NORMAL]
+    rows = re.findall(
+        r"^\| `(\w+)` \| (L\d|) ?\| ([a-z ]+) \| (yes|no)[^|]* \|([^|]*)\|$", TEXT, re.MULTILINE
+    )
+    assert [NAMED[row[0]] for row in rows] == [
+        level for level in Level if level is not Level.NORMAL
+    ]
     for word, number, asks, further, rungs in rows:
         level = NAMED[word]
         rule = TABLE[level]

@@ -18,9 +18,14 @@ DAMAGE = {
     "a rank that cannot be kept (it hangs, its memory page fails again)": Damage(
         NONE, NONE, True, condemned={1: "it hangs"}, living_nodes=2
     ),
-    "a node: its launcher is killed, it stands still, or it is cut off": Damage(frozenset({2, 3}), frozenset({1}), True, living_nodes=1),
-    "two nodes at once": Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=1),  # of three
-    "every node but standbys": Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=0),
+    "a node: its launcher is killed, it stands still, or it is cut off": Damage(
+        frozenset({2, 3}), frozenset({1}), True, living_nodes=1
+    ),
+    # of three
+    "two nodes at once": Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=1),
+    "every node but standbys": Damage(
+        frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=0
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""What is shipped: the wheel's files, and the documented lines in an environment into which only the wheel was put."""
+"""What is shipped: the wheel's files, and the documented lines in an environment into which only
+the wheel was put."""
 
 from __future__ import annotations
 
@@ -20,11 +21,16 @@ LIBRARY = "taskd/python/cython_api/libs/libtaskd.so"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a source distribution, as an index would get it, in a copy: the tree has files of an in-place build in it."""
+    """Built from a source distribution, as an index would get it, in a copy: the tree has files of
+    an in-place build in it."""
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "core.c"))
+            shutil.copytree(
+                ROOT / name,
+                tree / name,
+                ignore=shutil.ignore_patterns("*.so", "__pycache__", "core.c"),
+            )
         else:
             shutil.copy(ROOT / name, tree / name)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)]
@@ -35,14 +41,18 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """A virtual environment with the wheel; everything else is found where these tests find it, after it."""
+    """A virtual environment with the wheel; everything else is found where these tests find it,
+    after it."""
     where = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     python = where / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True
+    )
     ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = subprocess.run(ask, capture_output=True, text=True, check=True)
-    # as a line of a .pth file the folder is added, and its own .pth files, an editable taskd among them, are not looked at
+    # as a line of a .pth file the folder is added, and its own .pth files, an editable taskd among
+    # them, are not looked at
     (Path(site.stdout.strip()) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "PYTHON", "LD_"))}
     return {**keep, "PATH": f"{where / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(where)}
@@ -54,9 +64,15 @@ def test_files_of_the_wheel(wheel):
     packaged = {n for n in names if not re.match(r"taskd-[^/]+\.dist-info/", n)}
     native = {n for n in packaged if n.endswith(".so")}
     assert LIBRARY in native
-    assert len(native) == 2 and any(re.fullmatch(r"taskd/cython_api/core\..*\.so", n) for n in native)
+    assert len(native) == 2 and any(
+        re.fullmatch(r"taskd/cython_api/core\..*\.so", n) for n in native
+    )
     suffixes = (".py", ".pyi", ".json", ".toml", ".yaml", ".yml")
-    tree = {str(p.relative_to(ROOT)) for p in (ROOT / "taskd").rglob("*") if p.suffix in suffixes or p.name == "py.typed"}
+    tree = {
+        str(p.relative_to(ROOT))
+        for p in (ROOT / "taskd").rglob("*")
+        if p.suffix in suffixes or p.name == "py.typed"
+    }
     assert packaged - native == tree
     assert any(n.endswith("/LICENSE") for n in names)
 
@@ -76,7 +92,9 @@ from taskd.api import init_taskd_manager, start_taskd_manager
 EOF
         taskd --version
     """
-    result = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     assert "0.1.0" in result.stdout
     assert "cannot be preloaded" not in result.stderr
@@ -93,6 +111,8 @@ def test_the_documented_sed_line(environment, tmp_path):
             TASKD_PROCESS_ENABLE=$switch TASKD_LOG_STDOUT=FALSE python run.py --master_port 0 --nproc_per_node 1 train.py
         done
     """
-    result = subprocess.run(["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run(
+        ["bash", "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     assert re.findall(r"agent \w+", result.stdout) == ["agent True", "agent False"]

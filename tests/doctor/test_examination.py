@@ -36,7 +36,12 @@ def test_a_check_that_raises_is_an_error_of_its_own():
         Check("four", raising(SystemExit(7))),
     ]
     found = examine(checks)
-    assert [(f.name, f.state) for f in found] == [("one", "ok"), ("two", "error"), ("three", "error"), ("four", "error")]
+    assert [(f.name, f.state) for f in found] == [
+        ("one", "ok"),
+        ("two", "error"),
+        ("three", "error"),
+        ("four", "error"),
+    ]
     assert found[1].found == "the check itself failed: ZeroDivisionError: by zero"
     assert (found[2].found, found[2].remedy) == ("TASKD_PORT='http'; allowed is a port", "unset it")
     assert all(f.remedy for f in found if f.state != "ok")
@@ -45,7 +50,12 @@ def test_a_check_that_raises_is_an_error_of_its_own():
 def test_a_check_that_hangs_is_an_error_of_its_own():
     never = threading.Event()
     try:
-        found = examine([Check("slow", lambda: ok("slow", str(never.wait())), 0.1), Check("quick", lambda: ok("quick", ""))])
+        found = examine(
+            [
+                Check("slow", lambda: ok("slow", str(never.wait())), 0.1),
+                Check("quick", lambda: ok("quick", "")),
+            ]
+        )
     finally:
         never.set()
     assert found[0].state == "error" and found[0].found == "no answer within 0.1 s"
@@ -72,8 +82,28 @@ def test_this_machine(tmp_path):
     found = json.loads(done.output)
     states = {f["name"]: f["state"] for f in found["findings"]}
     assert done.exit_code == int(found["errors"] > 0)
-    assert {"python", "taskd", "framework", "recovery", "patch", "libtaskd", "preload", "port", "open files", "secret"} <= set(states)
-    for name in ("python", "settings", "recovery", "libtaskd", "preload", "port", "secret", "pidfd"):
+    assert {
+        "python",
+        "taskd",
+        "framework",
+        "recovery",
+        "patch",
+        "libtaskd",
+        "preload",
+        "port",
+        "open files",
+        "secret",
+    } <= set(states)
+    for name in (
+        "python",
+        "settings",
+        "recovery",
+        "libtaskd",
+        "preload",
+        "port",
+        "secret",
+        "pidfd",
+    ):
         assert states[name] == "ok", found
     assert all(bool(f["remedy"]) == (f["state"] != "ok") for f in found["findings"])
 
@@ -91,7 +121,11 @@ def test_warnings_are_none_and_markup_is_text(tmp_path, monkeypatch):
     made = [Check("one", lambda: warning("one", "[bold]x[/nothing]", "do [this]"))]
     monkeypatch.setattr(examination, "checks", lambda *_: made)
     done = doctor(tmp_path)
-    assert done.exit_code == 0 and "[bold]x[/nothing]" in done.output and "remedy: do [this]" in done.output
+    assert (
+        done.exit_code == 0
+        and "[bold]x[/nothing]" in done.output
+        and "remedy: do [this]" in done.output
+    )
     assert done.output.endswith("0 errors, 1 warning\n")
     made[0] = Check("one", lambda: error("one", "y", "z"))
     assert doctor(tmp_path).exit_code == 1

@@ -1,4 +1,5 @@
-"""What is looked at on the machine: limits, shared memory, clocks, kernel, and who may read the secret."""
+"""What is looked at on the machine: limits, shared memory, clocks, kernel, and who may read the
+secret."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ NONE = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("found", "nodes", "ranks", "state", "words"),
     [
-        ((1024, 4096), 1, 8, "ok", "soft limit 1024, hard limit 4096, enough for 1 node of 8 ranks"),
+        (
+            (1024, 4096),
+            1,
+            8,
+            "ok",
+            "soft limit 1024, hard limit 4096, enough for 1 node of 8 ranks",
+        ),
         ((4000, 4096), 1948, 1, "warning", "a rank of 1948 nodes of 1 rank may need 4094"),
         ((4095, 4095), 1948, 1, "error", "a manager of 1948 nodes of 1 rank needs 4096"),
         ((1024, 4096), 64, 8, "warning", "a rank of 64 nodes of 8 ranks may need 1222"),
@@ -49,7 +56,9 @@ def test_open_files_are_those_of_the_manager():
 def mounted(tmp_path) -> Iterator[Path]:
     place = tmp_path / "a memory"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("needs the right to mount")
     try:
         yield place
@@ -80,24 +89,38 @@ def test_a_full_shared_memory(mounted):
 def test_a_read_only_shared_memory(mounted):
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     found = shared_memory.room({}, mounted)
-    assert found.state == "warning" and "cannot be written to (Read-only file system)" in found.found
+    assert (
+        found.state == "warning" and "cannot be written to (Read-only file system)" in found.found
+    )
 
 
 def test_no_shared_memory(tmp_path):
     found = shared_memory.room({}, tmp_path / "none")
-    assert found.state == "warning" and "does not exist" in found.found and "mount a tmpfs" in found.remedy
+    assert (
+        found.state == "warning"
+        and "does not exist" in found.found
+        and "mount a tmpfs" in found.remedy
+    )
 
 
 def test_shared_memory_on_a_disk(tmp_path):
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / {tmp_path} rw shared:1 - overlay none rw\n")
+    mounts.write_text(
+        f"1 0 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / {tmp_path} rw shared:1 - overlay none rw\n"
+    )
     found = shared_memory.room({}, tmp_path, mounts)
     assert found.state == "warning" and "is overlay and not tmpfs" in found.found
 
 
 def test_which_mount(tmp_path):
     mounts = tmp_path / "mountinfo"
-    lines = (("/", "ext4"), ("/a", "xfs"), ("/a/b\\040c", "tmpfs"), ("/abc", "nfs"), ("/a", "btrfs"))
+    lines = (
+        ("/", "ext4"),
+        ("/a", "xfs"),
+        ("/a/b\\040c", "tmpfs"),
+        ("/abc", "nfs"),
+        ("/a", "btrfs"),
+    )
     mounts.write_text("".join(f"1 0 0:1 / {point} rw - {kind} none rw\n" for point, kind in lines))
     for place, kind in {"/a/x": "btrfs", "/a/b c/d": "tmpfs", "/abc": "nfs", "/b": "ext4"}.items():
         assert shared_memory.file_system(Path(place), mounts) == kind
@@ -105,7 +128,12 @@ def test_which_mount(tmp_path):
 
 @pytest.mark.parametrize(
     ("mode", "state", "words"),
-    [(0o600, "ok", ""), (0o640, "ok", ""), (0o644, "warning", "read by everybody (mode 0644)"), (0o602, "warning", "written by everybody")],
+    [
+        (0o600, "ok", ""),
+        (0o640, "ok", ""),
+        (0o644, "warning", "read by everybody (mode 0644)"),
+        (0o602, "warning", "written by everybody"),
+    ],
 )
 def test_a_secret_in_a_file(tmp_path, mode, state, words):
     path = tmp_path / "secret"
@@ -171,8 +199,11 @@ def test_clocks():
     here = os.sched_getaffinity(0)
     assert clock.goes_forward().state == "ok"
     assert os.sched_getaffinity(0) == here
-    assert clock.goes_forward(itertools.count().__next__, itertools.count(NOW).__next__).state == "ok"
-    assert clock.goes_forward(lambda: 7, lambda: NOW).state == "ok"  # a coarse one stands still for a while
+    assert (
+        clock.goes_forward(itertools.count().__next__, itertools.count(NOW).__next__).state == "ok"
+    )
+    # a coarse one stands still for a while
+    assert clock.goes_forward(lambda: 7, lambda: NOW).state == "ok"
 
 
 def test_clocks_that_go_back():
@@ -191,7 +222,14 @@ def test_a_clock_that_was_not_set(year):
 
 
 @pytest.mark.parametrize(
-    ("source", "state"), [("tsc", "ok"), ("kvm-clock", "ok"), ("arch_sys_counter", "ok"), ("hpet", "warning"), ("jiffies", "warning")]
+    ("source", "state"),
+    [
+        ("tsc", "ok"),
+        ("kvm-clock", "ok"),
+        ("arch_sys_counter", "ok"),
+        ("hpet", "warning"),
+        ("jiffies", "warning"),
+    ],
 )
 def test_clock_source(tmp_path, source, state):
     path = tmp_path / "current_clocksource"
@@ -210,12 +248,21 @@ def forbidden(*_):
 
 @pytest.mark.parametrize(
     ("check", "state"),
-    [(kernel.pidfd, "error"), (kernel.eventfd, "error"), (kernel.memfd, "warning"), (kernel.userfaultfd, "warning")],
+    [
+        (kernel.pidfd, "error"),
+        (kernel.eventfd, "error"),
+        (kernel.memfd, "warning"),
+        (kernel.userfaultfd, "warning"),
+    ],
 )
 def test_what_a_container_forbids(check, state):
     before = set(os.listdir("/proc/self/fd"))
     found = check(forbidden)
-    assert found.state == state and "Operation not permitted" in found.found and "seccomp" in found.remedy
+    assert (
+        found.state == state
+        and "Operation not permitted" in found.found
+        and "seccomp" in found.remedy
+    )
     assert check().state in ("ok", "warning")
     assert len(os.listdir("/proc/self/fd")) == len(before)
 

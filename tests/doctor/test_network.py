@@ -1,4 +1,5 @@
-"""The port: free, held by this job's manager, by another's, by something else; and the way to a manager elsewhere."""
+"""The port: free, held by this job's manager, by another's, by something else; and the way to a
+manager elsewhere."""
 
 from __future__ import annotations
 
@@ -53,9 +54,16 @@ def free() -> str:
 
 @pytest.fixture
 def manager(free, tmp_path) -> Iterator[dict[str, str]]:
-    environ = {"TASKD_PORT": free, "MINDX_TASK_ID": "a job", "TASKD_SECRET": "one", "TASKD_LOG_PATH": str(tmp_path)}
+    environ = {
+        "TASKD_PORT": free,
+        "MINDX_TASK_ID": "a job",
+        "TASKD_SECRET": "one",
+        "TASKD_LOG_PATH": str(tmp_path),
+    }
     command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "1"]
-    process = subprocess.Popen(command, env={**os.environ, **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env={**os.environ, **environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         with Control(environ) as control:
             assert control.resume(LIMIT) == "the ranks go on"  # which is when it listens
@@ -70,13 +78,26 @@ def test_a_free_port(free):
     assert (found.state, found.found) == ("ok", f"{free} on 127.0.0.1 is free")
 
 
-@pytest.mark.parametrize("says", [(b"HTTP/1.1 400 Bad Request\r\n\r\n",), (b"",), (b"\xff" + bytes(8) + b"\x7f",), (b"\xff" * 64,), ()])
+@pytest.mark.parametrize(
+    "says",
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n",),
+        (b"",),
+        (b"\xff" + bytes(8) + b"\x7f",),
+        (b"\xff" * 64,),
+        (),
+    ],
+)
 def test_held_by_something_else(says, monkeypatch):
     monkeypatch.setattr(network, "REACH", 0.2)
     with listener(*says) as number:
         found = network.port({"TASKD_PORT": str(number)})
         other = network.manager({"TASKD_MANAGER_ADDR": f"127.0.0.1:{number}"})
-    assert found.state == "error" and "held by something that is no manager of taskd" in found.found and "TASKD_PORT" in found.remedy
+    assert (
+        found.state == "error"
+        and "held by something that is no manager of taskd" in found.found
+        and "TASKD_PORT" in found.remedy
+    )
     assert other.state == "error" and "is no manager of taskd" in other.found
 
 
@@ -102,11 +123,18 @@ def test_held_without_listening(free):
 def test_a_manager(manager):
     number = manager["TASKD_PORT"]
     at = {**manager, "TASKD_MANAGER_ADDR": f"127.0.0.1:{number}"}
-    assert network.port(manager).found == f"{number} on 127.0.0.1 is held by the manager of this job, which answers"
+    assert (
+        network.port(manager).found
+        == f"{number} on 127.0.0.1 is held by the manager of this job, which answers"
+    )
     assert network.manager(at).found == f"the manager of this job answers at 127.0.0.1:{number}"
     for wrong in ({"TASKD_SECRET": "another"}, {"MINDX_TASK_ID": "another"}, {"TASKD_SECRET": ""}):
         found = network.port({**manager, **wrong})
-        assert found.state == "error" and "another job, or with another secret" in found.found and "TASKD_SECRET" in found.remedy
+        assert (
+            found.state == "error"
+            and "another job, or with another secret" in found.found
+            and "TASKD_SECRET" in found.remedy
+        )
         assert network.manager({**at, **wrong}).state == "error"
 
 
@@ -126,7 +154,11 @@ def test_addresses(free, environ, state, words):
 
 def test_several_nodes_need_an_address(free):
     found = network.port({"TASKD_PORT": free}, nodes=2)
-    assert found.state == "warning" and "other nodes cannot reach it" in found.found and "POD_IP" in found.remedy
+    assert (
+        found.state == "warning"
+        and "other nodes cannot reach it" in found.found
+        and "POD_IP" in found.remedy
+    )
     assert network.port({"TASKD_PORT": free, "POD_IP": "0.0.0.0"}, nodes=2).state == "ok"
 
 
@@ -147,4 +179,8 @@ def test_a_machine_that_does_not_answer(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", out_of_reach)
     found = network.manager({"TASKD_MANAGER_ADDR": "127.0.0.1"})
-    assert found.state == "warning" and "cannot be reached" in found.found and "open port 9601" in found.remedy
+    assert (
+        found.state == "warning"
+        and "cannot be reached" in found.found
+        and "open port 9601" in found.remedy
+    )

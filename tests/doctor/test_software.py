@@ -15,13 +15,22 @@ from taskd.adaptor import run_py
 from taskd.cython_api import library_path
 from taskd.doctor import configuration, framework, launcher, library, python
 
-ENVIRON = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("TASKD_")}
+ENVIRON = {
+    name: value
+    for name, value in os.environ.items()
+    if name != "LD_PRELOAD" and not name.startswith("TASKD_")
+}
 RUN = b"import os\n\n\ndef run(args):\n    pass\n\n\ndef main(args=None):\n    pass\n"
 
 
 @pytest.mark.parametrize(
     ("version", "platform", "state"),
-    [((3, 9, 18), "linux", "error"), ((3, 10, 0), "linux", "ok"), ((3, 11, 7, "final", 0), "linux", "ok"), ((3, 12, 1), "darwin", "error")],
+    [
+        ((3, 9, 18), "linux", "error"),
+        ((3, 10, 0), "linux", "ok"),
+        ((3, 11, 7, "final", 0), "linux", "ok"),
+        ((3, 12, 1), "darwin", "error"),
+    ],
 )
 def test_python(version, platform, state):
     found = python.interpreter(version, platform)
@@ -75,10 +84,14 @@ def test_functions_of_this_torch():
 
 def test_a_torch_without_them(tmp_path):
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')"
+    )
     environ = {**ENVIRON, "PYTHONPATH": f"{tmp_path}:{Path(taskd.__file__).parents[1]}"}
     found = framework.functions(environ)
-    assert found.state == "error" and "libcudart.so.12: cannot open shared object file" in found.found
+    assert (
+        found.state == "error" and "libcudart.so.12: cannot open shared object file" in found.found
+    )
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     assert "killed by signal 11" in framework.functions(environ).found
     (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(600)")
@@ -94,11 +107,15 @@ def test_a_torch_in_the_working_directory_is_not_it(tmp_path, monkeypatch):
 def compile_library(path: Path, code: str) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(path)], input=code.encode(), check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(path)], input=code.encode(), check=True
+    )
     return path
 
 
-VERSION = 'const char *taskd_version(void) { return "%s"; } int taskd_preloaded(void) { return %d; }'
+VERSION = (
+    'const char *taskd_version(void) { return "%s"; } int taskd_preloaded(void) { return %d; }'
+)
 
 
 def test_libtaskd():
@@ -111,7 +128,10 @@ def test_libtaskd():
     [
         (VERSION % ("0.0.9", 1), "is of version 0.0.9, taskd is 0.1.0"),
         ("int taskd_abi(void) { return 3; }", "built with an older taskd"),
-        ("__attribute__((constructor)) static void crash(void) { __builtin_trap(); }", "killed by signal"),
+        (
+            "__attribute__((constructor)) static void crash(void) { __builtin_trap(); }",
+            "killed by signal",
+        ),
     ],
 )
 def test_another_libtaskd(tmp_path, code, words):
@@ -132,7 +152,9 @@ def test_a_libtaskd_that_is_none(tmp_path):
 def test_preloaded(tmp_path):
     here = library_path()
     for text in (here, f"{here}:", f"/lib/other.so {here}"):
-        assert library.preload({**ENVIRON, "LD_PRELOAD": text}).found == "libtaskd.so is in LD_PRELOAD"
+        assert (
+            library.preload({**ENVIRON, "LD_PRELOAD": text}).found == "libtaskd.so is in LD_PRELOAD"
+        )
     gone = library.preload({**ENVIRON, "LD_PRELOAD": "/no/where/libtaskd.so:"})
     assert gone.state == "error" and "which does not exist" in gone.found and here in gone.remedy
     (tmp_path / "libtaskd.so").write_bytes(b"")
@@ -154,7 +176,12 @@ def test_not_preloaded(tmp_path):
         (RUN, {"TASKD_PROCESS_ENABLE": "on"}, "warning", "plain torchrun would run unprotected"),
         (run_py.installed(RUN), {}, "warning", "installed by `taskd patch`, and not in force"),
         (run_py.installed(RUN), {"TASKD_PROCESS_ENABLE": "off"}, "warning", "not in force"),
-        (run_py.installed(RUN), {"TASKD_PROCESS_ENABLE": "on"}, "error", "not in force: `import torch.distributed.run`: another torch"),
+        (
+            run_py.installed(RUN),
+            {"TASKD_PROCESS_ENABLE": "on"},
+            "error",
+            "not in force: `import torch.distributed.run`: another torch",
+        ),
         (b"(", {}, "ok", "is not understood"),
         (b"(", {"TASKD_PROCESS_ENABLE": "on"}, "error", "not Python that parses"),
     ],
@@ -169,4 +196,7 @@ def test_patch(tmp_path, content, environ, state, words):
 
 
 def test_settings():
-    assert "job 'j', strategies retry" in configuration.settings_are_usable({"MINDX_TASK_ID": "j"}).found
+    assert (
+        "job 'j', strategies retry"
+        in configuration.settings_are_usable({"MINDX_TASK_ID": "j"}).found
+    )

@@ -1,4 +1,5 @@
-"""Frequencies and durations against a plain reference that looks at everything that has happened each time it is asked."""
+"""Frequencies and durations against a plain reference that looks at everything that has happened
+each time it is asked."""
 
 from __future__ import annotations
 
@@ -111,7 +112,12 @@ def long(rule, happened, now):
 
 
 @given(
-    st.builds(Duration, timeout=st.integers(0, 40).map(float), recover=st.integers(0, 40).map(float), level=st.just(Level.PRE_SEPARATE)),
+    st.builds(
+        Duration,
+        timeout=st.integers(0, 40).map(float),
+        recover=st.integers(0, 40).map(float),
+        level=st.just(Level.PRE_SEPARATE),
+    ),
     GAPS,
     st.integers(0, 120),
 )

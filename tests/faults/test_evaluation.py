@@ -13,14 +13,22 @@ from taskd.faults import Configuration, Devices, codes, customization, load
 from taskd.faults.evaluation import KINDS, MOST_CODES, Separation, TooMany
 
 TABLES = {
-    1: Level.NOT_HANDLE, 2: Level.SUB_HEALTH, 3: Level.RESTART_REQUEST, 4: Level.RESTART_BUSINESS, 5: Level.FREE_RESTART, 6: Level.RESTART,
-    7: Level.PRE_SEPARATE, 8: Level.SEPARATE,
-}  # fmt: skip
+    1: Level.NOT_HANDLE,
+    2: Level.SUB_HEALTH,
+    3: Level.RESTART_REQUEST,
+    4: Level.RESTART_BUSINESS,
+    5: Level.FREE_RESTART,
+    6: Level.RESTART,
+    7: Level.PRE_SEPARATE,
+    8: Level.SEPARATE,
+}
 
 
 def devices(frequency=None, duration=None, **grace):
     table = codes.Codes({code: (level, "a list") for code, level in TABLES.items()})
-    rules = customization.Customization(customization.Grace(**grace), frequency or {}, duration or {})
+    rules = customization.Customization(
+        customization.Grace(**grace), frequency or {}, duration or {}
+    )
     return Devices(Configuration(table, rules))
 
 
@@ -85,7 +93,9 @@ def test_what_comes_too_often_separates_until_it_is_released():
     assert found.judge("d", 1e9).level is Level.MANUALLY_SEPARATE
     assert found.release("d") and not found.release("d")
     assert found.judge("d", 1e9).level is Level.NORMAL
-    assert found.told("d", 4, "once", 3.0).reason.level is Level.RESTART_BUSINESS, "it is counted anew"
+    assert found.told("d", 4, "once", 3.0).reason.level is Level.RESTART_BUSINESS, (
+        "it is counted anew"
+    )
 
 
 def test_release_of_a_device_whose_code_is_still_there_or_that_is_not_separated_by_hand():
@@ -188,14 +198,26 @@ def test_the_number_of_codes_of_a_device_is_bounded():
     assert found.told("d", 9999, "occur", 4.0) is not None
 
 
-TOLD = st.tuples(st.sampled_from("ab"), st.sampled_from([*TABLES, 9, 10]), st.sampled_from(KINDS), st.floats(0, 40), st.booleans())
+TOLD = st.tuples(
+    st.sampled_from("ab"),
+    st.sampled_from([*TABLES, 9, 10]),
+    st.sampled_from(KINDS),
+    st.floats(0, 40),
+    st.booleans(),
+)
 STORY = st.lists(TOLD, max_size=40)
 
 
 @given(STORY, st.booleans(), st.booleans())
-def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule(story, counted, timed):
-    """And never lower than that of any code that is there; what has arisen is never weaker than the code that was told."""
-    found = devices({4: often(), 1: often(3, Level.RESTART, 30.0)} if counted else {}, {1: customization.Duration()} if timed else {})
+def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule(
+    story, counted, timed
+):
+    """And never lower than that of any code that is there; what has arisen is never weaker than the
+    code that was told."""
+    found = devices(
+        {4: often(), 1: often(3, Level.RESTART, 30.0)} if counted else {},
+        {1: customization.Duration()} if timed else {},
+    )
     there: dict[tuple[str, int], bool] = {}
     now = 0.0
     for device, code, kind, gap, look in story:
@@ -208,9 +230,15 @@ def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule
         stays = kind == "occur" or (kind == "once" and not TABLE[rated].usable)
         there[device, code] = (there.get((device, code), False) or stays) and kind != "recover"
         if new:
-            assert arisen is not None and stronger(arisen.reason.level, rated) is arisen.reason.level
+            assert (
+                arisen is not None and stronger(arisen.reason.level, rated) is arisen.reason.level
+            )
         for name in "ab":
-            levels = [found.configuration.codes.rate(c).level for (d, c), on in there.items() if on and d == name]
+            levels = [
+                found.configuration.codes.rate(c).level
+                for (d, c), on in there.items()
+                if on and d == name
+            ]
             judged = found.judge(name, now)
             assert judged.level >= max(levels, default=Level.NORMAL)
             if not counted and not timed and not any(level in (4, 5, 6) for level in levels):

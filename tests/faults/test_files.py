@@ -26,13 +26,14 @@ def texts(report):
     return [str(f) for f in report.findings]
 
 
-# -- the tables that are shipped, which have the vendor's levels ------------------------------------------------------------------
+# -- the tables that are shipped, which have the vendor's levels -----------------------------------
 
 
 def test_the_shipped_tables_have_nothing_to_be_warned_of():
     loaded = load()
     assert loaded.findings == ()
-    assert len(loaded.codes.devices) + len(loaded.codes.network) == 802  # different codes in the vendor's file
+    # different codes in the vendor's file
+    assert len(loaded.codes.devices) + len(loaded.codes.network) == 802
 
 
 @pytest.mark.parametrize(
@@ -57,18 +58,29 @@ def test_the_shipped_customization():
     assert len(rules.frequency) == 43
     assert rules.frequency[0x80E18005].times == 3
     assert rules.frequency[0x81078603].release == 172_800
-    assert rules.duration[0x81078603].timeout == 20 and rules.duration[0x81078603].level is Level.PRE_SEPARATE
+    assert (
+        rules.duration[0x81078603].timeout == 20
+        and rules.duration[0x81078603].level is Level.PRE_SEPARATE
+    )
 
 
 def test_a_file_with_a_code_in_two_levels_and_a_code_twice_in_one():
-    table, report = parsed({"RestartBusinessCodes": ["B4060011", "A2301001", "B4060011"], "SeparateNPUCodes": ["A2301001"]})
+    table, report = parsed(
+        {
+            "RestartBusinessCodes": ["B4060011", "A2301001", "B4060011"],
+            "SeparateNPUCodes": ["A2301001"],
+        }
+    )
     assert len(report.findings) == 2
     assert "RestartBusinessCodes[2]: B4060011 stands twice" in texts(report)[0]
-    assert "SeparateNPUCodes[0]: A2301001 stands in RestartBusinessCodes too: SeparateNPU" in texts(report)[1]
+    assert (
+        "SeparateNPUCodes[0]: A2301001 stands in RestartBusinessCodes too: SeparateNPU"
+        in texts(report)[1]
+    )
     assert table.rate(0xA2301001).level is Level.SEPARATE
 
 
-# -- codes ---------------------------------------------------------------------------------------------------------------------
+# -- codes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["80e01801", "0x80E01801", "080E01801", " 80E01801 "])
@@ -90,16 +102,30 @@ def test_unknown_codes_are_weighed_by_their_severity():
 
 
 def test_codes_of_the_network():
-    raw = {"RestartNPUCodes": ["81078603"], "SubHealthFaultNetworkCodes": ["12345678"], "PreSeparateNPUCodes": ["110001024"]}
+    raw = {
+        "RestartNPUCodes": ["81078603"],
+        "SubHealthFaultNetworkCodes": ["12345678"],
+        "PreSeparateNPUCodes": ["110001024"],
+    }
     table, report = parsed(raw)
-    assert "cannot be RestartNPU: taken as NotHandleFault" in texts(report)[0] and len(report.findings) == 1
+    assert (
+        "cannot be RestartNPU: taken as NotHandleFault" in texts(report)[0]
+        and len(report.findings) == 1
+    )
     assert [table.rate(c).level for c in (0x81078603, 0x12345678, 0x110001024)] == [1, 2, 7]
 
 
 def test_bad_entries_are_left_out_alone():
-    table, report = parsed({"RestartNPUCodes": ["80E18005", "xyz", 7, None, "40F84E00"], "Remark": "ours"})
+    table, report = parsed(
+        {"RestartNPUCodes": ["80E18005", "xyz", 7, None, "40F84E00"], "Remark": "ours"}
+    )
     assert table.rate(0x80E18005).level is table.rate(0x40F84E00).level is Level.RESTART
-    assert [f.path for f in report.findings] == ["Remark", "RestartNPUCodes[1]", "RestartNPUCodes[2]", "RestartNPUCodes[3]"]
+    assert [f.path for f in report.findings] == [
+        "Remark",
+        "RestartNPUCodes[1]",
+        "RestartNPUCodes[2]",
+        "RestartNPUCodes[3]",
+    ]
     assert all(f.allowed for f in report.findings)
 
 
@@ -130,11 +156,17 @@ def test_a_file_of_very_many_entries_takes_its_time_and_no_more():
     assert len(report.findings) == 1001 and "more than 1000 findings" in texts(report)[-1]
 
 
-# -- customization ---------------------------------------------------------------------------------------------------------------
+# -- customization ---------------------------------------------------------------------------------
 
 
 def entry(**more):
-    return {"EventId": ["80E18005"], "TimeWindow": 86400, "Times": 2, "FaultHandling": "ManuallySeparateNPU", **more}
+    return {
+        "EventId": ["80E18005"],
+        "TimeWindow": 86400,
+        "Times": 2,
+        "FaultHandling": "ManuallySeparateNPU",
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -156,13 +188,20 @@ def test_a_bad_entry_is_left_out_alone_and_said_where(field, value, allowed):
     rules, report = customized({"FaultFrequency": [entry(**{field: value}), entry(EventId=["1"])]})
     assert list(rules.frequency) == [1]
     (finding,) = report.findings
-    assert finding.path == f"FaultFrequency[0].{field}" and allowed in finding.allowed and finding.value
+    assert (
+        finding.path == f"FaultFrequency[0].{field}"
+        and allowed in finding.allowed
+        and finding.value
+    )
 
 
 def test_of_several_entries_for_a_code_the_first_good_one_counts():
     rules, report = customized({"FaultFrequency": [entry(Times=0), entry(Times=3), entry(Times=4)]})
     assert rules.frequency[0x80E18005].times == 3
-    assert "FaultFrequency[2]: 80E18005 has an entry already, FaultFrequency[1], which counts" in texts(report)[1]
+    assert (
+        "FaultFrequency[2]: 80E18005 has an entry already, FaultFrequency[1], which counts"
+        in texts(report)[1]
+    )
 
 
 @pytest.mark.parametrize("times", [1, 2, 100])
@@ -177,7 +216,10 @@ def test_the_ranges_of_the_guide_and_of_newer_versions_are_both_taken(times):
         ({}, (30, 150, 15)),
         ({"WaitFlushingCMTime": 120}, (120, 60, 15)),
         ({"WaitFlushingCMTime": 120, "WaitDeviceResetTime": 100}, (120, 100, 15)),
-        ({"WaitProcessReadCMTime": 5, "WaitDeviceResetTime": 180, "WaitFaultSelfHealingTime": 1}, (5, 180, 1)),
+        (
+            {"WaitProcessReadCMTime": 5, "WaitDeviceResetTime": 180, "WaitFaultSelfHealingTime": 1},
+            (5, 180, 1),
+        ),
     ],
 )
 def test_names_of_grace_tolerance(raw, grace):
@@ -186,7 +228,9 @@ def test_names_of_grace_tolerance(raw, grace):
 
 
 def test_a_value_of_grace_tolerance_that_cannot_be_used_is_replaced_alone():
-    rules, report = customized({"GraceTolerance": {"WaitDeviceResetTime": 181, "WaitFaultSelfHealingTime": 20}})
+    rules, report = customized(
+        {"GraceTolerance": {"WaitDeviceResetTime": 181, "WaitFaultSelfHealingTime": 20}}
+    )
     assert (rules.grace.reset, rules.grace.heals) == (150, 20)
     assert "60 to 180" in texts(report)[0]
 
@@ -195,19 +239,36 @@ def test_durations():
     rules, report = customized(
         {
             "FaultDuration": [
-                {"EventId": ["81078603"], "FaultTimeout": 0, "RecoverTimeout": 86400, "FaultHandling": "SeparateNPU"},
+                {
+                    "EventId": ["81078603"],
+                    "FaultTimeout": 0,
+                    "RecoverTimeout": 86400,
+                    "FaultHandling": "SeparateNPU",
+                },
                 {"EventId": ["80E18005"], "FaultTimeout": 5},
-                {"EventId": ["80E01801"], "FaultTimeout": 601, "FaultHandling": "ManuallySeparateNPU"},
+                {
+                    "EventId": ["80E01801"],
+                    "FaultTimeout": 601,
+                    "FaultHandling": "ManuallySeparateNPU",
+                },
             ]
         }
     )
-    assert rules.duration[0x81078603] == customization.Duration(0, 86400, Level.SEPARATE, "FaultDuration[0]")
-    assert rules.duration[0x80E01801] == customization.Duration(20, 60, Level.PRE_SEPARATE, "FaultDuration[2]")
+    assert rules.duration[0x81078603] == customization.Duration(
+        0, 86400, Level.SEPARATE, "FaultDuration[0]"
+    )
+    assert rules.duration[0x80E01801] == customization.Duration(
+        20, 60, Level.PRE_SEPARATE, "FaultDuration[2]"
+    )
     paths = [f.path for f in report.findings]
-    assert paths == ["FaultDuration[1].EventId", "FaultDuration[2].FaultTimeout", "FaultDuration[2].FaultHandling"]
+    assert paths == [
+        "FaultDuration[1].EventId",
+        "FaultDuration[2].FaultTimeout",
+        "FaultDuration[2].FaultHandling",
+    ]
 
 
-# -- directories -------------------------------------------------------------------------------------------------------------------
+# -- directories -----------------------------------------------------------------------------------
 
 
 def test_a_directory_with_only_some_of_the_files(tmp_path):

@@ -1,4 +1,5 @@
-"""Random and mutated files: never a traceback, and never another level for a code that was not touched."""
+"""Random and mutated files: never a traceback, and never another level for a code that was not
+touched."""
 
 from __future__ import annotations
 
@@ -14,18 +15,32 @@ from taskd.faults.findings import Broken
 from taskd.faults.separated import NAME, Separated
 
 CODES, RULES = ((SHIPPED / name).read_bytes() for name in (codes.NAME, customization.NAME))
-LONG = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+LONG = settings(
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 NAMES = st.text(max_size=12) | st.sampled_from([*KEYS, "EventId", "Times"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=20,
 )
-FREQUENCY = {"EventId": JSON, "TimeWindow": JSON, "Times": JSON, "FaultHandling": JSON, "ReleaseTimeWindow": JSON}
+FREQUENCY = {
+    "EventId": JSON,
+    "TimeWindow": JSON,
+    "Times": JSON,
+    "FaultHandling": JSON,
+    "ReleaseTimeWindow": JSON,
+}
 DURATION = {"EventId": JSON, "FaultTimeout": JSON, "FaultHandling": JSON}
 GRACE = st.sampled_from(["WaitDeviceResetTime", "WaitFlushingCMTime", "x"])
 # what is done to bytes: where, how many go, what comes
-MUTATIONS = st.lists(st.tuples(st.integers(0, 12_000), st.integers(0, 40), st.binary(max_size=12)), min_size=1, max_size=4)
+MUTATIONS = st.lists(
+    st.tuples(st.integers(0, 12_000), st.integers(0, 40), st.binary(max_size=12)),
+    min_size=1,
+    max_size=4,
+)
 
 
 def mutated(data, mutations):
@@ -64,7 +79,12 @@ def test_random_json(raw):
     refused_or_read(customization.parse, data)
 
 
-@given(st.dictionaries(st.sampled_from(list(KEYS)), st.lists(JSON | st.from_regex(r"[0-9A-F]{8}", fullmatch=True), max_size=6)))
+@given(
+    st.dictionaries(
+        st.sampled_from(list(KEYS)),
+        st.lists(JSON | st.from_regex(r"[0-9A-F]{8}", fullmatch=True), max_size=6),
+    )
+)
 @LONG
 def test_random_tables(raw):
     refused_or_read(codes.parse, json.dumps(raw).encode())
@@ -102,7 +122,9 @@ def test_the_shipped_table_mutated(mutations):
                 places.setdefault(codes.parse_code(text), set()).add(key)
             except (codes.BadCode, AttributeError):
                 continue
-    where = {codes.parse_code(text): key for key, texts in json.loads(CODES).items() for text in texts}
+    where = {
+        codes.parse_code(text): key for key, texts in json.loads(CODES).items() for text in texts
+    }
     for code, level in before.items():
         if places.get(code) == {where[code]}:
             assert after[code] == level
@@ -116,7 +138,11 @@ def test_the_shipped_rules_mutated(mutations):
     if rules is None:
         return
     for rule in rules.frequency.values():
-        assert 60 <= rule.window <= 864_000 and 1 <= rule.times <= 100 and (rule.release is None or 60 <= rule.release < 2**32)
+        assert (
+            60 <= rule.window <= 864_000
+            and 1 <= rule.times <= 100
+            and (rule.release is None or 60 <= rule.release < 2**32)
+        )
     for long in rules.duration.values():
         assert 0 <= long.timeout <= 600 and 0 <= long.recover <= 86_400
     assert 60 <= rules.grace.reset <= 180 and 1 <= rules.grace.heals <= 30
@@ -127,7 +153,13 @@ LINES = st.sampled_from(["a/0", "a/1", "b/0"])
 
 @given(
     st.lists(st.tuples(LINES, st.booleans()), max_size=8),
-    st.lists(st.tuples(st.integers(0, 8), st.binary(max_size=60) | JSON.map(lambda raw: json.dumps(raw).encode())), max_size=4),
+    st.lists(
+        st.tuples(
+            st.integers(0, 8),
+            st.binary(max_size=60) | JSON.map(lambda raw: json.dumps(raw).encode()),
+        ),
+        max_size=4,
+    ),
 )
 @LONG
 def test_the_journal_of_separated_devices_with_anything_between_its_lines(tmp_path, story, rubbish):

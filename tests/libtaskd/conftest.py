@@ -1,4 +1,5 @@
-"""Real processes: every rank here is an interpreter of its own with libtaskd preloaded, every page a file in /dev/shm.
+"""Real processes: every rank here is an interpreter of its own with libtaskd preloaded, every page
+a file in /dev/shm.
 
 Time-outs are bounds on failure; no test asks how long something took.
 """
@@ -31,8 +32,14 @@ class Ranks:
         self.page = page
         self.processes: list[subprocess.Popen[str]] = []
 
-    def environment(self, slot: int | None = 0, page: str | None = None, preload: str | None = None) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("TASKD_") and k not in ("LD_PRELOAD", "RANK")}
+    def environment(
+        self, slot: int | None = 0, page: str | None = None, preload: str | None = None
+    ) -> dict[str, str]:
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("TASKD_") and k not in ("LD_PRELOAD", "RANK")
+        }
         env["PYTHONPATH"] = str(ROOT)
         env["LD_PRELOAD"] = library_path() if preload is None else preload
         env["TASKD_PAGE"] = self.page if page is None else page
@@ -43,18 +50,29 @@ class Ranks:
     def start(
         self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str
     ) -> subprocess.Popen[str]:
-        return self.command([sys.executable, *flags, "-c", textwrap.dedent(code)], slot=slot, page=page, **more)
+        return self.command(
+            [sys.executable, *flags, "-c", textwrap.dedent(code)], slot=slot, page=page, **more
+        )
 
-    def command(self, argv: list[str], slot: int | None = 0, page: str | None = None, **more: str) -> subprocess.Popen[str]:
+    def command(
+        self, argv: list[str], slot: int | None = 0, page: str | None = None, **more: str
+    ) -> subprocess.Popen[str]:
         env = self.environment(slot, page)
         env.update(more)
         process = subprocess.Popen(
-            argv, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            argv,
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.processes.append(process)
         return process
 
-    def run(self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str) -> tuple[int, str, str]:
+    def run(
+        self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str
+    ) -> tuple[int, str, str]:
         process = self.start(code, *flags, slot=slot, page=page, **more)
         out, err = process.communicate(timeout=LIMIT)
         return process.returncode, out, err

@@ -1,4 +1,5 @@
-"""Which allocations are followed, how they are stamped, and that an error in one is survived. The tensors are torch's."""
+"""Which allocations are followed, how they are stamped, and that an error in one is survived. The
+tensors are torch's."""
 
 from __future__ import annotations
 
@@ -83,7 +84,9 @@ def test_what_is_followed(ranks):
 
 
 def test_nothing_is_followed_without_preloading(page, ranks):
-    code = f"core.attach({page.path!r}, 0)\n    assert core.allocation_of(tensor().data_ptr()) is None"
+    code = (
+        f"core.attach({page.path!r}, 0)\n    assert core.allocation_of(tensor().data_ptr()) is None"
+    )
     ran(ranks, "\n    " + code, slot=None, LD_PRELOAD="")
 
 
@@ -140,7 +143,8 @@ def test_gloos_own_buffers(ranks):
 
 
 def test_a_full_table(ranks):
-    """What has no room is not followed, nothing else is different, and room that becomes free is used."""
+    """What has no room is not followed, nothing else is different, and room that becomes free is
+    used."""
     ran(
         ranks,
         """
@@ -183,7 +187,12 @@ def test_a_tensor_loses_a_page(page, ranks):
     """,
     )
     [damage] = page.damages(0)
-    assert (damage["kind"], damage["born"], damage["base"], damage["size"]) == ("allocated", 12, int(out), 4 << 20)
+    assert (damage["kind"], damage["born"], damage["base"], damage["size"]) == (
+        "allocated",
+        12,
+        int(out),
+        4 << 20,
+    )
     assert 0 < damage["addr"] - int(out) < 4 << 20
 
 
@@ -276,7 +285,8 @@ def test_gloos_next_buffer(page, ranks):
 
 @pytest.mark.usefixtures("poisonable")
 def test_a_collective_over_a_lost_page(page, ranks, line):
-    """Both of gloo's ways: the buffer that a peer's data goes to, and the tensor that goes to the peer."""
+    """Both of gloo's ways: the buffer that a peer's data goes to, and the tensor that goes to the
+    peer."""
     code = """
     import sys
     import torch.distributed as dist
@@ -319,7 +329,8 @@ def test_storm(page, ranks, compiled):
     assert page.records(0) == []
 
 
-# An allocator that knows its own blocks by a mark in front of them and ends the process over any other.
+# An allocator that knows its own blocks by a mark in front of them and ends the process over any
+# other.
 OTHER = """
     #include <errno.h>
     #include <stddef.h>
@@ -377,7 +388,8 @@ OTHER = """
 
 @pytest.mark.parametrize("order", ["behind", "in front"])
 def test_another_allocator(page, ranks, compiled, tmp_path, order):
-    """Every block goes back to the one that made it, from the first that the dynamic linker asks for to the last at exit."""
+    """Every block goes back to the one that made it, from the first that the dynamic linker asks
+    for to the last at exit."""
     source = tmp_path / "other.c"
     source.write_text(OTHER)
     other = compiled(source, "-shared", "-fPIC", "-fno-builtin")

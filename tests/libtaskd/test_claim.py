@@ -1,4 +1,5 @@
-"""Who claims a slot, who must not, how its death is told, and that nothing is harmed when claiming fails."""
+"""Who claims a slot, who must not, how its death is told, and that nothing is harmed when claiming
+fails."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ def test_the_constructor_claims(page, ranks):
     status, out, err = ranks.run(WHO, slot=1, RANK="13", TASKD_INCARNATION="2")
     assert (status, out.split()) == (0, ["1", "True"]), err
     view = page.read(1)
-    assert (view.rank, view.incarnation, view.pid, view.attached) == (13, 2, ranks.processes[0].pid, True)
+    assert (view.rank, view.incarnation, view.pid, view.attached) == (
+        13,
+        2,
+        ranks.processes[0].pid,
+        True,
+    )
     assert page.read(0).attached is False
 
 
@@ -42,7 +48,13 @@ def test_rank_variables_alone_claim_nothing(page, ranks, missing):
 
 def test_launchers_pass_everything_through(page, ranks):
     code = WHO + "import os; print(os.environ.get('LD_PRELOAD'), os.environ.get('TASKD_SLOT'))"
-    rank = ranks.command(["bash", "-c", f'env true; taskset -p $$ >/dev/null; exec nice -n 0 "{sys.executable}" -c "{code}"'])
+    rank = ranks.command(
+        [
+            "bash",
+            "-c",
+            f'env true; taskset -p $$ >/dev/null; exec nice -n 0 "{sys.executable}" -c "{code}"',
+        ]
+    )
     out, err = rank.communicate(timeout=60)
     assert out.split() == ["0", "True", "None", "None"], err
     assert page.read(0).pid == rank.pid
@@ -51,10 +63,25 @@ def test_launchers_pass_everything_through(page, ranks):
 @pytest.mark.parametrize(
     ("why", "code"),
     [
-        ("bash", "import subprocess; print(subprocess.run(['bash', '-c', CMD], text=True, capture_output=True).stdout)"),
+        (
+            "bash",
+            (
+                "import subprocess; print(subprocess.run(['bash', '-c', CMD], text=True,"
+                " capture_output=True).stdout)"
+            ),
+        ),
         ("system", "import os, sys; sys.stdout.flush(); os.system(CMD)"),
-        ("spawn", "import os; os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', CMD], os.environ), 0)"),
-        ("python", "import subprocess, sys; subprocess.run([sys.executable, '-c', f'import os; os.system({CMD!r})'])"),
+        (
+            "spawn",
+            "import os; os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', CMD], os.environ), 0)",
+        ),
+        (
+            "python",
+            (
+                "import subprocess, sys; subprocess.run([sys.executable, '-c', f'import os;"
+                " os.system({CMD!r})'])"
+            ),
+        ),
     ],
 )
 def test_children_know_nothing_of_it(page, ranks, why, code):
@@ -67,7 +94,9 @@ def test_children_know_nothing_of_it(page, ranks, why, code):
 
 def test_other_preloaded_libraries_stay(page, ranks, tmp_path):
     other = tmp_path / "libother.so"
-    made = subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(other)], input="int other;", text=True)
+    made = subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(other)], input="int other;", text=True
+    )
     if made.returncode != 0:
         pytest.skip("no C compiler")
     moved = tmp_path / "renamed.so"
@@ -84,9 +113,17 @@ def test_other_preloaded_libraries_stay(page, ranks, tmp_path):
 
 
 def test_static_program(page, ranks, tmp_path):
-    source = 'extern char **environ;\nint puts(const char *);\nint main(void) { puts("ran"); return 5; }\n'
+    source = (
+        'extern char **environ;\nint puts(const char *);\nint main(void) { puts("ran"); return'
+        " 5; }\n"
+    )
     program = tmp_path / "static"
-    made = subprocess.run(["gcc", "-static", "-x", "c", "-", "-o", str(program)], input=source, text=True, capture_output=True)
+    made = subprocess.run(
+        ["gcc", "-static", "-x", "c", "-", "-o", str(program)],
+        input=source,
+        text=True,
+        capture_output=True,
+    )
     if made.returncode != 0:
         pytest.skip("no static libc to link with")
     direct = ranks.command([str(program)])
@@ -100,7 +137,15 @@ def test_static_program(page, ranks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "where", ["/dev/shm/taskd-test-no-such-page", "/nonexistent/folder/page", "/dev/null", "/", "/etc/hostname", "x" * 5000]
+    "where",
+    [
+        "/dev/shm/taskd-test-no-such-page",
+        "/nonexistent/folder/page",
+        "/dev/null",
+        "/",
+        "/etc/hostname",
+        "x" * 5000,
+    ],
 )
 def test_no_page(ranks, where):
     """No agent, no file, not a page: the program runs, and its children do not try either."""
@@ -109,7 +154,9 @@ def test_no_page(ranks, where):
     assert (status, out.split(), err) == (0, ["None", "True", "None", "None"], "")
 
 
-@pytest.mark.parametrize("slot", ["2", "-1", "4294967295", "99999999999999999999", "one", "0x1", ""])
+@pytest.mark.parametrize(
+    "slot", ["2", "-1", "4294967295", "99999999999999999999", "one", "0x1", ""]
+)
 def test_no_such_slot(page, ranks, slot):
     status, out, err = ranks.run(WHO, TASKD_SLOT=slot)
     assert (status, out.split(), err) == (0, ["None", "True"], "")
@@ -117,14 +164,19 @@ def test_no_such_slot(page, ranks, slot):
 
 
 def test_inactive_process_dies_as_ever(ranks):
-    for code, expected in [("import os; os._exit(9)", 9), ("import os; os.abort()", -6), ("raise SystemExit(4)", 4)]:
+    for code, expected in [
+        ("import os; os._exit(9)", 9),
+        ("import os; os.abort()", -6),
+        ("raise SystemExit(4)", 4),
+    ]:
         assert ranks.run(code, slot=None)[0] == expected
 
 
 def test_read_only_page(page, ranks, tmp_path):
     if os.geteuid() == 0:
         if subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "taskd-test", str(tmp_path)], capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "taskd-test", str(tmp_path)],
+            capture_output=True,
         ).returncode:
             pytest.skip("may not mount")
         try:
@@ -146,7 +198,8 @@ def test_read_only_page(page, ranks, tmp_path):
 
 
 def test_forked_children_are_not_the_rank(page, ranks):
-    """Children of a process with many threads crash, abort and exit; the parent's slot hears nothing of it."""
+    """Children of a process with many threads crash, abort and exit; the parent's slot hears
+    nothing of it."""
     status, out, err = ranks.run(
         """
         import ctypes, os, threading
@@ -243,7 +296,9 @@ def test_a_live_slot_is_busy(page, ranks, line):
     rank = ranks.start(SLEEPER)
     line(rank)
     status, out, _ = ranks.run(
-        f"from taskd.cython_api import core\ntry: core.attach({page.path!r}, 0)\nexcept OSError as e: print(e.errno)", slot=None
+        f"from taskd.cython_api import core\ntry: core.attach({page.path!r}, 0)\nexcept OSError as"
+        " e: print(e.errno)",
+        slot=None,
     )
     assert (status, int(out)) == (0, errno.EBUSY)
     assert ranks.run(WHO)[:2] == (0, "None True\n")
@@ -254,7 +309,9 @@ def test_a_live_slot_is_busy(page, ranks, line):
 
 
 def test_replacement_after_a_kill(page, ranks, line):
-    first = ranks.start("from taskd.cython_api import core; core.progress(6, core.UPDATING);" + SLEEPER)
+    first = ranks.start(
+        "from taskd.cython_api import core; core.progress(6, core.UPDATING);" + SLEEPER
+    )
     line(first)
     page.pause(4, 0)
     first.kill()
@@ -284,7 +341,8 @@ def test_claim_of_a_dead_slot_without_reset(page, ranks, line):
 
 
 def test_killed_in_the_middle_of_everything(page, ranks, line):
-    """Ranks that publish as fast as they can, killed; what is left is whole, or said not to be, and mends."""
+    """Ranks that publish as fast as they can, killed; what is left is whole, or said not to be, and
+    mends."""
     for _ in range(10):
         rank = ranks.start("""
             from taskd.cython_api import core
@@ -341,4 +399,7 @@ def test_library_needs_libc_only():
         pytest.skip("no ldd")
     out = subprocess.run(["ldd", library_path()], text=True, capture_output=True, check=True).stdout
     names = {line.split()[0].split("/")[-1] for line in out.splitlines()}
-    assert all(name.startswith(("linux-vdso", "libc.so", "ld-linux", "libdl.so", "libpthread.so")) for name in names), names
+    assert all(
+        name.startswith(("linux-vdso", "libc.so", "ld-linux", "libdl.so", "libpthread.so"))
+        for name in names
+    ), names

@@ -1,5 +1,5 @@
-"""Pages that lose their content: where the process survives it, where it must not, and what is told. The errors are real: the
-kernel marks the page, and the touch is a SIGBUS."""
+"""Pages that lose their content: where the process survives it, where it must not, and what is
+told. The errors are real: the kernel marks the page, and the touch is a SIGBUS."""
 
 from __future__ import annotations
 
@@ -264,7 +264,8 @@ def test_threads_that_meet_on_one_page(page, ranks, compiled):
 
 
 def test_a_page_that_does_not_get_better(page, ranks):
-    """Three times in a row can be chance. The fourth within a second is not, and the process is not kept in a loop."""
+    """Three times in a row can be chance. The fourth within a second is not, and the process is not
+    kept in a loop."""
     out = ran(
         ranks,
         """
@@ -332,7 +333,8 @@ def test_locked_memory(ranks):
     )
 
 
-# A signal as the kernel sends it where it handles memory failures itself, with the size of what was lost.
+# A signal as the kernel sends it where it handles memory failures itself, with the size of what was
+# lost.
 TOLD = """
     def tell(code, address, shift):
         info = struct.pack("iiiiQh", 7, 0, code, 0, address, shift).ljust(128, b"\\0")
@@ -347,7 +349,14 @@ TOLD = """
 
 @pytest.mark.parametrize(
     ("code", "shift", "bytes_lost"),
-    [(4, 12, 1 << 12), (5, 12, 1 << 12), (4, 21, 1 << 21), (4, 0, 1 << 12), (4, 63, 1 << 12), (4, -1, 1 << 12)],
+    [
+        (4, 12, 1 << 12),
+        (5, 12, 1 << 12),
+        (4, 21, 1 << 21),
+        (4, 0, 1 << 12),
+        (4, 63, 1 << 12),
+        (4, -1, 1 << 12),
+    ],
 )
 def test_size_of_what_was_lost(page, ranks, code, shift, bytes_lost):
     if PAGE != 4096:
@@ -489,7 +498,9 @@ def test_a_bad_buffer_is_an_error_and_no_death(page, ranks):
 def test_poison_what_is_not_there(page):
     with pytest.raises(OSError) as error:
         core.poison(PAGE)
-    assert error.value.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOENT) and hex(PAGE) in str(error.value)
+    assert error.value.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOENT) and hex(PAGE) in str(
+        error.value
+    )
     with pytest.raises(ValueError):
         core.poison_next(3)
     core.poison_next(None)

@@ -38,7 +38,9 @@ def test_create_refuses(page, tmp_path):
 def test_full_file_system(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("mounting takes root")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "taskd-test", str(tmp_path)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k", "taskd-test", str(tmp_path)], capture_output=True
+    ).returncode:
         pytest.skip("may not mount")
     try:
         with pytest.raises(OSError) as error:
@@ -61,7 +63,10 @@ def test_closed_page(page_path):
 
 def test_close_while_somebody_waits(page_path, ranks, line):
     page = core.Page.create(page_path + "-2", 1)
-    rank = ranks.start("from taskd.cython_api import core; print(core.slot_number(), flush=True); input()", page=page.path)
+    rank = ranks.start(
+        "from taskd.cython_api import core; print(core.slot_number(), flush=True); input()",
+        page=page.path,
+    )
     assert line(rank) == "0"
     seen = []
 
@@ -79,7 +84,13 @@ def test_close_while_somebody_waits(page_path, ranks, line):
 
 
 def test_no_such_slot(page):
-    for call in (page.reset, page.read, page.records, page.wait_death, lambda slot: page.pause(1, slot)):
+    for call in (
+        page.reset,
+        page.read,
+        page.records,
+        page.wait_death,
+        lambda slot: page.pause(1, slot),
+    ):
         for slot in (2, -1):
             with pytest.raises(IndexError, match="slots 0 to 1"):
                 call(slot)
@@ -115,7 +126,8 @@ def test_progress(attached):
 
 
 def test_usual_time_of_an_attempt(attached):
-    """The first that ends counts for nothing, then a maximum that decays by a sixteenth of the difference."""
+    """The first that ends counts for nothing, then a maximum that decays by a sixteenth of the
+    difference."""
 
     def attempt(step, *phases, seconds=0.0):
         for phase in phases:
@@ -137,14 +149,17 @@ def test_usual_time_of_an_attempt(attached):
         assert attached.read(0).usual_ns == slow, "interrupted"
 
     usual = slow
-    for _ in range(1000):  # a machine that stands still for longer than the slow one took may raise it, not for ever
+    # a machine that stands still for longer than the slow one took may raise it, not for ever
+    for _ in range(1000):
         before, usual = usual, attempt(3, core.COMPUTING)
         assert usual >= before - before // 16 - 1
         if usual < before:
             break
     else:
         pytest.fail("it never decays")
-    assert attempt(4, core.FETCHING, core.COMPUTING, seconds=usual / 1e9) > usual, "waiting for data is part of it"
+    assert attempt(4, core.FETCHING, core.COMPUTING, seconds=usual / 1e9) > usual, (
+        "waiting for data is part of it"
+    )
 
 
 def test_usual_time_belongs_to_one_claim(page):
@@ -245,7 +260,8 @@ def test_the_gate_opens_when_all_have_started(attached, ranks, line):
     core.started(0)
     assert attached.read(0).started == 0
     with pytest.raises(OSError) as error:
-        core.wait_started(0, 0, 1)  # step 0 is a step like any other: the other rank has not begun it
+        # step 0 is a step like any other: the other rank has not begun it
+        core.wait_started(0, 0, 1)
     assert error.value.errno == errno.ETIMEDOUT
     tell("0")
     assert core.wait_started(0, 0) is True

@@ -1,4 +1,5 @@
-"""What a dying process leaves in its slot, and that it dies exactly as it would have without libtaskd."""
+"""What a dying process leaves in its slot, and that it dies exactly as it would have without
+libtaskd."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_signal_from_outside(page, ranks, line, name, flags):
 
 def test_fault_in_another_thread(page, ranks):
     status, _, _ = ranks.run(
-        "import ctypes, threading\nt = threading.Thread(target=ctypes.memset, args=(0xbad0, 0, 1))\nt.start()\nt.join()"
+        "import ctypes, threading\nt = threading.Thread(target=ctypes.memset, args=(0xbad0, 0,"
+        " 1))\nt.start()\nt.join()"
     )
     assert status == -signal.SIGSEGV
     [record] = page.records(0)
@@ -64,7 +66,8 @@ def test_fault_in_another_thread(page, ranks):
 
 
 def test_overflow_of_the_main_stack(page, ranks):
-    # The C library's qsort calls back into Python, which calls qsort: C frames until there is no more stack.
+    # The C library's qsort calls back into Python, which calls qsort: C frames until there is no
+    # more stack.
     status, _, _ = ranks.run("""
         import ctypes, sys
         sys.setrecursionlimit(10**9)
@@ -93,7 +96,8 @@ def test_a_python_handler_still_runs_and_the_process_lives(page, ranks):
 
 
 def test_handlers_are_what_the_program_installed(ranks):
-    """The program never sees ours: sigaction and signal give back what was set through them, flags and mask included."""
+    """The program never sees ours: sigaction and signal give back what was set through them, flags
+    and mask included."""
     status, out, err = ranks.run("""
         import ctypes, signal
         libc = ctypes.CDLL(None)
@@ -157,9 +161,11 @@ def test_only_the_newest_records_are_kept_oldest_first(page, ranks):
 
 
 def test_subprocess_leaves_faulthandler_in_place(page, ranks):
-    """subprocess resets signal handlers between vfork and exec, in memory that it shares with us."""
+    """subprocess resets signal handlers between vfork and exec, in memory that it shares with
+    us."""
     status, _, err = ranks.run(
-        "import subprocess, ctypes\nsubprocess.run(['true'])\nsubprocess.run(['true'], restore_signals=False)\n" + FAULT,
+        "import subprocess, ctypes\nsubprocess.run(['true'])\nsubprocess.run(['true'],"
+        " restore_signals=False)\n" + FAULT,
         "-X",
         "faulthandler",
     )
@@ -182,7 +188,10 @@ def test_failed_exec_in_a_child_is_not_our_exit(page, ranks):
 
 def test_loaded_late_records_without_interposition(page, ranks):
     """Without LD_PRELOAD the binding attaches: faults are recorded, _exit is not."""
-    attach = f"from taskd.cython_api import core; core.attach({page.path!r}, 0); assert not core.preloaded();"
+    attach = (
+        f"from taskd.cython_api import core; core.attach({page.path!r}, 0); assert not"
+        " core.preloaded();"
+    )
     status, _, err = ranks.run(attach + FAULT, slot=None, LD_PRELOAD="")
     assert status == -signal.SIGSEGV, err
     assert [record["addr"] for record in page.records(0)] == [0xBAD0]

@@ -1,4 +1,5 @@
-"""A pause gets a rank out of a blocked receive, whatever its main thread holds, and touches no other socket."""
+"""A pause gets a rank out of a blocked receive, whatever its main thread holds, and touches no
+other socket."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_blocked_receive(page, ranks, line):
 
 
 def test_while_the_interpreter_is_stuck(page, ranks, line):
-    """The main thread blocks inside C with the interpreter's lock held: nothing in Python could help."""
+    """The main thread blocks inside C with the interpreter's lock held: nothing in Python could
+    help."""
     rank = ranks.start(
         PAIR
         + """
@@ -207,7 +209,8 @@ def test_clear_and_misuse(page, ranks):
 
 @pytest.mark.parametrize("newer", [False, True])
 def test_begin_and_end_many_times(page, ranks, newer):
-    """The thread sleeps on a word that only the agent changes; begin, end and detach must never wait for it in vain."""
+    """The thread sleeps on a word that only the agent changes; begin, end and detach must never
+    wait for it in vain."""
     if newer:
         page.pause(1)
     status, out, err = ranks.run(

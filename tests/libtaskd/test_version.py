@@ -1,4 +1,5 @@
-"""The library, the binding, the package and its metadata have one version: `taskd doctor` compares them."""
+"""The library, the binding, the package and its metadata have one version: `taskd doctor` compares
+them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,12 @@ PATIENCE = 20.0  # a guard against hanging, never a measure
 
 class FakeAgent:
     def __init__(
-        self, port: int, node: int, ranks: tuple[int, ...], job: str = "job", with_keys: keys.Keys | None = KEYS
+        self,
+        port: int,
+        node: int,
+        ranks: tuple[int, ...],
+        job: str = "job",
+        with_keys: keys.Keys | None = KEYS,
     ) -> None:
         self.port, self.node, self.ranks, self.job, self.keys = port, node, ranks, job, with_keys
         self.identity = (with_keys or KEYS).identity()
@@ -51,15 +56,25 @@ class FakeAgent:
     def send(self, message: Any, seq: int | None = None, number: int = 0) -> None:
         self.seq += 1
         seq = self.seq if seq is None else seq
-        envelope = m.Envelope(m.VERSION, self.job, self.node, self.incarnation, seq, m.encode(message), 0, number)
+        envelope = m.Envelope(
+            m.VERSION, self.job, self.node, self.incarnation, seq, m.encode(message), 0, number
+        )
         self.socket.send(m.seal(envelope))
 
     def join(self, **more: Any) -> None:
         self.send(m.Standing(0, "", (0, 0), {}, True))
-        self.send(e.AgentJoined(self.node, self.ranks, ("127.0.0.1", 29400 + self.node), **{"agent": self.incarnation, **more}))
+        self.send(
+            e.AgentJoined(
+                self.node,
+                self.ranks,
+                ("127.0.0.1", 29400 + self.node),
+                **{"agent": self.incarnation, **more},
+            )
+        )
 
     def receive(self) -> Any:
-        """The next message, but for those about who is in charge, which are answered as an agent does."""
+        """The next message, but for those about who is in charge, which are answered as an agent
+        does."""
         while True:
             assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
             envelope = m.unseal(self.socket.recv())
@@ -109,7 +124,9 @@ class Running:
     def wait(self, condition: Callable[[], Any]) -> None:
         give_up = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < give_up, f"never came true; dropped so far: {self.server.drops.total}"
+            assert time.monotonic() < give_up, (
+                f"never came true; dropped so far: {self.server.drops.total}"
+            )
             time.sleep(0.01)
 
     def dropped(self, kind: str, times: int = 1) -> None:
@@ -117,7 +134,12 @@ class Running:
 
     def serves(self, agent: FakeAgent) -> None:
         """The agent is known: it can have a message accepted."""
-        self.wait(lambda: agent.node in self.server.members.agents and self.server.members.agents[agent.node].seq == agent.seq)
+        self.wait(
+            lambda: (
+                agent.node in self.server.members.agents
+                and self.server.members.agents[agent.node].seq == agent.seq
+            )
+        )
 
     def outcome(self) -> Outcome:
         self.thread.join(PATIENCE)
@@ -158,10 +180,25 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
     def begin(
-        nodes: int = 1, limits: Limits | None = None, codes: DeviceCodes | None = None, faults_on_purpose: bool = True, **settings: Any
+        nodes: int = 1,
+        limits: Limits | None = None,
+        codes: DeviceCodes | None = None,
+        faults_on_purpose: bool = True,
+        **settings: Any,
     ) -> Running:
-        journal, more = Journal(str(tmp_path / "log"), "job"), {"codes": codes} if codes is not None else {}
-        given = (e.Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port(), journal, limits or Limits())
+        journal, more = (
+            Journal(str(tmp_path / "log"), "job"),
+            {"codes": codes} if codes is not None else {},
+        )
+        given = (
+            e.Settings(nodes, 2, **settings),
+            "job",
+            KEYS,
+            "127.0.0.1",
+            free_port(),
+            journal,
+            limits or Limits(),
+        )
         server = Server(*given, faults_on_purpose=faults_on_purpose, **more)
         running.append(Running(server))
         return running[-1]

@@ -13,20 +13,33 @@ from taskd import api
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    for name, value in (("_manager", None), ("_worker", None), ("_agent", None), ("_operators", {})):
+    for name, value in (
+        ("_manager", None),
+        ("_worker", None),
+        ("_agent", None),
+        ("_operators", {}),
+    ):
         monkeypatch.setattr(api, name, value)
     for name in ("TASKD_SLOT", "TASKD_PAGE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(api.logs, "setup", lambda name: logging.getLogger("taskd"))  # no files, and caplog sees the lines
+    # no files, and caplog sees the lines
+    monkeypatch.setattr(api.logs, "setup", lambda name: logging.getLogger("taskd"))
 
 
 def test_nothing_heavy_is_imported():
-    code = "import sys, taskd.api; print([m for m in ('torch', 'zmq', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    code = (
+        "import sys, taskd.api; print([m for m in ('torch', 'zmq', 'numpy') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "[]\n"
+    )
 
 
 def test_the_ten():
-    assert len(api.__all__) == 10 and all(callable(getattr(api, name)) and getattr(api, name).__doc__ for name in api.__all__)
+    assert len(api.__all__) == 10 and all(
+        callable(getattr(api, name)) and getattr(api, name).__doc__ for name in api.__all__
+    )
 
 
 def test_manager(caplog):
@@ -49,7 +62,10 @@ def test_a_port_in_use_is_told(caplog, port, monkeypatch):
     assert f"port {port}" in caplog.text
 
 
-@pytest.mark.parametrize("arguments", [("0",), (-1,), (True,), (None,), (0, -1), (0, "5"), (0, 5000, "tf"), (0, 5000, None)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("0",), (-1,), (True,), (None,), (0, -1), (0, "5"), (0, 5000, "tf"), (0, 5000, None)],
+)
 def test_a_worker_is_refused(arguments, caplog):
     assert api.init_taskd_worker(*arguments) is False
     assert "allowed is" in caplog.text
@@ -82,7 +98,12 @@ def test_an_agent(caplog):
     assert api.start_taskd_agent() is None
     assert "init_taskd_agent first" in caplog.text
     assert api.init_taskd_agent() is False  # PyTorch needs the launcher's agent
-    config = {"Framework": "PyTorch", "UpstreamAddr": "127.0.0.1", "UpstreamPort": "9602", "ServerRank": "0"}
+    config = {
+        "Framework": "PyTorch",
+        "UpstreamAddr": "127.0.0.1",
+        "UpstreamPort": "9602",
+        "ServerRank": "0",
+    }
     assert api.init_taskd_agent(config, Launcher()) is True
     assert api.start_taskd_agent() == "the result"
     assert api.init_taskd_agent({"Framework": "MindSpore"}) is True
@@ -106,7 +127,9 @@ def test_an_agent_is_refused(config, caplog):
     assert caplog.records
 
 
-@pytest.mark.parametrize("operator", ["KILL_WORKER", "START_ALL_WORKER", "MONITOR", "RESTART", "START_WORKER_LIST"])
+@pytest.mark.parametrize(
+    "operator", ["KILL_WORKER", "START_ALL_WORKER", "MONITOR", "RESTART", "START_WORKER_LIST"]
+)
 def test_operators(operator):
     assert api.register_func(operator, lambda: None) is True
     assert api.register_func(operator, None) is False
@@ -116,7 +139,12 @@ def test_operators(operator):
 
 def test_a_proxy(caplog):
     with caplog.at_level(logging.INFO, "taskd"):
-        config = {"UpstreamAddr": "10.0.0.1", "UpstreamPort": "9601", "ListenAddr": "127.0.0.1", "ListenPort": 9602}
+        config = {
+            "UpstreamAddr": "10.0.0.1",
+            "UpstreamPort": "9601",
+            "ListenAddr": "127.0.0.1",
+            "ListenPort": 9602,
+        }
         assert api.init_taskd_proxy(config) is True
     assert "directly" in caplog.text
     assert api.init_taskd_proxy({"ListenPort": 0}) is False

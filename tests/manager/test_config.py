@@ -14,11 +14,23 @@ GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
 
 def test_the_documented_dict():
     config = parse(GOOD, {})
-    assert (config.job, config.nodes, config.ranks_per_node, config.ladder, config.warnings) == ("j", 2, 8, ladder.DEFAULT, ())
+    assert (config.job, config.nodes, config.ranks_per_node, config.ladder, config.warnings) == (
+        "j",
+        2,
+        8,
+        ladder.DEFAULT,
+        (),
+    )
 
 
 def test_everything_documented_is_taken_and_nothing_is_changed():
-    full = {**GOOD, "plugin_dir": "", "fault_recover": "on", "taskd_enable": "on", "cluster_infos": [{"ip": "1.2.3.4"}]}
+    full = {
+        **GOOD,
+        "plugin_dir": "",
+        "fault_recover": "on",
+        "taskd_enable": "on",
+        "cluster_infos": [{"ip": "1.2.3.4"}],
+    }
     before = copy.deepcopy(full)
     assert parse(full, {}).ladder == ladder.DEFAULT
     assert full == before
@@ -27,7 +39,11 @@ def test_everything_documented_is_taken_and_nothing_is_changed():
 
 @pytest.mark.parametrize(
     ("environ", "job", "warned"),
-    [({"MINDX_TASK_ID": "t1"}, "t1", False), ({}, "default", True), ({"MINDX_TASK_ID": ""}, "default", True)],
+    [
+        ({"MINDX_TASK_ID": "t1"}, "t1", False),
+        ({}, "default", True),
+        ({"MINDX_TASK_ID": ""}, "default", True),
+    ],
 )
 def test_job_id_none_is_not_set(environ, job, warned):
     config = parse({**GOOD, "job_id": None}, environ)

@@ -1,4 +1,5 @@
-"""Fault codes that a manager is told of, files that change while it works, and devices that only people release."""
+"""Fault codes that a manager is told of, files that change while it works, and devices that only
+people release."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
 
 
 def test_files_that_change_the_level_of_a_code_that_is_there(start, operate, config):
-    """Nothing is done to the process by that; but whether the device gets another one follows the files."""
+    """Nothing is done to the process by that; but whether the device gets another one follows the
+    files."""
     manager = start(1, codes=DeviceCodes(str(config)))
     (agent,) = manager.protected(1)
     rank = manager.server.coordinator.job.ranks[1]
@@ -168,7 +170,8 @@ def test_time_alone_brings_a_level(start, operate, config):
 
 @pytest.mark.parametrize("how", ["in one step", "as a mounted ConfigMap"])
 def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path, caplog, how):
-    if how == "as a mounted ConfigMap":  # ..data is a symlink to the present version, each file a symlink into ..data
+    # ..data is a symlink to the present version, each file a symlink into ..data
+    if how == "as a mounted ConfigMap":
         mount = tmp_path / "mount"
         (mount / "..1").mkdir(parents=True)
         for file in config.iterdir():
@@ -193,7 +196,9 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["faultCode.json", "faultCustomization.json"])
-def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(start, operate, config, caplog, name):
+def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(
+    start, operate, config, caplog, name
+):
     manager = start(1, codes=DeviceCodes(str(config)))
     manager.protected(1)
     with caplog.at_level(logging.INFO, "taskd.manager"):
@@ -209,7 +214,9 @@ def test_a_configuration_that_is_broken_from_the_start(start, operate, config, c
         manager = start(1, codes=DeviceCodes(str(config)))
     assert "faultCode.json: not JSON" in caplog.text
     manager.protected(1)
-    assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text, "by the table that is shipped"
+    assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text, (
+        "by the table that is shipped"
+    )
 
 
 def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, tmp_path):
@@ -252,7 +259,9 @@ def test_a_separated_device_survives_the_manager_until_it_is_released(start, ope
     assert journal.read()[0] == {} and not third.server.coordinator.job.ranks[1].unusable
 
 
-def test_a_separation_that_cannot_be_written_is_in_force_all_the_same(start, operate, tmp_path, caplog):
+def test_a_separation_that_cannot_be_written_is_in_force_all_the_same(
+    start, operate, tmp_path, caplog
+):
     (tmp_path / "file").touch()
     manager = start(1, codes=DeviceCodes(None, Separated(tmp_path / "file")))
     (agent,) = manager.protected(1)

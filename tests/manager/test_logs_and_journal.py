@@ -58,7 +58,9 @@ def _read_only(tmp_path):
     return str(tmp_path / "x" / "y")
 
 
-@pytest.mark.parametrize("place", [_file, _read_only, lambda _: "a\0b"], ids=["a file", "read-only", "not a name"])
+@pytest.mark.parametrize(
+    "place", [_file, _read_only, lambda _: "a\0b"], ids=["a file", "read-only", "not a name"]
+)
 def test_no_log_file_is_one_line_on_stderr(tmp_path, capsys, place):
     log = logs.setup("manager", {"TASKD_LOG_PATH": place(tmp_path)})
     log.info("goes on")
@@ -82,12 +84,16 @@ def test_a_full_disk_is_said_once(tmp_path, capsys, monkeypatch):
 
 
 def test_a_bad_level_is_said_and_the_default_used(tmp_path):
-    logs.setup("manager", {"TASKD_LOG_PATH": str(tmp_path), "TASKD_FILE_LOG_LEVEL": "LOUD"}).info("still there")
+    logs.setup("manager", {"TASKD_LOG_PATH": str(tmp_path), "TASKD_FILE_LOG_LEVEL": "LOUD"}).info(
+        "still there"
+    )
     text = (tmp_path / "manager.log").read_text()
     assert "TASKD_FILE_LOG_LEVEL='LOUD'" in text and "still there" in text
 
 
-CLOSED = c.Closed(1, "retry", ("a fault",), (), 7, 0.5, {"PAUSE": 0.25, "RESTORE": 0.25}, ("retry: done",), 100.0)
+CLOSED = c.Closed(
+    1, "retry", ("a fault",), (), 7, 0.5, {"PAUSE": 0.25, "RESTORE": 0.25}, ("retry: done",), 100.0
+)
 
 
 def test_the_journal_appends_one_object_per_line(tmp_path):
@@ -95,8 +101,18 @@ def test_the_journal_appends_one_object_per_line(tmp_path):
     journal.closed(CLOSED, now=103.0)
     journal.end(True, "every node ended well")
     first, second = map(json.loads, journal.path.read_text().splitlines())
-    assert first["began"] == 997.0 and first["phases"] == {"PAUSE": 0.25, "RESTORE": 0.25} and first["faults"] == ["a fault"]
-    assert second == {"time": 1000.0, "job": "job", "kind": "end", "ok": True, "reason": "every node ended well"}
+    assert (
+        first["began"] == 997.0
+        and first["phases"] == {"PAUSE": 0.25, "RESTORE": 0.25}
+        and first["faults"] == ["a fault"]
+    )
+    assert second == {
+        "time": 1000.0,
+        "job": "job",
+        "kind": "end",
+        "ok": True,
+        "reason": "every node ended well",
+    }
 
 
 def test_a_journal_that_cannot_be_written_is_one_warning(tmp_path, caplog):

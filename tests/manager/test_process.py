@@ -20,7 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment(tmp_path, **more):
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
     job = {"TASKD_SECRET": "the secret of the tests", "MINDX_TASK_ID": "job"}
-    found = {**kept, "PYTHONPATH": str(ROOT), "TASKD_LOG_PATH": str(tmp_path / "log"), **job, **more}
+    found = {
+        **kept,
+        "PYTHONPATH": str(ROOT),
+        "TASKD_LOG_PATH": str(tmp_path / "log"),
+        **job,
+        **more,
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -32,7 +38,9 @@ def manager(tmp_path, port):
         command = [sys.executable, *program, *arguments]
         env = environment(tmp_path, **{"TASKD_PORT": str(port), **more})
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, pass_fds=fds)
+        process = subprocess.Popen(
+            command, env=env, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, pass_fds=fds
+        )
         started.append(process)
         return process
 
@@ -75,7 +83,11 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_PORT": "x"}, "TASKD_PORT"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": " "}, "TASKD_SECRET"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
+        (
+            ("--nodes", "2", "--ranks-per-node", "2"),
+            {"TASKD_SECRET": None},
+            "a job of 2 nodes needs a secret",
+        ),
         (("--nodes", "0", "--ranks-per-node", "2"), {"TASKD_LOG_STDOUT": "False"}, "node_nums"),
     ],
 )
@@ -120,7 +132,10 @@ def starter():
 def registered(tmp_path, node):
     """Wait until the manager has taken the node's agent in."""
     end = time.monotonic() + 60
-    while not any(f"node {node} joined" in path.read_text() for path in (tmp_path / "log").glob("manager*.log")):
+    while not any(
+        f"node {node} joined" in path.read_text()
+        for path in (tmp_path / "log").glob("manager*.log")
+    ):
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -128,7 +143,17 @@ def registered(tmp_path, node):
 def test_it_ends_with_its_starter_where_no_agent_has_come(manager, starter):
     launcher, fd = starter
     heard, told = os.pipe()
-    process = manager("--nodes", "2", "--ranks-per-node", "2", "--starter", str(fd), "--ready", str(told), fds=(fd, told))
+    process = manager(
+        "--nodes",
+        "2",
+        "--ranks-per-node",
+        "2",
+        "--starter",
+        str(fd),
+        "--ready",
+        str(told),
+        fds=(fd, told),
+    )
     os.close(told)
     assert os.read(heard, 9) == b"1"  # it listens, and does not keep the pipe
     assert os.read(heard, 9) == b""
@@ -141,7 +166,16 @@ def test_it_ends_with_its_starter_where_no_agent_has_come(manager, starter):
 
 def test_one_that_cannot_start_closes_the_pipe_without_a_word(manager):
     heard, told = os.pipe()
-    process = manager("--nodes", "2", "--ranks-per-node", "2", "--ready", str(told), fds=(told,), POD_IP="203.0.113.7")
+    process = manager(
+        "--nodes",
+        "2",
+        "--ranks-per-node",
+        "2",
+        "--ready",
+        str(told),
+        fds=(told,),
+        POD_IP="203.0.113.7",
+    )
     os.close(told)
     assert os.read(heard, 9) == b""
     os.close(heard)
@@ -158,7 +192,9 @@ def test_a_job_of_one_node_ends_with_its_launcher(manager, starter, fake_agent, 
     assert process.returncode == 1 and "node 0 is lost: its launcher has ended" in err
 
 
-def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(manager, starter, fake_agent, port, tmp_path):
+def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(
+    manager, starter, fake_agent, port, tmp_path
+):
     launcher, fd = starter
     process = manager("--nodes", "2", "--ranks-per-node", "2", "--starter", str(fd), fds=(fd,))
     agents = [fake_agent(port, 0, (0, 1)), fake_agent(port, 1, (2, 3))]

@@ -25,14 +25,20 @@ def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
         agent.expect(c.Release)
         agent.send(e.AgentLeft(agent.node, True))
     assert manager.outcome().ok is True
-    (end,) = [json.loads(line) for line in (tmp_path / "log" / "incidents.jsonl").read_text().splitlines()]
+    (end,) = [
+        json.loads(line) for line in (tmp_path / "log" / "incidents.jsonl").read_text().splitlines()
+    ]
     assert (end["kind"], end["ok"], end["job"]) == ("end", True, "job")
 
 
 def test_an_incident_is_led_and_written_down(start, tmp_path):
     manager = start(2)
     a, b = manager.protected(2)
-    a.send(e.RankDied(1, 0, "SIGKILL", e.Position(7, None, final=frozenset({7}), stripes=frozenset({7}))))
+    a.send(
+        e.RankDied(
+            1, 0, "SIGKILL", e.Position(7, None, final=frozenset({7}), stripes=frozenset({7}))
+        )
+    )
     pause = b.expect(c.Pause)
     assert a.expect(c.Pause) == pause
     assert a.expect(c.Replace).rank == 1
@@ -56,10 +62,17 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
     manager.wait(journal.exists)
     manager.wait(lambda: journal.read_text().endswith("\n"))
     entry = json.loads(journal.read_text())
-    assert (entry["kind"], entry["strategy"], entry["ranks"], entry["step"]) == ("incident", "recover-in-place", [1], 7)
+    assert (entry["kind"], entry["strategy"], entry["ranks"], entry["step"]) == (
+        "incident",
+        "recover-in-place",
+        [1],
+        7,
+    )
     assert entry["began"] <= entry["time"]
     while b.socket.poll(0):
-        assert not isinstance(m.decode(m.unseal(b.socket.recv()).body), c.Replace), "the other node was sent the order to replace"
+        assert not isinstance(m.decode(m.unseal(b.socket.recv()).body), c.Replace), (
+            "the other node was sent the order to replace"
+        )
 
 
 def test_the_reason_of_giving_up_reaches_every_agent_before_the_manager_leaves(start):
@@ -147,7 +160,9 @@ def test_an_agent_says_only_what_is_its_business(start, message, kind):
         (0, (0, 1), {"epoch": -1}, "negative"),
     ],
 )
-def test_a_registration_that_does_not_fit_is_refused_with_the_reason(start, node, ranks, more, word):
+def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
+    start, node, ranks, more, word
+):
     manager = start()
     agent = manager.agent(node, ranks)
     agent.join(**more)

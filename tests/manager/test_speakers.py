@@ -137,7 +137,11 @@ def test_an_operator_asks_what_the_job_does(start):
     operator = manager.agent(m.OPERATOR)
     operator.send(m.StatusAsked("r"))
     answer = operator.expect(c.Answer)
-    assert answer.ok and answer.text.startswith("training, protected; ") and "node 0: ranks 0-" in answer.text
+    assert (
+        answer.ok
+        and answer.text.startswith("training, protected; ")
+        and "node 0: ranks 0-" in answer.text
+    )
     agent.send(e.RankDied(0, 0, "killed by SIGKILL"))
     agent.expect(c.Pause)
     operator.send(m.StatusAsked("s"))

@@ -1,4 +1,5 @@
-"""What connects to the port without being an agent of the job must neither be heard nor get in the way."""
+"""What connects to the port without being an agent of the job must neither be heard nor get in the
+way."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def works(manager, agent):
 def stranger_keys(name, ours):
     return {
         "another secret": OTHER,
-        # has learned the server's public key somehow, and not the secret: it can connect, and has no name that counts
+        # has learned the server's public key somehow, and not the secret: it can connect, and has
+        # no name that counts
         "the server's public key": dataclasses.replace(OTHER, server_public=ours.server_public),
         "no CURVE": None,
     }[name]
@@ -84,6 +86,8 @@ def test_an_agent_that_sends_rubbish_is_counted_and_the_next_message_is_taken(st
     manager.dropped("frames")
     agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, "", 99, m.encode(m.Heartbeat(1)))))
     manager.dropped("another's name")
-    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, -1, m.encode(m.Heartbeat(1)))))
+    agent.socket.send(
+        m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, -1, m.encode(m.Heartbeat(1))))
+    )
     manager.dropped("envelope")
     works(manager, agent)

@@ -18,19 +18,37 @@ class Cluster(Launchers):
     """A job of a script of tests/recovery."""
 
     def __init__(
-        self, hosts: Hosts, directory: Path, nodes: int, ranks: int, script: str, *arguments: str, strategy: str, **env: str
+        self,
+        hosts: Hosts,
+        directory: Path,
+        nodes: int,
+        ranks: int,
+        script: str,
+        *arguments: str,
+        strategy: str,
+        **env: str,
     ) -> None:
         command = [str(SCRIPTS / script), str(directory), *arguments]
-        super().__init__(hosts, directory, nodes, ranks, command, environment(directory, TASKD_RECOVER_STRATEGY=strategy, **env))
+        super().__init__(
+            hosts,
+            directory,
+            nodes,
+            ranks,
+            command,
+            environment(directory, TASKD_RECOVER_STRATEGY=strategy, **env),
+        )
 
     def standby(self, *hosts: int) -> None:
         for host in hosts:
             self.launch_standby(host)
 
-    # -- what it does ----------------------------------------------------------------------------------------------------------
+    # -- what it does ------------------------------------------------------------------------------
 
     def result(self, status: int | None = None) -> Result:
-        output = "".join(f"== host {h}\n{(self.directory / f'output-{h}').read_text()}" for h in sorted(self.launchers))
+        output = "".join(
+            f"== host {h}\n{(self.directory / f'output-{h}').read_text()}"
+            for h in sorted(self.launchers)
+        )
         return Result(status, output, self.directory, incidents(self.directory))
 
     def until(self, what: str, condition: Callable[[], object], limit: float = 60.0) -> None:
@@ -40,7 +58,9 @@ class Cluster(Launchers):
             if over or time.monotonic() > end:
                 result = self.result()
                 why = "all launchers have ended" if over else f"{limit:g} s have passed"
-                raise AssertionError(f"{why} before {what}\n{result.output[-5000:]}\n{result.log('*.log')[-12000:]}")
+                raise AssertionError(
+                    f"{why} before {what}\n{result.output[-5000:]}\n{result.log('*.log')[-12000:]}"
+                )
             time.sleep(0.02)
 
     def committed(self) -> int:
@@ -53,13 +73,18 @@ class Cluster(Launchers):
 
     def ready(self, standbys: int) -> None:
         """All train, and the standbys wait."""
-        self.until("the standbys waited", lambda: self.log("manager*.log").count("waits for a node") >= standbys)
+        self.until(
+            "the standbys waited",
+            lambda: self.log("manager*.log").count("waits for a node") >= standbys,
+        )
         self.trains()
 
     def repaired(self) -> dict:
         """Wait until one incident more is closed; the newest."""
         known = self._known
-        self.until(f"incident {known + 1} was closed", lambda: len(incidents(self.directory)) > known)
+        self.until(
+            f"incident {known + 1} was closed", lambda: len(incidents(self.directory)) > known
+        )
         found = incidents(self.directory)
         self._known = len(found)
         return found[-1]
@@ -78,7 +103,8 @@ class Cluster(Launchers):
         self.until(f"host {host} was empty", lambda: not self.hosts.pids(host), 30.0)
 
     def end(self, *gone: int) -> Result:
-        """Wait for all launchers but those of the hosts that are gone; the highest status of them, -1 where one hangs."""
+        """Wait for all launchers but those of the hosts that are gone; the highest status of them,
+        -1 where one hangs."""
         (self.directory / "hurry").touch()
         end, statuses = time.monotonic() + LIMIT, []
         for host, process in self.launchers.items():

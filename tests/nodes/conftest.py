@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "recovery"), str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(ROOT / "benchmarks"),
+    str(ROOT / "tests" / "recovery"),
+    str(Path(__file__).parent),
+]
 import cluster  # noqa: E402
 import hosts as lab  # noqa: E402
 import training  # noqa: E402

@@ -1,4 +1,5 @@
-"""Nodes are lost in every way that there is; standbys take their place, and the losses are those of an undisturbed run."""
+"""Nodes are lost in every way that there is; standbys take their place, and the losses are those of
+an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,8 +17,21 @@ STRATEGY = "retry,recover-in-place,recover"
 
 def forge(machines, job, host, secret):
     """What the records port of that host's agent has answered to forged records."""
-    command = [sys.executable, str(Path(__file__).parent / "forger.py"), job.env["MINDX_TASK_ID"], secret, "2"]
-    done = subprocess.run(machines.command(host, command), cwd=job.directory, env=job.env, capture_output=True, text=True, timeout=60)
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "forger.py"),
+        job.env["MINDX_TASK_ID"],
+        secret,
+        "2",
+    ]
+    done = subprocess.run(
+        machines.command(host, command),
+        cwd=job.directory,
+        env=job.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     lines, _, answers = done.stdout.partition(" ")
     assert int(lines) > 0
@@ -25,10 +39,13 @@ def forge(machines, job, host, secret):
 
 
 def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path, reference):
-    with Cluster((machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+    with Cluster(
+        (machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
+    ) as job:
         job.standby(2, 3, 4)
         job.ready(3)
-        # forged records, by whoever guesses at the secret and by a process that has it: they change nothing of what follows
+        # forged records, by whoever guesses at the secret and by a process that has it: they change
+        # nothing of what follows
         assert forge(machines, job, 1, f"job id: {job.env['MINDX_TASK_ID']}") == []
         assert forge(machines, job, 0, job.env["TASKD_SECRET"]) == ["Fetched refused"]
         # killed: the standby has its place, and what is left of the old one is not heard
@@ -41,7 +58,9 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         stopped = job.host_of(2)
         machines.signal(stopped, signal.SIGSTOP)
         second = job.repaired()
-        assert second["strategy"] == "recover" and "does not answer" in " ".join(second["faults"]), second
+        assert second["strategy"] == "recover" and "does not answer" in " ".join(
+            second["faults"]
+        ), second
         machines.signal(stopped, signal.SIGCONT)
         job.emptied(stopped)
         assert "this node has been replaced" in job.result().output
@@ -50,7 +69,8 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
         job.trains()
-        # node 0 stands still: rank 0, the manager and the store move; on again, the old manager learns that it is deposed
+        # node 0 stands still: rank 0, the manager and the store move; on again, the old manager
+        # learns that it is deposed
         machines.signal(0, signal.SIGSTOP)
         third = job.repaired()
         assert third["strategy"] == "recover" and third["ranks"] == [0, 1], third
@@ -66,7 +86,9 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
 
 
 def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
-    with Cluster((machines := hosts(4)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+    with Cluster(
+        (machines := hosts(4)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
+    ) as job:
         job.standby(2, 3)
         job.ready(2)
         gone = []
@@ -87,14 +109,20 @@ def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
 
 
 def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, reference):
-    with Cluster((machines := hosts(3)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+    with Cluster(
+        (machines := hosts(3)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
+    ) as job:
         job.standby(2)
         job.ready(1)
         (manager,) = job.managers(0)
         os.kill(manager, signal.SIGKILL)
         job.trains()  # training does not stop for that
-        job.until("another manager was in charge", lambda: "in charge in term 2" in job.log("manager*.log"))
-        job.trains()  # the agent there knows of it: only then the next one is started on the same host at once
+        job.until(
+            "another manager was in charge",
+            lambda: "in charge in term 2" in job.log("manager*.log"),
+        )
+        # the agent there knows of it: only then the next one is started on the same host at once
+        job.trains()
         job.until("it was on the same host", lambda: len(job.managers(0)) == 1)
         # a fault while there is none is repaired by the next one
         (manager,) = job.managers(0)
@@ -107,20 +135,31 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
         job.until("the next one was there, too", lambda: len(job.managers(0)) == 1)
         (manager,) = job.managers(0)
         machines.signal(1, signal.SIGKILL)
-        job.until("the manager had noticed", lambda: "node 1 (ranks 2-3)" in job.log("manager*.log"))
+        job.until(
+            "the manager had noticed", lambda: "node 1 (ranks 2-3)" in job.log("manager*.log")
+        )
         os.kill(manager, signal.SIGKILL)
-        job.until("ranks 2 and 3 trained elsewhere", lambda: all(len(job.result().pids(r)) == 2 for r in (2, 3)))
+        job.until(
+            "ranks 2 and 3 trained elsewhere",
+            lambda: all(len(job.result().pids(r)) == 2 for r in (2, 3)),
+        )
         job.trains()
         result = job.end(1)
     training.assert_equal(result, reference, 4)
 
 
 def test_half_of_the_agents_is_lost_until_the_pod_is_started_again(hosts, tmp_path, reference):
-    """One of two nodes, and nobody waits: no majority, nothing is given away. The launcher that is started again, as it was, makes one."""
-    with Cluster((machines := hosts(2)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY) as job:
+    """One of two nodes, and nobody waits: no majority, nothing is given away. The launcher that is
+    started again, as it was, makes one."""
+    with Cluster(
+        (machines := hosts(2)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
+    ) as job:
         job.trains()
         machines.signal(1, signal.SIGKILL)
-        job.until("the node was waited for", lambda: "node 1 waits for a standby" in job.log("manager*.log"))
+        job.until(
+            "the node was waited for",
+            lambda: "node 1 waits for a standby" in job.log("manager*.log"),
+        )
         job.launch(1, 1)
         closed = job.repaired()
         assert closed["strategy"] == "recover" and closed["ranks"] == [2, 3], closed

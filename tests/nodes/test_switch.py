@@ -1,4 +1,5 @@
-"""A node that is sub-healthy moves to a standby while the job trains, and what goes wrong on the way leaves it where it is."""
+"""A node that is sub-healthy moves to a standby while the job trains, and what goes wrong on the
+way leaves it where it is."""
 
 from __future__ import annotations
 
@@ -25,12 +26,24 @@ def committed(job: Cluster, rank: int) -> list[int]:
 
 def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
     machines = hosts(4)
-    with Cluster(machines, tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY, TASKD_SUBHEALTHY_STRATEGY="hotSwitch") as job:
+    with Cluster(
+        machines,
+        tmp_path / "job",
+        2,
+        2,
+        "steered.py",
+        STEPS,
+        strategy=STRATEGY,
+        TASKD_SUBHEALTHY_STRATEGY="hotSwitch",
+    ) as job:
         job.standby(2, 3)
         job.ready(2)
         before = {r: job.result().pids(r) for r in range(4)}
         status, text = answer(job.subhealth(1))
-        assert status == 0 and "node 1 has moved to standby" in text, (text, job.log("*.log")[-9000:])
+        assert status == 0 and "node 1 has moved to standby" in text, (
+            text,
+            job.log("*.log")[-9000:],
+        )
         first = job.repaired()
         assert first["strategy"] == "hot-switch" and first["ranks"] == [2, 3], first
         job.trains()
@@ -51,14 +64,17 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         assert second["strategy"] == "hot-switch" and second["ranks"] == [0, 1], (second, text)
         job.trains()
         assert job.host_of(0) in (2, 3) and job.host_of(0) != job.host_of(2)
-        # a device that cannot be used any more: its node is given up, although the ranks there could be replaced
+        # a device that cannot be used any more: its node is given up, although the ranks there
+        # could be replaced
         job.emptied(0)
         job.until("there was a manager again", lambda: any(job.managers(h) for h in range(4)))
         manager = next(h for h in range(4) if job.managers(h))
-        job.launch_standby(0, TASKD_MANAGER_ADDR=machines.address(manager))  # which has left host 0 with its node
+        # which has left host 0 with its node
+        job.launch_standby(0, TASKD_MANAGER_ADDR=machines.address(manager))
         given_up = job.host_of(3)
         status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
-        while "is on no node that has joined" in text:  # the new manager hears of the nodes one after the other
+        # the new manager hears of the nodes one after the other
+        while "is on no node that has joined" in text:
             status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
         assert status == 0 and "it asks: replace the node" in text, text
         third = job.repaired()
@@ -71,32 +87,44 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
 
 
 def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory):
-    """What fails leaves the job where it is. When the last move comes, what the standby has prepared is some passes behind the job;
-    loaders and random numbers go on where they were."""
+    """What fails leaves the job where it is. When the last move comes, what the standby has
+    prepared is some passes behind the job; loaders and random numbers go on where they were."""
     arguments = ("loader.py", "distributed", "60", "0.05")  # passes of 6 steps
     reference = training.References(tmp_path_factory.getbasetemp())(4, *arguments)
-    faults = "3:1:protected:exit3,2:1:protected:nap:3"  # of the ranks that are prepared: one ends, once, while the other one waits
+    # of the ranks that are prepared: one ends, once, while the other one waits
+    faults = "3:1:protected:exit3,2:1:protected:nap:3"
     environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_TEST_FAULTS": faults}
     enough = tmp_path / "job" / "enough-1"
-    with Cluster(hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment) as job:
+    with Cluster(
+        hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment
+    ) as job:
         job.standby(2)
         job.ready(1)
         pids = {r: job.result().pids(r) for r in range(4)}
         # the script fails on the standby: the job has not even paused, and the standby waits again
         status, text = answer(job.subhealth(1))
-        assert status == 1 and "cannot be node 1: rank 3 exited" in text and "goes on as it is" in text, text
+        assert (
+            status == 1 and "cannot be node 1: rank 3 exited" in text and "goes on as it is" in text
+        ), text
         job.trains()
         assert job.result().incidents == []
         # a rank of the standby stands still when the node is being moved
         asked = job.subhealth(1)
         job.until("rank 3 was ready", lambda: half_ready(job) == 1)
-        os.kill(int(re.findall(r"rank 3: replacement 1 is pid (\d+)", job.log("agent*.log"))[-1]), signal.SIGSTOP)
+        os.kill(
+            int(re.findall(r"rank 3: replacement 1 is pid (\d+)", job.log("agent*.log"))[-1]),
+            signal.SIGSTOP,
+        )
         enough.touch()
         status, text = answer(asked)
         assert status == 1 and "goes on as it is" in text, text
         enough.unlink()
         closed = job.repaired()
-        assert closed["strategy"] == "retry" and closed["ranks"] == [] and "hot-switch" in closed["tried"][0], closed
+        assert (
+            closed["strategy"] == "retry"
+            and closed["ranks"] == []
+            and "hot-switch" in closed["tried"][0]
+        ), closed
         job.trains()
         assert {r: job.result().pids(r) for r in range(4)} == pids
         # and now nothing is in the way
@@ -119,9 +147,12 @@ def half_ready(job: Cluster) -> int:
 
 
 def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):
-    """fault-retry-times: torch's own rendezvous is on a launcher that is gone, and the job starts anew all the same."""
+    """fault-retry-times: torch's own rendezvous is on a launcher that is gone, and the job starts
+    anew all the same."""
     environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_FAULT_RETRY_TIMES": "2"}
-    with Cluster(hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", **environment) as job:
+    with Cluster(
+        hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="exit", **environment
+    ) as job:
         job.standby(2)
         job.ready(1)
         answer(job.subhealth(0))  # its manager goes with it, which may be before it has answered
@@ -130,7 +161,13 @@ def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tm
         job.trains()
         for lives, rank in ((2, 3), (3, 1)):
             os.kill(job.result().pids(rank)[-1], signal.SIGKILL)
-            job.until("all ranks had begun anew", lambda n=lives: all(committed(job, r).count(0) == n for r in range(4)))
-            job.until("they trained", lambda n=lives: all(committed(job, r).count(4) == n for r in range(4)))
+            job.until(
+                "all ranks had begun anew",
+                lambda n=lives: all(committed(job, r).count(0) == n for r in range(4)),
+            )
+            job.until(
+                "they trained",
+                lambda n=lives: all(committed(job, r).count(4) == n for r in range(4)),
+            )
         result = job.end(0)
     training.assert_equal(result, reference, 4)

@@ -81,8 +81,17 @@ def test_random_bytes(data):
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | NUMBER | REAL | st.text(max_size=8) | st.binary(max_size=8) | st.sampled_from(sorted(m.TYPES)),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8) | st.just("t") | NUMBER, inner, max_size=5),
+    st.none()
+    | st.booleans()
+    | NUMBER
+    | REAL
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+    | st.sampled_from(sorted(m.TYPES)),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(max_size=8) | st.just("t") | NUMBER, inner, max_size=5)
+    ),
     max_leaves=20,
 )
 
@@ -109,7 +118,9 @@ def test_mutated_messages(message, choose: random.Random):
         data = bytearray(original)
         for _ in range(choose.randint(1, 4)):
             position = choose.randrange(len(data) + 1)
-            data[position : position + choose.randint(0, 2)] = choose.randbytes(choose.randint(0, 2))
+            data[position : position + choose.randint(0, 2)] = choose.randbytes(
+                choose.randint(0, 2)
+            )
         read(bytes(data))
 
 
@@ -121,7 +132,13 @@ def test_deep_nesting(depth, opening):
 
 
 @pytest.mark.parametrize(
-    "claim", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"]
+    "claim",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+    ],
 )
 def test_a_claimed_size_costs_nothing(claim):
     read(claim)
@@ -137,7 +154,9 @@ def test_another_version_says_what_to_do():
         m.unseal(msgpack.packb([m.VERSION + 1, "job", 0, "i", 1, b""]))
 
 
-@pytest.mark.parametrize("thing", [repair.Refusal("x"), m.Envelope(1, "", 0, "", 0, b""), object(), None])
+@pytest.mark.parametrize(
+    "thing", [repair.Refusal("x"), m.Envelope(1, "", 0, "", 0, b""), object(), None]
+)
 def test_what_is_not_a_message_is_a_bug(thing):
     with pytest.raises(TypeError):
         m.encode(thing)
@@ -150,8 +169,31 @@ def test_a_bool_is_not_a_number_and_a_number_is_not_a_bool():
 
 
 def test_all_of_events_and_commands_are_known():
-    own = {m.Heartbeat, m.Who, m.Refused, m.RankHello, m.AttendantHello, m.Here, m.Inject, m.Injected, m.Unprotected, m.TakeUp}
-    own |= {m.Arrived, m.UnderWay, m.Standing, m.Claim, m.Vote, m.RosterIs, m.RosterKept, m.Keep, m.Kept, m.Fetch, m.Fetched}
+    own = {
+        m.Heartbeat,
+        m.Who,
+        m.Refused,
+        m.RankHello,
+        m.AttendantHello,
+        m.Here,
+        m.Inject,
+        m.Injected,
+        m.Unprotected,
+        m.TakeUp,
+    }
+    own |= {
+        m.Arrived,
+        m.UnderWay,
+        m.Standing,
+        m.Claim,
+        m.Vote,
+        m.RosterIs,
+        m.RosterKept,
+        m.Keep,
+        m.Kept,
+        m.Fetch,
+        m.Fetched,
+    }
     own |= {m.CodeTold, m.ReleaseDevice, m.StatusAsked, m.May, m.Permit, m.Heard}
     assert set(m.TYPES.values()) == {*events.Event.__args__, *commands.Command.__args__, *own}
 

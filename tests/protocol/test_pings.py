@@ -8,4 +8,7 @@ def test_a_node_that_is_cut_off_is_noticed_within_the_documented_time():
 
 
 def test_the_number_of_pings_in_a_second_is_bounded():
-    assert all(1000 * nodes / pings.beat(nodes) <= pings.PER_SECOND for nodes in (1, 2, 1000, 1001, 4000, 4001, 10_000, 100_000))
+    assert all(
+        1000 * nodes / pings.beat(nodes) <= pings.PER_SECOND
+        for nodes in (1, 2, 1000, 1001, 4000, 4001, 10_000, 100_000)
+    )

@@ -1,7 +1,9 @@
-"""python ranks.py WORLD SCRIPT ARGUMENTS: the script's ranks without any launcher, forked from one process that has imported torch. A rank
-that imports it by itself takes 3 s of a core before its first step, and undisturbed runs were a fifth of what the tests took.
+"""python ranks.py WORLD SCRIPT ARGUMENTS: the script's ranks without any launcher, forked from one
+process that has imported torch. A rank that imports it by itself takes 3 s of a core before its
+first step, and undisturbed runs were a fifth of what the tests took.
 
-The ranks of benchmarks/soak.py, benchmarks/soak_nodes.py and `taskd demo` are compared with those of torchrun.
+The ranks of benchmarks/soak.py, benchmarks/soak_nodes.py and `taskd demo` are compared with those
+of torchrun.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ def main() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    os.environ.update(WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     ranks = set()
     for rank in range(world):
         pid = os.fork()

@@ -1,4 +1,5 @@
-"""Fault codes that are told of a running job, from `taskd inject code` to the step that is repeated."""
+"""Fault codes that are told of a running job, from `taskd inject code` to the step that is
+repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def told(job, *arguments):
 def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, reference):
     config = tmp_path / "config"
     shutil.copytree(SHIPPED, config)
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS, TASKD_FAULT_CONFIG=str(config)) as job:
+    with training.start(
+        tmp_path / "job", 2, "steered.py", STEPS, TASKD_FAULT_CONFIG=str(config)
+    ) as job:
         job.trains()
 
         # RestartBusiness: the step is repeated, every process stays
@@ -38,7 +41,9 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         # another table while the job trains: what is broken is refused, and the old one stays
         codes = json.loads((config / "faultCode.json").read_text())
         (config / "faultCode.json").write_text("{")
-        job.until("the refusal of a broken file", lambda: NOT_CHANGED in job.result().log("manager.log"))
+        job.until(
+            "the refusal of a broken file", lambda: NOT_CHANGED in job.result().log("manager.log")
+        )
         codes["NotHandleFaultCodes"].remove("8C1F860B")
         codes["RestartNPUCodes"].append("8C1F860B")
         new = config / "faultCode.new"

@@ -1,4 +1,5 @@
-"""The dying gasp: a job that ends leaves its state, whole or not at all, and another one goes on from it, bit for bit."""
+"""The dying gasp: a job that ends leaves its state, whole or not at all, and another one goes on
+from it, bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def assert_goes_on(directory, place, world, script, *arguments, reference, step)
     assert result.status == 0, result.output[-3000:]
     for rank in range(world):
         mine, theirs = result.steps(rank), reference.steps(rank)
-        assert sorted(mine) == [s for s in sorted(theirs) if s >= step], "not the steps from the dump on"
+        assert sorted(mine) == [s for s in sorted(theirs) if s >= step], (
+            "not the steps from the dump on"
+        )
         assert all(mine[s] == theirs[s] for s in mine), f"rank {rank} differs"
         assert result.final(rank) == reference.final(rank)
 
@@ -48,9 +51,19 @@ def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
     assert [p.name for p in path.parent.iterdir()] == ["step-6"], "something else was left"
     # by torch, without taskd
     weights = {"model": {"0.weight": torch.zeros(96, 32)}}
-    checkpoint.load(weights, storage_reader=checkpoint.FileSystemReader(path / dumps.STATE), no_dist=True)
+    checkpoint.load(
+        weights, storage_reader=checkpoint.FileSystemReader(path / dumps.STATE), no_dist=True
+    )
     assert weights["model"]["0.weight"].abs().sum() > 0
-    assert_goes_on(tmp_path / "b", path.parent, 4, "mlp.py", "62", reference=reference(4, "mlp.py", "62"), step=6)
+    assert_goes_on(
+        tmp_path / "b",
+        path.parent,
+        4,
+        "mlp.py",
+        "62",
+        reference=reference(4, "mlp.py", "62"),
+        step=6,
+    )
 
 
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
@@ -63,13 +76,26 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     again = dying(tmp_path / "b", 2, "loader.py", *arguments, faults="0:11:tail:kill", **both)
     assert again.status == 1 and sorted(p.name for p in place.iterdir()) == ["step-11", "step-8"]
     dumps.check(dumps.read(place / "step-8"))
-    assert_goes_on(tmp_path / "c", place, 2, "loader.py", *arguments, reference=reference(2, "loader.py", *arguments), step=11)
+    assert_goes_on(
+        tmp_path / "c",
+        place,
+        2,
+        "loader.py",
+        *arguments,
+        reference=reference(2, "loader.py", *arguments),
+        step=11,
+    )
 
 
 def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
     place = tmp_path / "dumps"
     place.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "taskd-test", str(place)]).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=200k", "taskd-test", str(place)]
+        ).returncode
+    ):
         pytest.skip("may not mount")
     try:
         old = place / "step-1"
@@ -77,7 +103,9 @@ def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
         (old / dumps.RECORDS / "rank-0").write_bytes(b"x" * 1000)
         file = dumps.describe(old, old / dumps.RECORDS / "rank-0")
         dumps.seal(old.rename(place / ".partial"), 1, 4, [file])
-        result = dying(tmp_path / "a", 2, "mlp.py", "8", faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place))
+        result = dying(
+            tmp_path / "a", 2, "mlp.py", "8", faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place)
+        )
         assert result.status == 1
         assert "No space left on device" in training.paragraph(result)
         assert [p.name for p in place.iterdir()] == ["step-1"], "something was left"
@@ -96,9 +124,14 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
     with pytest.raises(dumps.BadDump, match="the same directory on all nodes"):
         dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
     sealed = dumps.seal(work, 3, 2, files)
-    assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(good, 3, 2, frozenset({0, 1}))
+    assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(
+        good, 3, 2, frozenset({0, 1})
+    )
     (tmp_path / "step-9").mkdir()
-    manifest = json.loads((good / dumps.MANIFEST).read_text()) | {"step": 9, "files": [["gone", 1, "ab"]]}
+    manifest = json.loads((good / dumps.MANIFEST).read_text()) | {
+        "step": 9,
+        "files": [["gone", 1, "ab"]],
+    }
     (tmp_path / "step-9" / dumps.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(dumps.BadDump, match="was changed"):
         dumps.read(tmp_path / "step-9")
@@ -129,7 +162,15 @@ def test_files_outside_of_a_dump_are_not_looked_at(tmp_path, name):
     (tmp_path / "elsewhere").write_text("x")
     path = tmp_path / "step-1"
     path.mkdir()
-    manifest = {"version": dumps.VERSION, "step": 1, "world_size": 1, "keyed": False, "files": [[name, 1, "ab"]]}
-    (path / dumps.MANIFEST).write_text(json.dumps(manifest | {"digest": dumps._digest(manifest, dumps.PUBLIC)}))
+    manifest = {
+        "version": dumps.VERSION,
+        "step": 1,
+        "world_size": 1,
+        "keyed": False,
+        "files": [[name, 1, "ab"]],
+    }
+    (path / dumps.MANIFEST).write_text(
+        json.dumps(manifest | {"digest": dumps._digest(manifest, dumps.PUBLIC)})
+    )
     with pytest.raises(dumps.BadDump, match="lies outside"):
         dumps.read(path)

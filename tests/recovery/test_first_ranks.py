@@ -1,4 +1,5 @@
-"""The first processes of ranks, forked from one that has imported torch: nobody can tell, but by the time that it takes."""
+"""The first processes of ranks, forked from one that has imported torch: nobody can tell, but by
+the time that it takes."""
 
 from __future__ import annotations
 
@@ -34,10 +35,22 @@ def test_an_unprotected_script(tmp_path, fork):
     directory = tmp_path / "job"
     directory.mkdir()
     (directory / "train.py").write_text(SCRIPT)
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "train.py", "--lr", "0.1"]
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--nproc_per_node",
+        "2",
+        "train.py",
+        "--lr",
+        "0.1",
+    ]
     result = training.run(command, directory, training.environment(directory, TASKD_FORK=fork))
     assert result.status == 0, result.output[-3000:]
-    facts = [json.loads((directory / f"facts-{rank}-{life}").read_text()) for rank in (0, 1) for life in (0, 1)]
+    facts = [
+        json.loads((directory / f"facts-{rank}-{life}").read_text())
+        for rank in (0, 1)
+        for life in (0, 1)
+    ]
     drawn = [number for f in facts for number in f.pop("drawn")]
     assert len(set(drawn)) == 12
     assert all(f == facts[0] for f in facts)
@@ -46,7 +59,9 @@ def test_an_unprotected_script(tmp_path, fork):
     assert facts[0]["stdin"] == os.readlink("/proc/self/fd/0")
     lines = result.output.splitlines()
     (raised,) = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    assert "train.py" in lines[raised + 1] and lines[raised + 3].endswith("ValueError: of the user's"), lines[raised : raised + 5]
+    assert "train.py" in lines[raised + 1] and lines[raised + 3].endswith(
+        "ValueError: of the user's"
+    ), lines[raised : raised + 5]
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path):

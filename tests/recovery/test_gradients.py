@@ -1,4 +1,5 @@
-"""Gradients that wait between attempts are state: they come back on replaced and surviving ranks, bit for bit."""
+"""Gradients that wait between attempts are state: they come back on replaced and surviving ranks,
+bit for bit."""
 
 from __future__ import annotations
 
@@ -9,11 +10,24 @@ POINTS = ("begin", "backward", "backward-done", "before-update", "tail", "betwee
 # of accumulation: after one, two and three micro-batches, in the update, and right after it
 MOMENTS = {  # fmt: skip
     "micro": [
-        (1, "backward"), (2, "begin"), (3, "before-update"), (4, "begin"),
-        (6, "backward-done"), (11, "tail"), (13, "between"), (15, "backward"),
+        (1, "backward"),
+        (2, "begin"),
+        (3, "before-update"),
+        (4, "begin"),
+        (6, "backward-done"),
+        (11, "tail"),
+        (13, "between"),
+        (15, "backward"),
     ],
     "periods": [(1, "tail"), (2, "before-update"), (4, "backward"), (7, "between"), (10, "begin")],
-    "late": [(0, "tail"), (1, "begin"), (5, "backward"), (8, "backward-done"), (9, "tail"), (12, "between")],
+    "late": [
+        (0, "tail"),
+        (1, "begin"),
+        (5, "backward"),
+        (8, "backward-done"),
+        (9, "tail"),
+        (12, "between"),
+    ],
     "zeros": [(2, "begin"), (5, "backward-done"), (8, "between")],
     "moody": [(9, "begin"), (10, "backward-done"), (11, "tail"), (13, "backward")],
 }
@@ -21,8 +35,12 @@ MOMENTS = {  # fmt: skip
 
 @pytest.mark.parametrize("kind", sorted(MOMENTS))
 def test_ranks_are_killed_while_gradients_wait(tmp_path, reference, kind):
-    faults = ",".join(f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(MOMENTS[kind]))
-    if kind == "micro":  # a survivor that has committed the first backward with synchronization is taken back to before it
+    faults = ",".join(
+        f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(MOMENTS[kind])
+    )
+    # a survivor that has committed the first backward with synchronization is taken back to before
+    # it
+    if kind == "micro":
         faults += ",0:3:between:nap0.3"
     verify = {"TASKD_VERIFY": "on"} if kind == "micro" else {}
     result = training.taskd(tmp_path / "job", 2, "carried.py", "18", kind, faults=faults, **verify)
@@ -33,9 +51,15 @@ def test_ranks_are_killed_while_gradients_wait(tmp_path, reference, kind):
 
 @pytest.mark.parametrize(
     ("kind", "found"),
-    [("forgetful", "gradients in memory differ from the record"), ("counting", "the first forward of model differs between rank 1")],
+    [
+        ("forgetful", "gradients in memory differ from the record"),
+        ("counting", "the first forward of model differs between rank 1"),
+    ],
 )
 def test_a_restore_that_forgets_something_is_found_where_that_is_asked_for(tmp_path, kind, found):
-    """`forgetful`: gradients are not put back. `counting`: the model has state in an attribute that nobody can know of."""
-    result = training.taskd(tmp_path / "job", 2, "carried.py", "8", kind, faults="1:6:backward:kill", TASKD_VERIFY="on")
+    """`forgetful`: gradients are not put back. `counting`: the model has state in an attribute that
+    nobody can know of."""
+    result = training.taskd(
+        tmp_path / "job", 2, "carried.py", "8", kind, faults="1:6:backward:kill", TASKD_VERIFY="on"
+    )
     assert result.status == 1 and found in result.output

@@ -1,4 +1,5 @@
-"""Ranks that make no progress: the one that hangs is found and replaced, and a rank that is slow for a good reason is left alone.
+"""Ranks that make no progress: the one that hangs is found and replaced, and a rank that is slow
+for a good reason is left alone.
 
 TASKD_HANG_LIMIT stands below its default so that the tests need not wait.
 """
@@ -13,7 +14,8 @@ STEPS = "20"
 
 
 def test_who_hangs_is_replaced(tmp_path, reference):
-    """In one job, one hang after the other: in the body, the tail, the loader and between an update and its end, two ranks at once."""
+    """In one job, one hang after the other: in the body, the tail, the loader and between an update
+    and its end, two ranks at once."""
     moments = (
         (1, 2, "begin", "stop"),
         (2, 5, "begin", "loop_in_python"),
@@ -23,7 +25,9 @@ def test_who_hangs_is_replaced(tmp_path, reference):
         (2, 14, "tail", "deadlock"),
     )
     faults = ",".join(":".join(map(str, moment)) for moment in moments)
-    result = training.taskd(tmp_path / "job", 4, "loader.py", "distributed", "3", faults=faults, TASKD_HANG_LIMIT="1.5")
+    result = training.taskd(
+        tmp_path / "job", 4, "loader.py", "distributed", "3", faults=faults, TASKD_HANG_LIMIT="1.5"
+    )
     training.assert_equal(result, reference(4, "loader.py", "distributed", "3"), 4)
     assert [len(result.pids(rank)) - 1 for rank in range(4)] == [1, 2, 2, 1]
     assert {i["strategy"] for i in result.incidents} == {"recover-in-place"}
@@ -36,12 +40,20 @@ def test_who_hangs_is_replaced(tmp_path, reference):
 
 
 def test_who_is_slow_is_left_alone(tmp_path, reference):
-    """A long first step, a checkpoint that was announced, code between two steps, a compilation, a step that is long on all ranks.
+    """A long first step, a checkpoint that was announced, code between two steps, a compilation, a
+    step that is long on all ranks.
 
-    Each but the first lasts until a roll call has judged it. Ranks remember how long a step took, so the long attempts are then cut
-    short by a broken link: one that is repeated does not count.
+    Each but the first lasts until a roll call has judged it. Ranks remember how long a step took,
+    so the long attempts are then cut short by a broken link: one that is repeated does not count.
     """
-    naps = ("1:0:begin:nap2.5", "0:5:checkpoint:nap", "1:8:between:nap", "0:12:compile:nap", "0:16:begin:work", "1:16:begin:work")
+    naps = (
+        "1:0:begin:nap2.5",
+        "0:5:checkpoint:nap",
+        "1:8:between:nap",
+        "0:12:compile:nap",
+        "0:16:begin:work",
+        "1:16:begin:work",
+    )
     cuts = ("0:5:computed:cut", "1:9:computed:cut", "0:12:computed:cut")
     seen = {
         5: "rank 0 is behind the others (step 5, computing, collective 0), within its limit",
@@ -49,20 +61,29 @@ def test_who_is_slow_is_left_alone(tmp_path, reference):
         12: "rank 0 is behind the others (step 12, computing, collective 0), within its limit",
         16: "no rank is behind: all are in the same place",
     }
-    with training.start(tmp_path / "job", 2, "patient.py", STEPS, faults=",".join(naps + cuts), TASKD_HANG_LIMIT="1") as job:
+    with training.start(
+        tmp_path / "job", 2, "patient.py", STEPS, faults=",".join(naps + cuts), TASKD_HANG_LIMIT="1"
+    ) as job:
         for step, words in seen.items():
-            job.until(f"the roll call found {words!r}", lambda words=words: words in job.result().log("manager.log"))
+            job.until(
+                f"the roll call found {words!r}",
+                lambda words=words: words in job.result().log("manager.log"),
+            )
             (job.directory / f"enough-{step}").touch()
         result = job.end()
     training.assert_equal(result, reference(2, "patient.py", STEPS), 2)
-    assert [(i["strategy"], i["step"], i["ranks"]) for i in result.incidents] == [("retry", step, []) for step in (5, 9, 12)]
+    assert [(i["strategy"], i["step"], i["ranks"]) for i in result.incidents] == [
+        ("retry", step, []) for step in (5, 9, 12)
+    ]
     assert all("a collective failed" in fault for i in result.incidents for fault in i["faults"])
     assert len(result.pids(0)) == len(result.pids(1)) == 1
 
 
 def test_the_watchdog_can_be_switched_off(tmp_path, reference):
     """A nap of twice the default limit, in a step that takes a few milliseconds."""
-    result = training.taskd(tmp_path / "job", 2, "patient.py", STEPS, faults="1:6:begin:nap4", TASKD_HANG_LIMIT="off")
+    result = training.taskd(
+        tmp_path / "job", 2, "patient.py", STEPS, faults="1:6:begin:nap4", TASKD_HANG_LIMIT="off"
+    )
     training.assert_equal(result, reference(2, "patient.py", STEPS), 2)
     assert result.incidents == [] and len(result.pids(1)) == 1
 

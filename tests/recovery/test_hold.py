@@ -1,4 +1,5 @@
-"""`taskd pause` and `taskd continue`: all ranks stand before the same step, also through faults, and the numbers stay the same."""
+"""`taskd pause` and `taskd continue`: all ranks stand before the same step, also through faults,
+and the numbers stay the same."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def test_hold(tmp_path, reference):
         step = int(done.stdout.rpartition(" ")[2])
         assert done.stdout == f"all ranks are held before step {step}\n"
         stands_before(job, step)
-        assert job.control.pause() == f"all ranks are held before step {step}"  # once more, which is harmless
+        # once more, which is harmless
+        assert job.control.pause() == f"all ranks are held before step {step}"
         for arguments, words in (
             (("memory", "--rank", "9"), "rank 9 is on no node that has joined"),
             (("link", "--ranks", "1,9"), "rank 9 is on no node that has joined"),
@@ -37,7 +39,9 @@ def test_hold(tmp_path, reference):
             refused = job.taskd("inject", *arguments)
             assert refused.returncode == 1 and words in refused.stderr, refused.stderr
         done = job.taskd("continue")
-        assert (done.returncode, done.stdout) == (0, f"the ranks go on with step {step}\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, f"the ranks go on with step {step}\n"), (
+            done.stderr
+        )
         job.trains()
         assert job.control.resume() == "the ranks go on"  # nobody is held
         assert job.incidents() == []
@@ -58,7 +62,9 @@ def test_hold(tmp_path, reference):
 
         job.ask(3, "tail", "nap1.2")
         job.until("rank 3 took its nap", lambda: any(directory.glob("struck-3-tail-asked-*")))
-        with pytest.raises(ControlError, match=r"not every rank had stopped within 0.3 s; the ranks go on"):
+        with pytest.raises(
+            ControlError, match=r"not every rank had stopped within 0.3 s; the ranks go on"
+        ):
             job.control.pause(0.3)
         job.trains()
         result = job.end()

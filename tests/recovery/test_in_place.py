@@ -1,16 +1,29 @@
-"""recover-in-place under a real torchrun: any end of a process, at any moment, and the numbers stay those of an undisturbed run."""
+"""recover-in-place under a real torchrun: any end of a process, at any moment, and the numbers stay
+those of an undisturbed run."""
 
 from __future__ import annotations
 
 import training
 
 STEPS = "62"  # of four ranks, here and in other modules: one undisturbed run for all
-POINTS = ("begin", "forward", "backward", "reduced", "before-update", "update", "tail", "tail-reduced", "end", "between")
+POINTS = (
+    "begin",
+    "forward",
+    "backward",
+    "reduced",
+    "before-update",
+    "update",
+    "tail",
+    "tail-reduced",
+    "end",
+    "between",
+)
 ENDS = ("segv", "_exit1", "exit3", "raise", "abort", "_exit0", "kill")
 
 
 def test_a_kill_at_every_point_of_a_step_and_every_kind_of_end(tmp_path, reference):
-    """One job loses a rank at each point in turn, rank 0 among them, then in each way; survivors keep their processes."""
+    """One job loses a rank at each point in turn, rank 0 among them, then in each way; survivors
+    keep their processes."""
     moments = [(i % 4, 2 + 3 * i, point, "kill") for i, point in enumerate(POINTS)]
     moments += [((i + 1) % 4, 33 + 3 * i, "forward", kind) for i, kind in enumerate(ENDS)]
     faults = ",".join(":".join(map(str, moment)) for moment in moments)
@@ -20,19 +33,32 @@ def test_a_kill_at_every_point_of_a_step_and_every_kind_of_end(tmp_path, referen
     assert all(i["strategy"] == "recover-in-place" for i in result.incidents)
     for rank in range(4):
         struck = sum(1 for moment in moments if moment[0] == rank)
-        assert len(result.pids(rank)) == 1 + struck, f"rank {rank} was replaced other than {struck} times"
+        assert len(result.pids(rank)) == 1 + struck, (
+            f"rank {rank} was replaced other than {struck} times"
+        )
     told = " ".join(fault for i in result.incidents for fault in i["faults"])
-    for words in ("SIGSEGV", "exited with status 1", "exited with status 3", "ValueError: a fault on purpose", "SIGKILL"):
+    for words in (
+        "SIGSEGV",
+        "exited with status 1",
+        "exited with status 3",
+        "ValueError: a fault on purpose",
+        "SIGKILL",
+    ):
         assert words in told, f"{words!r} is not among the reasons: {told}"
-    assert "killed by SIGABRT" in told or "called abort()" in told  # the kernel's word, where it is there in time
+    # the kernel's word, where it is there in time
+    assert "killed by SIGABRT" in told or "called abort()" in told
 
 
 AWKWARD = {
     "the very first steps": "2:0:forward:kill,1:0:tail:kill,0:1:backward:kill,3:1:end:kill",
     "two at once": "1:4:forward:kill,2:4:forward:kill,0:7:tail:kill,3:7:tail:kill",
-    "all but one": "1:10:forward:kill,2:10:forward:kill,3:10:forward:kill,0:13:tail:kill,1:13:tail:kill,2:13:tail:kill",
+    "all but one": (
+        "1:10:forward:kill,2:10:forward:kill,3:10:forward:kill,0:13:tail:kill,1:13:tail:kill,2:13:tail:kill"
+    ),
     # by then rank 3 has been replaced three times, and rank 0 three times
-    "the replacement dies in its set-up": "3:16:forward:kill,3:4:setup:kill,0:19:tail:kill,0:4:setup:kill,0:5:setup:segv",
+    "the replacement dies in its set-up": (
+        "3:16:forward:kill,3:4:setup:kill,0:19:tail:kill,0:4:setup:kill,0:5:setup:segv"
+    ),
     "the last step": "1:61:forward:kill,2:61:tail:kill,3:61:between:kill",
 }
 
@@ -43,7 +69,9 @@ def test_awkward_moments(tmp_path, reference):
     training.assert_equal(result, reference(4, "mlp.py", STEPS), 4)
     replaced = [len(result.pids(rank)) - 1 for rank in range(4)]
     struck = {path.name for path in result.directory.glob("struck-*")}
-    assert len(struck) == sum(faults.count(":kill") + faults.count(":segv") for faults in AWKWARD.values()), sorted(struck)
+    assert len(struck) == sum(
+        faults.count(":kill") + faults.count(":segv") for faults in AWKWARD.values()
+    ), sorted(struck)
     assert all(replaced), replaced
 
 
@@ -54,4 +82,6 @@ def test_five_ranks(tmp_path, reference):
     result = training.taskd(tmp_path / "job", world, "mlp.py", "8", faults=faults)
     training.assert_equal(result, reference(world, "mlp.py", "8"), world)
     replaced = {rank: len(result.pids(rank)) - 1 for rank in range(world)}
-    assert replaced == {rank: sum(rank == victim for victim in (world - 1, 0, 1)) for rank in range(world)}
+    assert replaced == {
+        rank: sum(rank == victim for victim in (world - 1, 0, 1)) for rank in range(world)
+    }

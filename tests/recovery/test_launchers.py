@@ -1,4 +1,5 @@
-"""taskd in a launcher: the documented sed line with manager.py, several launchers, scripts without taskd, exits and signals."""
+"""taskd in a launcher: the documented sed line with manager.py, several launchers, scripts without
+taskd, exits and signals."""
 
 from __future__ import annotations
 
@@ -29,20 +30,33 @@ start_taskd_manager()
 
 
 def test_the_documented_way(tmp_path, reference):
-    """A copy of torchrun's file patched by the documents' sed line, their manager.py, LD_PRELOAD and TASKD_PROCESS_ENABLE."""
+    """A copy of torchrun's file patched by the documents' sed line, their manager.py, LD_PRELOAD
+    and TASKD_PROCESS_ENABLE."""
     directory = tmp_path / "job"
     directory.mkdir()
     patched = directory / "run.py"
     patched.write_text(Path(torch.distributed.run.__file__).read_text())
-    subprocess.run(["sed", "-i", "/import os/i import taskd.python.adaptor.patch", str(patched)], check=True)
+    subprocess.run(
+        ["sed", "-i", "/import os/i import taskd.python.adaptor.patch", str(patched)], check=True
+    )
     (directory / "manager.py").write_text(MANAGER)
     library = Path(taskd.__file__).parent / "python/cython_api/libs/libtaskd.so"
-    more = {"TASKD_PROCESS_ENABLE": "on", "LD_PRELOAD": f"{library}:", "TASKD_SECRET": None}  # whoever is first makes a secret
+    # whoever is first makes a secret
+    more = {"TASKD_PROCESS_ENABLE": "on", "LD_PRELOAD": f"{library}:", "TASKD_SECRET": None}
     env = training.environment(directory, "2:3:tail:kill,0:5:forward:kill", **more)
     manager = subprocess.Popen([sys.executable, "manager.py"], cwd=directory, env=env)
     try:
         script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
-        arguments = ["--nproc_per_node", "3", "--nnodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1"]
+        arguments = [
+            "--nproc_per_node",
+            "3",
+            "--nnodes",
+            "1",
+            "--node_rank",
+            "0",
+            "--master_addr",
+            "127.0.0.1",
+        ]
         arguments += ["--master_port", str(training.free_port()), "--max_restarts", "32767"]
         result = training.run([sys.executable, str(patched), *arguments, *script], directory, env)
         training.assert_equal(result, reference(3, "mlp.py", "8"), 3)
@@ -55,14 +69,32 @@ def test_the_documented_way(tmp_path, reference):
 
 
 def test_the_patch_changes_nothing_unless_switched_on(tmp_path):
-    code = "import taskd.python.adaptor.patch, sys; print('torch' in sys.modules, len([m for m in sys.modules if m.startswith('taskd')]))"
+    code = (
+        "import taskd.python.adaptor.patch, sys; print('torch' in sys.modules, len([m for m in"
+        " sys.modules if m.startswith('taskd')]))"
+    )
     env = {k: v for k, v in os.environ.items() if k != "TASKD_PROCESS_ENABLE"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False", "4"]
-    off = subprocess.run([sys.executable, "-c", code], env={**env, "TASKD_PROCESS_ENABLE": "off"}, capture_output=True, text=True)
+    off = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "TASKD_PROCESS_ENABLE": "off"},
+        capture_output=True,
+        text=True,
+    )
     assert off.stdout.split()[:1] == ["False"], off.stderr
-    bad = subprocess.run([sys.executable, "-c", code], env={**env, "TASKD_PROCESS_ENABLE": "1"}, capture_output=True, text=True)
-    assert bad.returncode == 1 and "TASKD_PROCESS_ENABLE='1' is refused: allowed is one of on, off" in bad.stderr
+    bad = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "TASKD_PROCESS_ENABLE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        bad.returncode == 1
+        and "TASKD_PROCESS_ENABLE='1' is refused: allowed is one of on, off" in bad.stderr
+    )
 
 
 def test_two_launchers(tmp_path, reference):
@@ -71,11 +103,26 @@ def test_two_launchers(tmp_path, reference):
     directory.mkdir()
     env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
     port = str(training.free_port())
-    common = ["--nnodes", "2", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", port]
+    common = [
+        "--nnodes",
+        "2",
+        "--nproc_per_node",
+        "2",
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        port,
+    ]
     script = [str(training.SCRIPTS / "mlp.py"), str(directory), "62"]
     command = [str(training.BIN / "taskd"), "run", *common]
     with open(directory / "second", "w") as output:
-        second = subprocess.Popen([*command, "--node_rank", "1", *script], env=env, cwd=directory, stdout=output, stderr=subprocess.STDOUT)
+        second = subprocess.Popen(
+            [*command, "--node_rank", "1", *script],
+            env=env,
+            cwd=directory,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         try:
             result = training.run([*command, "--node_rank", "0", *script], directory, env)
             assert second.wait(60) == 0, (directory / "second").read_text()[-3000:]
@@ -86,7 +133,14 @@ def test_two_launchers(tmp_path, reference):
 
 
 def test_a_script_without_taskd_is_restarted_whole(tmp_path):
-    result = training.taskd(tmp_path / "job", 2, "plain.py", "a", "--b", options=("--log-path", str(tmp_path / "elsewhere")))
+    result = training.taskd(
+        tmp_path / "job",
+        2,
+        "plain.py",
+        "a",
+        "--b",
+        options=("--log-path", str(tmp_path / "elsewhere")),
+    )
     assert result.status == 0, result.output[-3000:]
     lives = sorted("-".join(p.name.split("-")[1:3]) for p in (tmp_path / "job").glob("life-*"))
     assert lives == ["0-0", "0-1", "1-0", "1-1"]
@@ -95,11 +149,22 @@ def test_a_script_without_taskd_is_restarted_whole(tmp_path):
 
 
 def test_max_restarts_is_kept(tmp_path):
-    """With --max_restarts 1 of its own, a script that always fails is started twice, and the exit code says so."""
+    """With --max_restarts 1 of its own, a script that always fails is started twice, and the exit
+    code says so."""
     directory = tmp_path / "job"
     directory.mkdir()
-    (directory / "fails.py").write_text("import os, sys; open('starts', 'a').write('x'); sys.exit(5)")
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "1", "--max_restarts", "1", "fails.py"]
+    (directory / "fails.py").write_text(
+        "import os, sys; open('starts', 'a').write('x'); sys.exit(5)"
+    )
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--nproc_per_node",
+        "1",
+        "--max_restarts",
+        "1",
+        "fails.py",
+    ]
     result = training.run(command, directory, training.environment(directory))
     assert result.status == 1
     assert (directory / "starts").read_text() == "xx"
@@ -107,7 +172,8 @@ def test_max_restarts_is_kept(tmp_path):
 
 
 def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
-    """In the same way three times in a row, though 32767 restarts are allowed: with its first traceback, and one sentence."""
+    """In the same way three times in a row, though 32767 restarts are allowed: with its first
+    traceback, and one sentence."""
     directory = tmp_path / "job"
     directory.mkdir()
     script = """
@@ -123,7 +189,9 @@ def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
     assert (directory / "starts").read_text() == "xxx"
     assert "3 starts in a row ended so (exit status 1, ValueError in " in training.paragraph(result)
     shown = result.output.partition("taskd: The job ends")[2]
-    assert "Rank 0, the first time:\nTraceback" in shown and shown.count("ValueError: in start 0") == 1
+    assert (
+        "Rank 0, the first time:\nTraceback" in shown and shown.count("ValueError: in start 0") == 1
+    )
     assert "Traceback" not in result.log("manager.log")
 
 
@@ -132,9 +200,21 @@ def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
     script = str(training.SCRIPTS / "mlp.py")
     directory = tmp_path / "job"
     directory.mkdir()
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "--redirects", "3", "--log-dir", str(logs), script]
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--nproc_per_node",
+        "2",
+        "--redirects",
+        "3",
+        "--log-dir",
+        str(logs),
+        script,
+    ]
     faults = "1:2:backward:kill,1:3:forward:raise,0:5:tail:kill,1:7:forward:segv"
-    result = training.run([*command, str(directory), "8"], directory, training.environment(directory, faults))
+    result = training.run(
+        [*command, str(directory), "8"], directory, training.environment(directory, faults)
+    )
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
     assert [len(result.pids(rank)) for rank in range(2)] == [2, 4]
     (stderr,) = logs.glob("*/attempt_0/1/stderr.log")
@@ -143,15 +223,27 @@ def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
 
 
 def test_ranks_inside_a_wrapper_script(tmp_path, reference):
-    """--no-python with a shell script that starts the training as its child: replaced by starting the wrapper again."""
+    """--no-python with a shell script that starts the training as its child: replaced by starting
+    the wrapper again."""
     directory = tmp_path / "job"
     directory.mkdir()
     wrapper = directory / "wrapper.sh"
     wrapper.write_text(f'#!/bin/bash\n"{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
-    command = [str(training.BIN / "taskd"), "run", "--no-python", "--nproc_per_node", "2", str(wrapper)]
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--no-python",
+        "--nproc_per_node",
+        "2",
+        str(wrapper),
+    ]
     script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
-    result = training.run([*command, *script], directory, training.environment(directory, "1:3:tail:kill,0:5:forward:kill"))
+    result = training.run(
+        [*command, *script],
+        directory,
+        training.environment(directory, "1:3:tail:kill,0:5:forward:kill"),
+    )
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
 
 
@@ -159,12 +251,28 @@ def test_sigterm_to_the_launcher_ends_everything(tmp_path):
     directory = tmp_path / "job"
     directory.mkdir()
     env = training.environment(directory)
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", str(training.SCRIPTS / "mlp.py"), str(directory), "1000000"]
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--nproc_per_node",
+        "2",
+        str(training.SCRIPTS / "mlp.py"),
+        str(directory),
+        "1000000",
+    ]
     process = subprocess.Popen(
-        command, env=env, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=env,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
-        watch = subprocess.run(["timeout", "60", "sh", "-c", f"until [ -s {directory}/rank-1 ]; do sleep 0.1; done"])
+        watch = subprocess.run(
+            ["timeout", "60", "sh", "-c", f"until [ -s {directory}/rank-1 ]; do sleep 0.1; done"]
+        )
         assert watch.returncode == 0, "the job did not begin to train"
         pids = [int(re.split(r"\s", (directory / f"rank-{r}").read_text())[2]) for r in range(2)]
         process.send_signal(signal.SIGTERM)

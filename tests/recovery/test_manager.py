@@ -1,6 +1,8 @@
-"""The manager of a job of one node is killed: the agent starts the next one, and what has broken meanwhile is repaired.
+"""The manager of a job of one node is killed: the agent starts the next one, and what has broken
+meanwhile is repaired.
 
-The job has no TASKD_SECRET: manager, agent, the managers that follow and operators find the one that the first of them has made.
+The job has no TASKD_SECRET: manager, agent, the managers that follow and operators find the one
+that the first of them has made.
 """
 
 from __future__ import annotations
@@ -18,24 +20,40 @@ STEPS = "160"
 
 
 def manager(job: training.Running) -> int:
-    mine = [p for p in psutil.process_iter(["cmdline", "environ"]) if "taskd.manager" in (p.info["cmdline"] or [])]
-    (found,) = [p.pid for p in mine if (p.info["environ"] or {}).get("TASKD_LOG_PATH") == job.env["TASKD_LOG_PATH"]]
+    mine = [
+        p
+        for p in psutil.process_iter(["cmdline", "environ"])
+        if "taskd.manager" in (p.info["cmdline"] or [])
+    ]
+    (found,) = [
+        p.pid
+        for p in mine
+        if (p.info["environ"] or {}).get("TASKD_LOG_PATH") == job.env["TASKD_LOG_PATH"]
+    ]
     return found
 
 
 def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS, TASKD_SECRET=None, TASKD_FAULT_INJECTION=None) as job:
+    with training.start(
+        tmp_path / "job", 2, "steered.py", STEPS, TASKD_SECRET=None, TASKD_FAULT_INJECTION=None
+    ) as job:
         job.trains()
         refused = job.taskd("inject", "memory", "--rank", "0")
-        assert refused.returncode == 1 and "TASKD_FAULT_INJECTION=on" in refused.stderr, refused.stderr
-        stranger = Control({**job.env, "TASKD_SECRET": f"job id: {job.env['MINDX_TASK_ID']}"})  # what was enough before
+        assert refused.returncode == 1 and "TASKD_FAULT_INJECTION=on" in refused.stderr, (
+            refused.stderr
+        )
+        # what was enough before
+        stranger = Control({**job.env, "TASKD_SECRET": f"job id: {job.env['MINDX_TASK_ID']}"})
         with stranger, pytest.raises(NoManager):
             stranger.pause(0.5)
         for number, rank in ((2, None), (3, 1)):
             os.kill(manager(job), signal.SIGKILL)
             if rank is not None:
                 job.kill(rank)
-            job.until("another manager was in charge", lambda n=number: f"in charge in term {n}" in job.result().log("manager*.log"))
+            job.until(
+                "another manager was in charge",
+                lambda n=number: f"in charge in term {n}" in job.result().log("manager*.log"),
+            )
             job.trains()
         (incident,) = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident

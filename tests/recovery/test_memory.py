@@ -1,4 +1,5 @@
-"""Lost memory pages, for real: the kernel takes a page of a running rank away, and the next touch is a SIGBUS."""
+"""Lost memory pages, for real: the kernel takes a page of a running rank away, and the next touch
+is a SIGBUS."""
 
 from __future__ import annotations
 
@@ -36,19 +37,28 @@ def poisonable() -> None:
 
 
 def test_what_a_rank_survives(tmp_path, reference):
-    """A page of each kind in turn, on one rank after the other, then of two ranks at once: every process is kept. What was lost before
-    does not count in a later repair: a death in the tail needs the stripes of all."""
+    """A page of each kind in turn, on one rank after the other, then of two ranks at once: every
+    process is kept. What was lost before does not count in a later repair: a death in the tail
+    needs the stripes of all."""
     with training.start(tmp_path / "job", 4, "steered.py", STEPS) as job:
         job.trains()
         for number, (where, page) in enumerate(PLACES):
             job.poison(number % 4, where, page)
             (incident,) = job.repaired()
-            told = [fault for fault in incident["faults"] if f"rank {number % 4}: on-chip memory fault" in fault]
-            assert len(told) == 1 and "was lost" in told[0], incident  # another may have told first that a collective failed
+            told = [
+                fault
+                for fault in incident["faults"]
+                if f"rank {number % 4}: on-chip memory fault" in fault
+            ]
+            # another may have told first that a collective failed
+            assert len(told) == 1 and "was lost" in told[0], incident
             assert incident["strategy"] == "retry" and incident["ranks"] == [], (where, incident)
         job.poison(1, "parameter", 3)
         job.poison(2, "optimizer", 5)
-        job.until("both ranks had lost a page", lambda: {"rank 1", "rank 2"} <= ranks_of(job.incidents()[len(PLACES) :]))
+        job.until(
+            "both ranks had lost a page",
+            lambda: {"rank 1", "rank 2"} <= ranks_of(job.incidents()[len(PLACES) :]),
+        )
         job.trains()
         assert {i["strategy"] for i in job.incidents()} == {"retry"}
         job.ask(3, "tail", "kill")
@@ -83,12 +93,18 @@ def test_what_costs_a_rank_its_process(tmp_path, reference):
         job.trains()
         job.poison(0, "parameter")
         job.kill(2)
-        job.until("both faults were repaired", lambda: {"rank 0", "rank 2"} <= ranks_of(job.incidents()[4:]))
+        job.until(
+            "both faults were repaired",
+            lambda: {"rank 0", "rank 2"} <= ranks_of(job.incidents()[4:]),
+        )
         job.trains()
 
         before = len(job.incidents())
         job.kill(1)
-        job.until("the replacement of rank 1 was in its set-up", lambda: (job.directory / "struck-1-2-setup-0").exists())
+        job.until(
+            "the replacement of rank 1 was in its set-up",
+            lambda: (job.directory / "struck-1-2-setup-0").exists(),
+        )
         job.poison(3, "parameter")
         job.until("the incident was closed", lambda: len(job.incidents()) > before)
         incident = job.incidents()[before]
@@ -99,7 +115,9 @@ def test_what_costs_a_rank_its_process(tmp_path, reference):
 
 
 def test_a_ladder_without_retry_replaces_the_rank(tmp_path, reference):
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS, options=("--recover-strategy", "recover-in-place")) as job:
+    with training.start(
+        tmp_path / "job", 2, "steered.py", STEPS, options=("--recover-strategy", "recover-in-place")
+    ) as job:
         job.trains()
         job.poison(1, "parameter")
         (incident,) = job.repaired()
@@ -110,11 +128,14 @@ def test_a_ladder_without_retry_replaces_the_rank(tmp_path, reference):
 
 
 def test_a_ladder_of_retry_alone_ends_when_the_page_fails_again(tmp_path):
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS, options=("--recover-strategy", "retry")) as job:
+    with training.start(
+        tmp_path / "job", 2, "steered.py", STEPS, options=("--recover-strategy", "retry")
+    ) as job:
         job.trains()
         job.poison(1, "parameter", 0)
         job.repaired()
-        with contextlib.suppress(ControlError):  # the job may be over before the answer is on its way
+        # the job may be over before the answer is on its way
+        with contextlib.suppress(ControlError):
             job.poison(1, "parameter", 0)
         result = job.end()
     assert result.status == 1
@@ -139,4 +160,8 @@ def test_without_preloading_training_state_is_still_guarded(tmp_path, reference)
 
 def ranks_of(incidents: list[dict]) -> set[str]:
     """ "rank N" of every fault."""
-    return {" ".join(fault.replace(":", "").split()[:2]) for incident in incidents for fault in incident["faults"]}
+    return {
+        " ".join(fault.replace(":", "").split()[:2])
+        for incident in incidents
+        for fault in incident["faults"]
+    }

@@ -1,4 +1,5 @@
-"""The manager or the zygote is stopped by a signal, and a rank dies: nothing that was said is lost, nobody waits for ever."""
+"""The manager or the zygote is stopped by a signal, and a rank dies: nothing that was said is lost,
+nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ import psutil
 import training
 
 STEPS = "160"
-LOST = 3.5  # seconds; the connection of an agent with a manager that stands still is ended after 2 to 3
+# seconds; the connection of an agent with a manager that stands still is ended after 2 to 3
+LOST = 3.5
 
 
 def process(job: training.Running, module: str) -> int:
-    """Of the job, the one that runs `module`; what the zygote has forked leads a session of its own."""
+    """Of the job, the one that runs `module`; what the zygote has forked leads a session of its
+    own."""
     found = [
         p.pid
         for p in psutil.process_iter(["cmdline", "environ"])

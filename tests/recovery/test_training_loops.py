@@ -1,4 +1,5 @@
-"""What real training loops have: epochs over shuffling loaders, augmentation, accumulation, a scaler, an EMA copy, several optimizers."""
+"""What real training loops have: epochs over shuffling loaders, augmentation, accumulation, a
+scaler, an EMA copy, several optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import training
 
 @pytest.mark.parametrize("kind", ["distributed", "random", "synced", "workers"])
 def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
-    """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch, inside, and between the passes."""
+    """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch,
+    inside, and between the passes."""
     per_epoch = 12 if kind == "distributed" else 24
     moments = [
         (0, "begin"),
@@ -18,7 +20,10 @@ def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
         (per_epoch + 4, "between"),
         (2 * per_epoch - 1, "between"),
     ]
-    faults = ",".join(f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(moments)) + ",1:0:epoch:kill,0:1:epoch:segv"
+    faults = (
+        ",".join(f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(moments))
+        + ",1:0:epoch:kill,0:1:epoch:segv"
+    )
     result = training.taskd(tmp_path / "job", 2, "loader.py", kind, "3", faults=faults)
     training.assert_equal(result, reference(2, "loader.py", kind, "3"), 2)
 
@@ -30,14 +35,23 @@ def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):
 
 
 def test_accumulation_scaler_average_and_two_optimizers(tmp_path, reference):
-    moments = [(1, "accumulating"), (3, "between-optimizers"), (5, "tail"), (6, "accumulating"), (7, "begin"), (9, "ema"), (11, "backward")]
+    moments = [
+        (1, "accumulating"),
+        (3, "between-optimizers"),
+        (5, "tail"),
+        (6, "accumulating"),
+        (7, "begin"),
+        (9, "ema"),
+        (11, "backward"),
+    ]
     faults = ",".join(f"{i % 3}:{step}:{point}:kill" for i, (step, point) in enumerate(moments))
     result = training.taskd(tmp_path / "job", 3, "rich.py", "14", faults=faults)
     training.assert_equal(result, reference(3, "rich.py", "14"), 3)
 
 
 def test_deaths_around_the_ends_of_passes(tmp_path, reference):
-    """Survivors that stand before the first step of a pass, or between two steps, when another dies: what they have drawn stays drawn."""
+    """Survivors that stand before the first step of a pass, or between two steps, when another
+    dies: what they have drawn stays drawn."""
     moments = (
         "0:1:pass:nap0.3 1:3:begin:kill",
         "0:2:pass-drawn:nap0.3 2:2:pass:kill",
@@ -51,6 +65,8 @@ def test_deaths_around_the_ends_of_passes(tmp_path, reference):
         "2:27:between:nap0.3 1:28:begin:kill",
         "0:10:pass:nap0.3 1:29:tail:kill",
     )
-    result = training.taskd(tmp_path / "job", 3, "passes.py", "11", faults=",".join(moments).replace(" ", ","))
+    result = training.taskd(
+        tmp_path / "job", 3, "passes.py", "11", faults=",".join(moments).replace(" ", ",")
+    )
     training.assert_equal(result, reference(3, "passes.py", "11"), 3)
     assert [len(result.pids(rank)) - 1 for rank in range(3)] == [3, 5, 3]

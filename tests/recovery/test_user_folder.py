@@ -1,4 +1,5 @@
-"""The user's folder: nothing that taskd starts imports from it, and a replacement finds what the first process of its rank found."""
+"""The user's folder: nothing that taskd starts imports from it, and a replacement finds what the
+first process of its rank found."""
 
 from __future__ import annotations
 
@@ -8,7 +9,19 @@ import shutil
 import pytest
 import training
 
-HOSTILE = ("signal", "select", "random", "selectors", "socket", "runpy", "logging", "copy", "taskd/__init__", "msgpack", "zmq/__init__")
+HOSTILE = (
+    "signal",
+    "select",
+    "random",
+    "selectors",
+    "socket",
+    "runpy",
+    "logging",
+    "copy",
+    "taskd/__init__",
+    "msgpack",
+    "zmq/__init__",
+)
 
 
 def found(directory, rank, life):
@@ -17,7 +30,8 @@ def found(directory, rank, life):
 
 @pytest.mark.parametrize("kind", ["script", "module"])
 def test_a_folder_of_the_users(tmp_path, kind):
-    """With a script the folder is on nobody's path, and may hold what it likes. With -m it is on that of the ranks, as always."""
+    """With a script the folder is on nobody's path, and may hold what it likes. With -m it is on
+    that of the ranks, as always."""
     directory = tmp_path / "job"
     (directory / "deeper").mkdir(parents=True)
     script = directory / "deeper" / "surroundings.py"
@@ -25,12 +39,23 @@ def test_a_folder_of_the_users(tmp_path, kind):
     if kind == "script":
         for name in HOSTILE:
             (directory / name).parent.mkdir(exist_ok=True)
-            (directory / f"{name}.py").write_text(f"raise RuntimeError('the {name} of the working directory was imported')")
+            (directory / f"{name}.py").write_text(
+                f"raise RuntimeError('the {name} of the working directory was imported')"
+            )
         (tmp_path / "linked.py").symlink_to(script)
         what = ["../linked.py"]
     else:
         what = ["-m", "deeper.surroundings"]
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", *what, str(directory), "-u", "--x"]
+    command = [
+        str(training.BIN / "taskd"),
+        "run",
+        "--nproc_per_node",
+        "2",
+        *what,
+        str(directory),
+        "-u",
+        "--x",
+    ]
     result = training.run(command, directory, training.environment(directory))
     assert result.status == 0, result.output[-3000:]
     assert "was imported" not in result.output

@@ -36,7 +36,8 @@ class Result:
     incidents: list[dict] = field(default_factory=list)
 
     def steps(self, rank: int) -> dict[int, set[str]]:
-        """step -> the different values recorded for it; a step that was handed out again has one set of values if exact."""
+        """step -> the different values recorded for it; a step that was handed out again has one
+        set of values if exact."""
         out: dict[int, set[str]] = {}
         for kind, number, _, values in self._lines(rank):
             if kind == "step":
@@ -44,7 +45,9 @@ class Result:
         return out
 
     def final(self, rank: int) -> list[str]:
-        return [f"{number} {values}" for kind, number, _, values in self._lines(rank) if kind == "final"]
+        return [
+            f"{number} {values}" for kind, number, _, values in self._lines(rank) if kind == "final"
+        ]
 
     def pids(self, rank: int) -> list[int]:
         """Processes that held the rank, in order."""
@@ -66,13 +69,19 @@ class Result:
 
 def paragraph(result: Result) -> str:
     """Why the job ended."""
-    (line,) = [line for line in result.output.splitlines() if line.startswith("taskd: The job ends")]
+    (line,) = [
+        line for line in result.output.splitlines() if line.startswith("taskd: The job ends")
+    ]
     return line
 
 
 def environment(directory: Path, faults: str = "", **more: str | None) -> dict[str, str]:
     """`None`: a variable that is not set."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX_", "POD_IP", "LD_PRELOAD"))}
+    clean = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("TASKD_", "MINDX_", "POD_IP", "LD_PRELOAD"))
+    }
     found = {
         **clean,
         "OMP_NUM_THREADS": "1",
@@ -89,13 +98,21 @@ def environment(directory: Path, faults: str = "", **more: str | None) -> dict[s
 
 
 class Running:
-    """A job in the background, to be steered while it trains. Leaving the `with` leaves no process behind."""
+    """A job in the background, to be steered while it trains. Leaving the `with` leaves no process
+    behind."""
 
-    def __init__(self, command: list[str], directory: Path, env: dict[str, str], world: int = 0) -> None:
+    def __init__(
+        self, command: list[str], directory: Path, env: dict[str, str], world: int = 0
+    ) -> None:
         self.directory, self.env, self._world = directory, env, world
         self._output = open(directory / "output", "w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            command, env=env, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, cwd=directory
+            command,
+            env=env,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=directory,
         )
 
     def __enter__(self) -> Running:
@@ -123,19 +140,30 @@ class Running:
 
     def result(self) -> Result:
         """What there is so far."""
-        return Result(self._process.poll(), (self.directory / "output").read_text(), self.directory, incidents(self.directory))
+        return Result(
+            self._process.poll(),
+            (self.directory / "output").read_text(),
+            self.directory,
+            incidents(self.directory),
+        )
 
     def end(self) -> Result:
-        """Wait for the end; a run that hangs is stopped and has status -1 (and everything it printed)."""
+        """Wait for the end; a run that hangs is stopped and has status -1 (and everything it
+        printed)."""
         (self.directory / "hurry").touch()  # steered.py looks for it
         try:
             status = self._process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             self._stop()
             status = -1
-        return Result(status, (self.directory / "output").read_text(), self.directory, incidents(self.directory))
+        return Result(
+            status,
+            (self.directory / "output").read_text(),
+            self.directory,
+            incidents(self.directory),
+        )
 
-    # -- what it does --------------------------------------------------------------------------------------------------------
+    # -- what it does ------------------------------------------------------------------------------
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
         """Wait for something that will be seen from outside."""
@@ -144,8 +172,14 @@ class Running:
             over = self._process.poll() is not None and not condition()
             if over or time.monotonic() > end:
                 result = self.result()
-                why = f"the job ended with status {result.status}" if over else f"{LIMIT:g} s have passed"
-                raise AssertionError(f"{why} before {what}\n{result.output[-3000:]}\n{result.log('*.log')[-6000:]}")
+                why = (
+                    f"the job ended with status {result.status}"
+                    if over
+                    else f"{LIMIT:g} s have passed"
+                )
+                raise AssertionError(
+                    f"{why} before {what}\n{result.output[-3000:]}\n{result.log('*.log')[-6000:]}"
+                )
             time.sleep(0.02)
 
     def committed(self) -> list[int]:
@@ -155,7 +189,9 @@ class Running:
     def trains(self) -> None:
         """Wait until every rank has committed a few steps more."""
         wanted = min(self.committed()) + 4
-        self.until(f"all ranks had committed step {wanted}", lambda: min(self.committed()) >= wanted)
+        self.until(
+            f"all ranks had committed step {wanted}", lambda: min(self.committed()) >= wanted
+        )
 
     def incidents(self) -> list[dict]:
         """Those that are closed."""
@@ -180,30 +216,46 @@ class Running:
         (path,) = Path("/dev/shm").glob(f"taskd-*-{self._process.pid}-*/page")
         page = path.read_bytes()
         _, _, slots, size = struct.unpack_from("4I", page)
-        return [core.PHASES[struct.unpack_from("I", page, 3 * 64 + slot * size + 64 + 4)[0]] for slot in range(slots)]
+        return [
+            core.PHASES[struct.unpack_from("I", page, 3 * 64 + slot * size + 64 + 4)[0]]
+            for slot in range(slots)
+        ]
 
-    # -- what is done to it ----------------------------------------------------------------------------------------------------
+    # -- what is done to it ------------------------------------------------------------------------
 
     def poison(self, rank: int, where: str, page: int | None = None) -> str:
-        return self.control.inject(rank, "memory", {"where": where} if page is None else {"where": where, "page": str(page)})
+        return self.control.inject(
+            rank,
+            "memory",
+            {"where": where} if page is None else {"where": where, "page": str(page)},
+        )
 
     def break_link(self, one: int, other: int, how: str) -> None:
         """As `taskd inject link` does."""
         for here, there in ((one, other), (other, one))[: 2 if how == "drop" else 1]:
-            self.control.inject(here, "link", {"how": how, "ends": self.control.inject(there, "endpoints", {})})
+            self.control.inject(
+                here, "link", {"how": how, "ends": self.control.inject(there, "endpoints", {})}
+            )
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid(rank), number)
 
     def ask(self, rank: int, point: str, kind: str) -> None:
-        """Of steered.py: do that to yourself when you come to that point next; see scripts/faults.py."""
+        """Of steered.py: do that to yourself when you come to that point next; see
+        scripts/faults.py."""
         order = self.directory / f"asked-{rank}-{point}"
         order.with_suffix(".new").write_text(kind)
         order.with_suffix(".new").rename(order)
 
     def taskd(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command as an operator would give it."""
-        return subprocess.run([str(BIN / "taskd"), *arguments], env=self.env, capture_output=True, text=True, timeout=LIMIT)
+        return subprocess.run(
+            [str(BIN / "taskd"), *arguments],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
 
 
 def run(command: list[str], directory: Path, env: dict[str, str]) -> Result:
@@ -213,21 +265,43 @@ def run(command: list[str], directory: Path, env: dict[str, str]) -> Result:
 
 def incidents(directory: Path) -> list[dict]:
     journal = directory / "log" / "incidents.jsonl"
-    whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""  # the manager may be in the middle of a line
+    # the manager may be in the middle of a line
+    whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""
     lines = [json.loads(line) for line in whole.splitlines()]
     return [line for line in lines if "strategy" in line]
 
 
 def start(
-    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str | None
+    directory: Path,
+    world: int,
+    script: str,
+    *arguments: str,
+    faults: str = "",
+    options: tuple[str, ...] = (),
+    **env: str | None,
 ) -> Running:
     directory.mkdir(parents=True, exist_ok=True)
-    command = [str(BIN / "taskd"), "run", *options, "--nproc_per_node", str(world), str(SCRIPTS / script), str(directory), *arguments]
+    command = [
+        str(BIN / "taskd"),
+        "run",
+        *options,
+        "--nproc_per_node",
+        str(world),
+        str(SCRIPTS / script),
+        str(directory),
+        *arguments,
+    ]
     return Running(command, directory, environment(directory, faults, **env), world)
 
 
 def taskd(
-    directory: Path, world: int, script: str, *arguments: str, faults: str = "", options: tuple[str, ...] = (), **env: str | None
+    directory: Path,
+    world: int,
+    script: str,
+    *arguments: str,
+    faults: str = "",
+    options: tuple[str, ...] = (),
+    **env: str | None,
 ) -> Result:
     with start(directory, world, script, *arguments, faults=faults, options=options, **env) as job:
         return job.end()
@@ -236,7 +310,14 @@ def taskd(
 def undisturbed(directory: Path, world: int, script: str, *arguments: str) -> Result:
     """The same script without a launcher: nothing of taskd at work, and nothing fails."""
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(HERE / "ranks.py"), str(world), str(SCRIPTS / script), str(directory), *arguments]
+    command = [
+        sys.executable,
+        str(HERE / "ranks.py"),
+        str(world),
+        str(SCRIPTS / script),
+        str(directory),
+        *arguments,
+    ]
     result = run(command, directory, environment(directory))
     assert result.status == 0, result.output[-3000:]
     return result
@@ -267,11 +348,16 @@ def assert_equal(result: Result, reference: Result, world: int) -> None:
     for rank in range(world):
         mine, theirs = result.steps(rank), reference.steps(rank)
         missing = set(theirs) - set(mine)
-        # a process that is struck between its commit and the line that it would have written next leaves no line, at most one a strike
-        strikes = max(len(list(result.directory.glob(f"struck-{rank}-*"))), len(result.pids(rank)) - 1)
+        # a process that is struck between its commit and the line that it would have written next
+        # leaves no line, at most one a strike
+        strikes = max(
+            len(list(result.directory.glob(f"struck-{rank}-*"))), len(result.pids(rank)) - 1
+        )
         assert len(missing) <= strikes and not set(mine) - set(theirs), (
             f"rank {rank}: steps {sorted(set(mine) ^ set(theirs))} are in one run only"
         )
         for step in sorted(mine):
-            assert mine[step] == theirs[step], f"rank {rank} differs first at step {step}: {mine[step]} and {theirs[step]}"
+            assert mine[step] == theirs[step], (
+                f"rank {rank} differs first at step {step}: {mine[step]} and {theirs[step]}"
+            )
         assert result.final(rank) == reference.final(rank), f"rank {rank}: final state differs"

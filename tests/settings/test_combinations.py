@@ -1,4 +1,5 @@
-"""What contradicts itself is refused with the reason; what the guides and the operator write is not."""
+"""What contradicts itself is refused with the reason; what the guides and the operator write is
+not."""
 
 from __future__ import annotations
 
@@ -23,18 +24,29 @@ OPERATOR = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
         {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
         {**OPERATOR, "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_TFT": "{ UCE:1, HCCE:1}"},
         {"PROCESS_RECOVER": "off"},
-        {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{RSC:1}", "TASKD_PROCESS_ENABLE": "off"},  # pod-level rescheduling
+        # pod-level rescheduling
+        {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{RSC:1}", "TASKD_PROCESS_ENABLE": "off"},
         {"PROCESS_RECOVER": "off", "TASKD_RECOVER_STRATEGY": "retry"},  # ours goes first
         {"ENABLE_RESTART_FAULT_PROCESS": "off", "TASKD_RECOVER_STRATEGY": "recover-in-place"},
         {"HIGH_AVAILABILITY": "retry", "TASKD_PROCESS_ENABLE": "off"},
         {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_RECOVER_STRATEGY": "exit"},
         {"fault-scheduling": "grace", "recover-strategy": "retry"},
-        {"fault-scheduling": "grace", "recover-strategy": "recover,recover-in-place", "process-recover-enable": "on", "hotReset": "2"},
+        {
+            "fault-scheduling": "grace",
+            "recover-strategy": "recover,recover-in-place",
+            "process-recover-enable": "on",
+            "hotReset": "2",
+        },
         {"fault-scheduling": "grace", "pod-rescheduling": "on", "fault-retry-times": "3"},
-        {"subHealthyStrategy": "hotSwitch"},  # the whole of the guide's example: the operator turns recovery on
+        # the whole of the guide's example: the operator turns recovery on
+        {"subHealthyStrategy": "hotSwitch"},
         {"subHealthyStrategy": "hotSwitch", "recover-strategy": "dump"},
         {"process-recover-enable": "pause", "recover-strategy": "recover"},
-        {"--enable-high-availability": "on", "--enable-worker-reboot": "on", "--enable-hbmfault-repair": "on"},
+        {
+            "--enable-high-availability": "on",
+            "--enable-worker-reboot": "on",
+            "--enable-hbmfault-repair": "on",
+        },
     ],
 )
 def test_what_is_documented_is_accepted(given):
@@ -45,33 +57,78 @@ def test_what_is_documented_is_accepted(given):
     ("given", "words"),
     [
         ({"hotReset": "1"}, "no longer available"),
-        ({"hotReset": "1", "process-recover-enable": "on"}, "together with process-recover-enable='on': graceful fault tolerance and"),
+        (
+            {"hotReset": "1", "process-recover-enable": "on"},
+            "together with process-recover-enable='on': graceful fault tolerance and",
+        ),
         ({"hotReset": "1", "recover-strategy": "retry"}, "together with recover-strategy='retry'"),
-        ({"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "recover"}, "refused together with PROCESS_RECOVER='off'"),
-        ({"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{ARF:1}"}, "MS_ENABLE_TFT='{ARF:1}' is refused together with"),
+        (
+            {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "recover"},
+            "refused together with PROCESS_RECOVER='off'",
+        ),
+        (
+            {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{ARF:1}"},
+            "MS_ENABLE_TFT='{ARF:1}' is refused together with",
+        ),
         ({"PROCESS_RECOVER": "off", "recover-strategy": "retry"}, "what controls it is off"),
-        ({"process-recover-enable": "off", "recover-strategy": "recover"}, "what controls it is off"),
+        (
+            {"process-recover-enable": "off", "recover-strategy": "recover"},
+            "what controls it is off",
+        ),
         ({"process-recover-enable": "on", "PROCESS_RECOVER": "off"}, "decide for one"),
-        ({"recover-strategy": "recover-in-place", "ENABLE_RESTART_FAULT_PROCESS": "off"}, "ENABLE_RESTART_FAULT_PROCESS='off'"),
-        ({"HIGH_AVAILABILITY": "elastic-training", "MINDIO_FOR_MINDSPORE": "1"}, "MindSpore has no elastic training"),
-        ({"TASKD_RECOVER_STRATEGY": "elastic-training", "MS_ENABLE_TFT": "{ARF:1}"}, "MindSpore has no elastic training"),
-        ({"fault-scheduling": "off", "recover-strategy": "retry"}, "set fault-scheduling to grace or force"),
-        ({"fault-scheduling": "off", "pod-rescheduling": "on"}, "set fault-scheduling to grace or force"),
-        ({"subHealthyStrategy": "hotSwitch", "process-recover-enable": "off"}, "cannot be moved without process-level recovery"),
-        ({"subHealthyStrategy": "hotSwitch", "recover-strategy": "exit"}, "cannot be moved without process-level recovery"),
-        ({"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "PROCESS_RECOVER": "off"}, "cannot be moved without process-level recovery"),
+        (
+            {"recover-strategy": "recover-in-place", "ENABLE_RESTART_FAULT_PROCESS": "off"},
+            "ENABLE_RESTART_FAULT_PROCESS='off'",
+        ),
+        (
+            {"HIGH_AVAILABILITY": "elastic-training", "MINDIO_FOR_MINDSPORE": "1"},
+            "MindSpore has no elastic training",
+        ),
+        (
+            {"TASKD_RECOVER_STRATEGY": "elastic-training", "MS_ENABLE_TFT": "{ARF:1}"},
+            "MindSpore has no elastic training",
+        ),
+        (
+            {"fault-scheduling": "off", "recover-strategy": "retry"},
+            "set fault-scheduling to grace or force",
+        ),
+        (
+            {"fault-scheduling": "off", "pod-rescheduling": "on"},
+            "set fault-scheduling to grace or force",
+        ),
+        (
+            {"subHealthyStrategy": "hotSwitch", "process-recover-enable": "off"},
+            "cannot be moved without process-level recovery",
+        ),
+        (
+            {"subHealthyStrategy": "hotSwitch", "recover-strategy": "exit"},
+            "cannot be moved without process-level recovery",
+        ),
+        (
+            {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "PROCESS_RECOVER": "off"},
+            "cannot be moved without process-level recovery",
+        ),
         ({"--enable-worker-reboot": "on"}, "together with no --enable-high-availability"),
-        ({"--enable-hbmfault-repair": "on", "--enable-high-availability": "off"}, "--enable-high-availability='off'"),
+        (
+            {"--enable-hbmfault-repair": "on", "--enable-high-availability": "off"},
+            "--enable-high-availability='off'",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(given, words):
-    assert any(words in str(refusal) for refusal in settings.examine(given).refused), settings.examine(given)
+    assert any(words in str(refusal) for refusal in settings.examine(given).refused), (
+        settings.examine(given)
+    )
 
 
 def test_every_rule_refuses_something():
     """By the table above; a rule that no case reaches would not be known to work."""
-    cases = next(m for m in test_what_contradicts_itself_is_refused.pytestmark if m.name == "parametrize").args[1]
-    said = "\n".join(str(refusal) for given, _ in cases for refusal in settings.examine(given).refused)
+    cases = next(
+        m for m in test_what_contradicts_itself_is_refused.pytestmark if m.name == "parametrize"
+    ).args[1]
+    said = "\n".join(
+        str(refusal) for given, _ in cases for refusal in settings.examine(given).refused
+    )
     assert [rule.says for rule in settings.REFUSED if rule.says not in said] == []
 
 
@@ -79,12 +136,24 @@ def test_every_rule_refuses_something():
     ("given", "words"),
     [
         ({**OPERATOR, "HIGH_AVAILABILITY": "recover"}, "30 December 2026"),
-        ({"ELASTIC_PROCESS_RECOVER_ENABLE": "0"}, "ELASTIC_PROCESS_RECOVER_ENABLE='0': Elastic Agent is at the end of its life"),
+        (
+            {"ELASTIC_PROCESS_RECOVER_ENABLE": "0"},
+            "ELASTIC_PROCESS_RECOVER_ENABLE='0': Elastic Agent is at the end of its life",
+        ),
         ({"process-recover-enable": "pause"}, "off for a while"),
         ({"recover-strategy": "retry", "hotReset": "0"}, "hotReset='0': the guides ask for 2"),
-        ({"TASKD_RECOVER_STRATEGY": "retry", "HIGH_AVAILABILITY": "dump"}, "HIGH_AVAILABILITY='dump': it is not looked at"),
-        ({"TASKD_RECOVER_STRATEGY": "retry", "PROCESS_RECOVER": "off"}, "PROCESS_RECOVER='off': it is not looked at"),
-        ({"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"}, "MS_ENABLE_TFT='{UCE:1}': it is not looked at"),
+        (
+            {"TASKD_RECOVER_STRATEGY": "retry", "HIGH_AVAILABILITY": "dump"},
+            "HIGH_AVAILABILITY='dump': it is not looked at",
+        ),
+        (
+            {"TASKD_RECOVER_STRATEGY": "retry", "PROCESS_RECOVER": "off"},
+            "PROCESS_RECOVER='off': it is not looked at",
+        ),
+        (
+            {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"},
+            "MS_ENABLE_TFT='{UCE:1}': it is not looked at",
+        ),
         ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
         ({"TASKD_INSECURE": "1"}, "whoever knows the job's id"),
     ],
@@ -95,16 +164,24 @@ def test_notices(given, words):
 
 
 def test_nothing_to_say_about_an_ordinary_environment():
-    assert settings.check({"PATH": "/bin", "RANK": "0", "TASKD_PORT": "9601", "max_restarts": "many"}) == ()
+    assert (
+        settings.check({"PATH": "/bin", "RANK": "0", "TASKD_PORT": "9601", "max_restarts": "many"})
+        == ()
+    )
     assert settings.check({"TASKD_INSECURE": "1", "TASKD_SECRET": "s"}) == ()
 
 
 def test_the_manager_tells_and_refuses():
     config = {"job_id": "j", "node_nums": 1, "proc_per_node": 1}
-    assert any("end of its life" in w for w in parse(config, {**OPERATOR, "HIGH_AVAILABILITY": "retry"}).warnings)
+    assert any(
+        "end of its life" in w
+        for w in parse(config, {**OPERATOR, "HIGH_AVAILABILITY": "retry"}).warnings
+    )
     with pytest.raises(BadConfig) as caught:
         parse(config, {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry", "TASKD_PORT": "x"})
-    assert [bool(re.search("TASKD_PORT|what controls it is off", line)) for line in caught.value.errors] == [True, True]
+    assert [
+        bool(re.search("TASKD_PORT|what controls it is off", line)) for line in caught.value.errors
+    ] == [True, True]
 
 
 def asked(*arguments: str) -> tuple[int, str]:
@@ -114,13 +191,37 @@ def asked(*arguments: str) -> tuple[int, str]:
 
 def test_the_command_checks(monkeypatch):
     assert asked("--check") == (0, "nothing is refused\n")
-    status, text = asked("--label", "process-recover-enable=on", "--argument", "hotReset=1", "--annotation", "recover-strategy=retry")
-    assert status == 1 and "graceful fault tolerance and process-level recovery cannot be on at the same time" in text
+    status, text = asked(
+        "--label",
+        "process-recover-enable=on",
+        "--argument",
+        "hotReset=1",
+        "--annotation",
+        "recover-strategy=retry",
+    )
+    assert (
+        status == 1
+        and "graceful fault tolerance and process-level recovery cannot be on at the same time"
+        in text
+    )
     status, text = asked("--argument", "--enable-worker-reboot")
     assert status == 1 and "no --enable-high-availability" in text
-    assert asked("--argument", "-hotReset=2", "--argument", "--max_restarts=3", "--argument", "monitor_interval=5")[0] == 0
+    assert (
+        asked(
+            "--argument",
+            "-hotReset=2",
+            "--argument",
+            "--max_restarts=3",
+            "--argument",
+            "monitor_interval=5",
+        )[0]
+        == 0
+    )
     assert asked("--argument", "--max_restarts=many")[0] == 1
-    assert asked("--argument", "--enable-worker-reboot", "--argument", "--enable-high-availability")[0] == 0
+    assert (
+        asked("--argument", "--enable-worker-reboot", "--argument", "--enable-high-availability")[0]
+        == 0
+    )
     monkeypatch.setenv("ELASTIC_PROCESS_RECOVER_ENABLE", "1")
     monkeypatch.setenv("PROCESS_RECOVER", "off")
     status, text = asked("--check", "--variable", "HIGH_AVAILABILITY=retry", "--json")

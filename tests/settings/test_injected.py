@@ -1,4 +1,5 @@
-"""Table 3: what `taskd env` prints, sourced by a shell, is read as the strategies that were asked for."""
+"""Table 3: what `taskd env` prints, sourced by a shell, is read as the strategies that were asked
+for."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ def printed(*arguments: str) -> str:
 
 def sourced(text: str) -> dict[str, str]:
     """What bash has in its environment after it."""
-    done = subprocess.run(["bash", "-euc", text + "\nenv -0"], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "-euc", text + "\nenv -0"],
+        env={"PATH": PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
 
 
@@ -39,21 +46,45 @@ def subsets(framework: str) -> list[tuple[str, ...]]:
 def test_every_subset(framework):
     """In one bash: each in a shell of its own would be 190 processes."""
     asked = subsets(framework)
-    parts = [f"({printed('--framework', framework, '--strategy', ','.join(s))}\nenv -0; printf '=end\\0')" for s in asked]
-    done = subprocess.run(["bash", "-euc", "\n".join(parts)], env={"PATH": PATH}, capture_output=True, text=True, check=True)
+    parts = [
+        f"({printed('--framework', framework, '--strategy', ','.join(s))}\nenv -0; printf"
+        " '=end\\0')"
+        for s in asked
+    ]
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(parts)],
+        env={"PATH": PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     environments = done.stdout.split("=end\0")[:-1]
     assert len(environments) == len(asked)
     for columns, text in zip(asked, environments, strict=True):
         environ = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
-        assert settings.ladder_from(environ) == tuple(s for s in ladder.STRATEGIES if s in columns or s == "exit"), columns
+        assert settings.ladder_from(environ) == tuple(
+            s for s in ladder.STRATEGIES if s in columns or s == "exit"
+        ), columns
         settings.check(environ)  # and nothing in it is refused
 
 
 @pytest.mark.parametrize(
     ("framework", "strategies", "environ"),
     [
-        ("pytorch", "retry,dump", {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1", "HIGH_AVAILABILITY": "retry,dump"}),
-        ("pytorch", "elastic-training", {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"}),
+        (
+            "pytorch",
+            "retry,dump",
+            {
+                "PROCESS_RECOVER": "on",
+                "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
+                "HIGH_AVAILABILITY": "retry,dump",
+            },
+        ),
+        (
+            "pytorch",
+            "elastic-training",
+            {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
+        ),
         ("pytorch", "exit", {"TASKD_RECOVER_STRATEGY": "exit"}),
         (
             "mindspore",
@@ -70,7 +101,10 @@ def test_every_subset(framework):
 )
 def test_the_table(framework, strategies, environ):
     assert settings.environment(framework, strategies.split(",")) == environ
-    assert environ.items() <= sourced(printed("--framework", framework, "--strategy", strategies)).items()
+    assert (
+        environ.items()
+        <= sourced(printed("--framework", framework, "--strategy", strategies)).items()
+    )
 
 
 def test_yaml_and_json():
@@ -84,7 +118,10 @@ def test_yaml_and_json():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--framework", "mindspore", "--strategy", "elastic-training"), "MindSpore has no elastic training"),
+        (
+            ("--framework", "mindspore", "--strategy", "elastic-training"),
+            "MindSpore has no elastic training",
+        ),
         (("--framework", "pytorch", "--strategy", "pray"), "'pray' is refused"),
         (("--framework", "pytorch", "--strategy", ","), "name one"),
         (("--framework", "pytorch"), "belong together"),

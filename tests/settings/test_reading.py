@@ -10,36 +10,68 @@ from taskd.core import ladder
 
 def test_nothing_set():
     assert settings.check({}) == ()
-    assert (settings.port({}), settings.bind_address({}), settings.job_id({})) == (9601, "127.0.0.1", "default")
+    assert (settings.port({}), settings.bind_address({}), settings.job_id({})) == (
+        9601,
+        "127.0.0.1",
+        "default",
+    )
     assert settings.manager_address({}) == ("127.0.0.1", 9601)
     assert (settings.enabled({}), settings.patches({})) == (True, False)
     assert settings.ladder_from({}) == ladder.DEFAULT
     assert settings.log_settings({}) == settings.Logging("./taskd_log", "INFO", "WARNING", True)
-    assert (settings.manager_wait({}), settings.stripes({}), settings.preload({}), settings.standby({})) == (60.0, True, True, False)
-    assert (settings.hang_limit({}), settings.link_limit({}), settings.reschedule_timeout({})) == (2.0, 2.0, 270.0)
+    assert (
+        settings.manager_wait({}),
+        settings.stripes({}),
+        settings.preload({}),
+        settings.standby({}),
+    ) == (60.0, True, True, False)
+    assert (settings.hang_limit({}), settings.link_limit({}), settings.reschedule_timeout({})) == (
+        2.0,
+        2.0,
+        270.0,
+    )
     assert (settings.sub_healthy_strategy({}), settings.retry_times({})) == ("ignore", 0)
-    assert (settings.dump_path({}), settings.resume_path({}), settings.log_path({})) == ("./taskd_dump", None, "./taskd_log")
+    assert (settings.dump_path({}), settings.resume_path({}), settings.log_path({})) == (
+        "./taskd_dump",
+        None,
+        "./taskd_log",
+    )
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({"TASKD_RECOVER_STRATEGY": "recover-in-place,retry"}, ("retry", "recover-in-place", "exit")),
+        (
+            {"TASKD_RECOVER_STRATEGY": "recover-in-place,retry"},
+            ("retry", "recover-in-place", "exit"),
+        ),
         ({"TASKD_RECOVER_STRATEGY": "exit", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         ({"PROCESS_RECOVER": "off"}, ("exit",)),
         ({"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         ({"PROCESS_RECOVER": "on"}, ladder.DEFAULT),
         ({"HIGH_AVAILABILITY": ""}, ladder.DEFAULT),
         ({"HIGH_AVAILABILITY": "recover"}, ("recover", "exit")),
-        ({"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "on"}, ("recover-in-place", "exit")),
-        ({"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "1"}, ("recover", "exit")),
         (
-            {"HIGH_AVAILABILITY": "dump, retry,recover,elastic-training", "ENABLE_RESTART_FAULT_PROCESS": "on"},
+            {"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "on"},
+            ("recover-in-place", "exit"),
+        ),
+        (
+            {"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "1"},
+            ("recover", "exit"),
+        ),
+        (
+            {
+                "HIGH_AVAILABILITY": "dump, retry,recover,elastic-training",
+                "ENABLE_RESTART_FAULT_PROCESS": "on",
+            },
             ("retry", "recover-in-place", "elastic-training", "dump", "exit"),
         ),
         ({"MS_ENABLE_TFT": "{UCE:1, HCCE:1}"}, ("retry", "exit")),
         ({"MS_ENABLE_TFT": "'{ ARF:1}'"}, ("recover", "exit")),
-        ({"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"}, ("recover-in-place", "exit")),
+        (
+            {"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"},
+            ("recover-in-place", "exit"),
+        ),
         ({"MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}"}, ("retry", "recover", "dump", "exit")),
         ({"MS_ENABLE_TFT": "{ARF:0,HCCE:1}"}, ("retry", "exit")),
         ({"MS_ENABLE_TFT": "{RSC:1}"}, ("exit",)),
@@ -58,7 +90,10 @@ def test_ladder_from(environ, expected):
     [
         ({"TASKD_MANAGER_ADDR": "10.0.0.1"}, ("10.0.0.1", 9601)),
         ({"TASKD_MANAGER_ADDR": "10.0.0.1", "TASKD_PORT": "9700"}, ("10.0.0.1", 9700)),
-        ({"TASKD_MANAGER_ADDR": "job-master-0.svc:9800", "MASTER_ADDR": "x"}, ("job-master-0.svc", 9800)),
+        (
+            {"TASKD_MANAGER_ADDR": "job-master-0.svc:9800", "MASTER_ADDR": "x"},
+            ("job-master-0.svc", 9800),
+        ),
         ({"TASKD_MANAGER_ADDR": "fe80::1"}, ("fe80::1", 9601)),
         ({"TASKD_MANAGER_ADDR": "[fe80::1]"}, ("fe80::1", 9601)),
         ({"TASKD_MANAGER_ADDR": "[fe80::1]:9800"}, ("fe80::1", 9800)),

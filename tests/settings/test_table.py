@@ -1,4 +1,5 @@
-"""The table is complete: every variable that something reads is in it, every row is read, and in the document."""
+"""The table is complete: every variable that something reads is in it, every row is read, and in
+the document."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from taskd.settings import Where, documented
 ROOT = Path(__file__).resolve().parents[2]
 # of the documents' shell lines, and of the tests: taskd reads none of them
 OTHERS = {"TASKD_SO_PATH", "TASKD_WHL", "TASKD_TEST_FAULTS", "TASKD_TEST_TORCH_NPU"}
-# Table 1 of the guide; columns: job, pod, recover, recover-in-place, retry, graceful, elastic-training
+# Table 1 of the guide; columns: job, pod, recover, recover-in-place, retry, graceful,
+# elastic-training
 TABLE_1 = {
     "hotReset": ".....x.",
     "fault-scheduling": "xxxxx.x",
@@ -43,8 +45,16 @@ def variables(text: str) -> set[str]:
 
 
 def test_every_variable_of_the_tree_is_in_the_table():
-    files = [p for part in ("taskd", "scripts", "examples", "benchmarks", "docs", "tests") for p in (ROOT / part).rglob("*")]
-    files = [p for p in [*files, *ROOT.glob("*.md")] if p.suffix in {".py", ".pyx", ".sh", ".md"} and p != Path(__file__)]
+    files = [
+        p
+        for part in ("taskd", "scripts", "examples", "benchmarks", "docs", "tests")
+        for p in (ROOT / part).rglob("*")
+    ]
+    files = [
+        p
+        for p in [*files, *ROOT.glob("*.md")]
+        if p.suffix in {".py", ".pyx", ".sh", ".md"} and p != Path(__file__)
+    ]
     named = set().union(*(variables(p.read_text()) for p in files))
     for file in (ROOT / "csrc").glob("*.c"):  # where the prefix is that of constants too
         named |= set(re.findall(r'"(TASKD_[A-Z_]+)=?"', file.read_text()))
@@ -57,18 +67,25 @@ def test_every_variable_of_the_table_is_read():
     for file in (ROOT / "taskd").rglob("*.py"):
         if file.name == "variables.py":
             continue
-        for node in ast.walk(ast.parse(file.read_text())):  # as a name of the table, or as a text; docstrings hold more than a name
+        # as a name of the table, or as a text; docstrings hold more than a name
+        for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute):
                 read += f" {node.attr} "
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 read += f" {node.value} " if " " not in node.value else ""
-    unread = {name for name, p in settings.PARAMETERS.items() if p.where is Where.ENVIRONMENT and name not in read.split()}
+    unread = {
+        name
+        for name, p in settings.PARAMETERS.items()
+        if p.where is Where.ENVIRONMENT and name not in read.split()
+    }
     assert unread == set()
 
 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_table_1(name):
-    ticked = {mode for mode, tick in zip(documented.MODES, TABLE_1[name], strict=True) if tick == "x"}
+    ticked = {
+        mode for mode, tick in zip(documented.MODES, TABLE_1[name], strict=True) if tick == "x"
+    }
     assert set(settings.PARAMETERS[name].needed) == ticked
 
 
@@ -79,13 +96,17 @@ def test_names_are_unique_and_everything_is_said():
 
 
 def test_every_parameter_is_in_the_document():
-    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+)` \|", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE
+    )
     assert sorted(rows) == sorted(settings.PARAMETERS)
 
 
 def test_the_command_lists_all():
     rows = json.loads(CliRunner().invoke(command, ["--list", "--json"]).output)
-    assert [row["name"] for row in rows] == [p.name for section in settings.SECTIONS for p in section.parameters]
+    assert [row["name"] for row in rows] == [
+        p.name for section in settings.SECTIONS for p in section.parameters
+    ]
     assert rows[0].keys() == {"section", "name", "where", "values", "default", "needed", "meaning"}
     table = CliRunner().invoke(command, ["--list"]).output
     assert not [row["name"] for row in rows if row["name"] not in table]
@@ -96,6 +117,12 @@ def test_settings_import_the_standard_library_and_core_only():
     for file in (ROOT / "taskd" / "settings").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom | ast.Import):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                names = (
+                    [node.module or ""]
+                    if isinstance(node, ast.ImportFrom)
+                    else [alias.name for alias in node.names]
+                )
                 for name in names:
-                    assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(("taskd.core", "taskd.settings")), (file, name)
+                    assert name.split(".")[0] in sys.stdlib_module_names or name.startswith(
+                        ("taskd.core", "taskd.settings")
+                    ), (file, name)

@@ -1,4 +1,5 @@
-"""Whatever a text is, it gives a value of its parameter's type, or BadSetting, which says what to do."""
+"""Whatever a text is, it gives a value of its parameter's type, or BadSetting, which says what to
+do."""
 
 from __future__ import annotations
 
@@ -11,8 +12,31 @@ from taskd.core import ladder
 from taskd.settings import BadSetting, ProcessRecovery
 from taskd.settings import kinds as k
 
-WORDS = ("on", "off", "ON", "1", "0", "2", "-1", "grace", "hotSwitch", "{", "}", ":", ",", "ARF", "UCE:1", "nan", "inf", "1e3", "[", "]")
-TEXT = st.text(max_size=20) | st.lists(st.sampled_from((*WORDS, *ladder.STRATEGIES, " ", "9601", "::1")), max_size=6).map("".join)
+WORDS = (
+    "on",
+    "off",
+    "ON",
+    "1",
+    "0",
+    "2",
+    "-1",
+    "grace",
+    "hotSwitch",
+    "{",
+    "}",
+    ":",
+    ",",
+    "ARF",
+    "UCE:1",
+    "nan",
+    "inf",
+    "1e3",
+    "[",
+    "]",
+)
+TEXT = st.text(max_size=20) | st.lists(
+    st.sampled_from((*WORDS, *ladder.STRATEGIES, " ", "9601", "::1")), max_size=6
+).map("".join)
 ANY = {p.name: p for p in parameters.PARAMETERS.values()}
 
 
@@ -20,7 +44,9 @@ def fits(kind: str, value: object) -> bool:
     """Whether a value is one of those that the parameter's own words allow."""
     if kind.startswith(("any text", "a file", "a directory", "an address", "a socket")):
         return type(value) is str and value != ""
-    if kind.startswith(("one of on, off", "one of TRUE", "one of 1, 0")) or kind.endswith("any other value is off"):
+    if kind.startswith(("one of on, off", "one of TRUE", "one of 1, 0")) or kind.endswith(
+        "any other value is off"
+    ):
         return type(value) is bool
     if kind == "one of on, pause, off":
         return type(value) is ProcessRecovery
@@ -29,7 +55,12 @@ def fits(kind: str, value: object) -> bool:
     if kind.startswith("one of"):
         return value in kind.removeprefix("one of ").split(", ")
     if kind.startswith("HOST"):
-        return type(value) is tuple and type(value[0]) is str and value[0] != "" and (value[1] is None or 1 <= value[1] <= 65535)
+        return (
+            type(value) is tuple
+            and type(value[0]) is str
+            and value[0] != ""
+            and (value[1] is None or 1 <= value[1] <= 65535)
+        )
     if kind.startswith("a comma-separated list"):
         return type(value) is tuple and set(value) <= set(ladder.STRATEGIES) and value != ()
     if kind.startswith("{NAME"):
@@ -52,17 +83,28 @@ def test_any_text(name, text):
     try:
         value = parameter.read({name: text})
     except BadSetting as error:
-        assert error.name == name and error.value == text.strip() and error.allowed == parameter.kind.allowed and error.remedy
+        assert (
+            error.name == name
+            and error.value == text.strip()
+            and error.allowed == parameter.kind.allowed
+            and error.remedy
+        )
         assert repr(text.strip()) in str(error)
         return
-    assert value == parameter.default if not text.strip() else fits(parameter.kind.allowed, value), (parameter.kind.allowed, value)
+    assert (
+        value == parameter.default if not text.strip() else fits(parameter.kind.allowed, value)
+    ), (parameter.kind.allowed, value)
 
 
 @pytest.mark.parametrize("name", ANY)
 def test_defaults(name):
     parameter = ANY[name]
     assert parameter.read({}) == parameter.default == parameter.read({name: " "})
-    assert parameter.default is None or parameter.default == () or fits(parameter.kind.allowed, parameter.default)
+    assert (
+        parameter.default is None
+        or parameter.default == ()
+        or fits(parameter.kind.allowed, parameter.default)
+    )
 
 
 @pytest.mark.parametrize(

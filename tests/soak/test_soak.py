@@ -1,4 +1,5 @@
-"""Short soaks with faults that nobody chose: `make soak` and `make soak-nodes` are the long ones."""
+"""Short soaks with faults that nobody chose: `make soak` and `make soak-nodes` are the long
+ones."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ def equal(tmp_path: Path, script: str, seconds: int) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "160"}
     command = [sys.executable, str(BENCHMARKS / script), "--seconds", str(seconds)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=580)
-    logs = [p for p in tmp_path.rglob("*") if "disturbed" in p.parts and (p.suffix == ".log" or p.name.startswith("output"))]
+    logs = [
+        p
+        for p in tmp_path.rglob("*")
+        if "disturbed" in p.parts and (p.suffix == ".log" or p.name.startswith("output"))
+    ]
     tail = "\n".join(f"== {p.name}\n{p.read_text()[-4000:]}" for p in sorted(logs))
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}\n{tail}"
     assert "EQUAL" in done.stdout
@@ -29,7 +34,8 @@ def test_soak(tmp_path):
     equal(tmp_path, "soak.py", 8)
 
 
-@pytest.mark.timeout(600)  # the undisturbed run takes half as long as the other one, where nothing else uses the cores
+# the undisturbed run takes half as long as the other one, where nothing else uses the cores
+@pytest.mark.timeout(600)
 def test_soak_over_nodes(tmp_path):
     if not hosts.possible():
         pytest.skip("network namespaces cannot be made here (root, ip)")

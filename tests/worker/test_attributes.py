@@ -34,12 +34,22 @@ class Counting(nn.Module):
 
     def all(self):
         late = self.made_late.tolist() if "made_late" in self.__dict__ else None
-        return self.seen, self.mean.tolist(), list(self.last), self.table.tolist(), dict(self.names), late
+        return (
+            self.seen,
+            self.mean.tolist(),
+            list(self.last),
+            self.table.tolist(),
+            dict(self.names),
+            late,
+        )
 
 
 def both():
     """A module and its counterpart in another process, with what records their attributes."""
-    return [(m := nn.ModuleDict({"a": Counting(), "b": Counting()}), Attributes({"model": m})) for _ in range(2)]
+    return [
+        (m := nn.ModuleDict({"a": Counting(), "b": Counting()}), Attributes({"model": m}))
+        for _ in range(2)
+    ]
 
 
 def through_bytes(rows):
@@ -65,8 +75,12 @@ def test_a_step_back_and_another_process():
     held.put(rows)
     there.put(rows)
     assert module["a"].all() == theirs["a"].all() == expected and module["b"].all() == start
-    assert kept == (module["a"].mean, module["a"].last, module["a"].names)  # others may refer to them
-    assert all(x is y for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True))
+    # others may refer to them
+    assert kept == (module["a"].mean, module["a"].last, module["a"].names)
+    assert all(
+        x is y
+        for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True)
+    )
     assert plain.encode(held.take()) == plain.encode(rows) == plain.encode(there.take())
     held.put({})
     assert module["a"].all() == start

@@ -33,7 +33,9 @@ class Script:
         self.kept = body()
         before = carried.glance(self.protected())
         self.kept = body()
-        return carried.describe(carried.compare(before, self.protected(), own), [("main", {"self": self, **variables})])
+        return carried.describe(
+            carried.compare(before, self.protected(), own), [("main", {"self": self, **variables})]
+        )
 
 
 def test_the_usual_loop_carries_nothing():
@@ -55,7 +57,9 @@ def test_tensors_that_are_written_to_in_place():
         return loss
 
     texts = script.found(body, average=average, total=total)
-    assert [t.partition(" ")[0] for t in texts] == [f"main.average.{k}" for k in sorted(average)] + ["main.total"]
+    assert [t.partition(" ")[0] for t in texts] == [
+        f"main.average.{k}" for k in sorted(average)
+    ] + ["main.total"]
     assert all("Give it to protect()" in t for t in texts)
 
 
@@ -80,7 +84,9 @@ def test_a_loader_that_the_script_steps():
         return script.step()
 
     (text,) = script.found(body, batches=batches)
-    assert text.startswith("main.batches (a DataLoader's iterator)") and "job.batches(loader)" in text
+    assert (
+        text.startswith("main.batches (a DataLoader's iterator)") and "job.batches(loader)" in text
+    )
     assert script.found(body, own=[batches], batches=batches) == []
 
 

@@ -62,7 +62,13 @@ def repair(page: SimpleNamespace, pause: int) -> list[Any]:
     def pausing() -> None:
         page.pause = pause
 
-    return [pausing, c.Pause(pause, "a fault"), c.Rebuild(pause, 2, ("here", 1), False), c.Restore(pause, 2, PLAN), c.Resume(pause, 2, 7)]
+    return [
+        pausing,
+        c.Pause(pause, "a fault"),
+        c.Rebuild(pause, 2, ("here", 1), False),
+        c.Restore(pause, 2, PLAN),
+        c.Resume(pause, 2, 7),
+    ]
 
 
 def test_a_held_rank_goes_on(page):
@@ -103,5 +109,10 @@ def test_what_fails_is_told_and_the_rank_stays(page):
     line.orders = [*begin, begin[-1], resume]
     failing = Failing(0, 0, line, *[None] * 7, device=None)  # type: ignore[arg-type]
     assert isinstance(failing.hold(position), Resumed)
-    assert [type(m) for m in line.said] == [e.RankPaused, e.RankRebuilt, e.RankFailed, e.RankRestored]
+    assert [type(m) for m in line.said] == [
+        e.RankPaused,
+        e.RankRebuilt,
+        e.RankFailed,
+        e.RankRestored,
+    ]
     assert line.said[2].reason == "OSError: no memory"

@@ -1,4 +1,5 @@
-"""The records of a rank: which slot is given up for a new one, and what a process finds that looks again."""
+"""The records of a rank: which slot is given up for a new one, and what a process finds that looks
+again."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ def test_a_held_rank_keeps_the_record_of_the_step_before(tmp_path):
     assert entries.read(7) == (STANDING, b"seven, held again")
     entries.write(7, FINAL, b"seven, with its batch")
     assert kinds(entries) == {6: [FINAL], 7: [PROVISIONAL, FINAL]}
-    assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (FINAL, b"six")
+    assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (
+        FINAL,
+        b"six",
+    )
 
 
 def test_what_a_held_rank_leaves_is_final(tmp_path):

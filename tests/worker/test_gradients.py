@@ -1,4 +1,5 @@
-"""What of the gradients that an attempt leaves behind is recorded, and what is seen of those that are not."""
+"""What of the gradients that an attempt leaves behind is recorded, and what is seen of those that
+are not."""
 
 from __future__ import annotations
 
@@ -118,7 +119,15 @@ def test_a_wrappers_main_gradients_are_recorded_and_stay_the_same_memory(script)
     assert buffer.tolist() == [0, 1] and script.weights[0].main_grad is buffer
 
 
-@pytest.mark.parametrize("row", [(2, GRAD, torch.ones(2)), (0, "data", torch.ones(2)), (0, GRAD, torch.ones(3)), (-1, GRAD, torch.ones(2))])
+@pytest.mark.parametrize(
+    "row",
+    [
+        (2, GRAD, torch.ones(2)),
+        (0, "data", torch.ones(2)),
+        (0, GRAD, torch.ones(3)),
+        (-1, GRAD, torch.ones(2)),
+    ],
+)
 def test_gradients_of_another_model_are_refused(script, row):
     with pytest.raises(RuntimeError, match="the record has a"):
         script.gradients.restore([row], ())

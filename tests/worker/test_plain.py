@@ -1,4 +1,5 @@
-"""Values of a script come back as they were, bit for bit; what cannot is refused by name; bytes of strangers do nothing."""
+"""Values of a script come back as they were, bit for bit; what cannot is refused by name; bytes of
+strangers do nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +24,23 @@ SCALARS = st.one_of(
     st.complex_numbers(),
     st.text(),
     st.binary(max_size=40),
-    st.sampled_from([torch.float32, torch.bfloat16, torch.device("cpu"), torch.Size([2, 3]), torch.device("cuda", 1)]),
+    st.sampled_from(
+        [
+            torch.float32,
+            torch.bfloat16,
+            torch.device("cpu"),
+            torch.Size([2, 3]),
+            torch.device("cuda", 1),
+        ]
+    ),
     st.sampled_from([numpy.float32(1.5), numpy.int64(-3), numpy.bool_(True), numpy.float64("nan")]),
 )
-KEYS = st.one_of(st.text(max_size=5), st.integers(-(1 << 70), 1 << 70), st.tuples(st.integers(), st.text(max_size=3)), st.none())
+KEYS = st.one_of(
+    st.text(max_size=5),
+    st.integers(-(1 << 70), 1 << 70),
+    st.tuples(st.integers(), st.text(max_size=3)),
+    st.none(),
+)
 
 
 def _containers(inner):
@@ -46,13 +60,21 @@ def same(a, b) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.stride() == b.stride() and bytes(plain.tensor_bytes(a)[1]) == bytes(plain.tensor_bytes(b)[1])
+        return (
+            a.dtype == b.dtype
+            and a.stride() == b.stride()
+            and bytes(plain.tensor_bytes(a)[1]) == bytes(plain.tensor_bytes(b)[1])
+        )
     if isinstance(a, (numpy.ndarray, numpy.generic)):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple, collections.deque)):
-        return len(a) == len(b) and all(map(same, a, b)) and getattr(a, "maxlen", 0) == getattr(b, "maxlen", 0)
+        return (
+            len(a) == len(b)
+            and all(map(same, a, b))
+            and getattr(a, "maxlen", 0) == getattr(b, "maxlen", 0)
+        )
     if isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
     if isinstance(a, complex):
@@ -122,7 +144,9 @@ def test_a_value_inside_itself_is_refused():
 @given(
     st.one_of(
         st.binary(max_size=80),
-        st.tuples(st.integers(0, 30), st.binary(max_size=40)).map(lambda e: msgpack.packb(msgpack.ExtType(*e))),
+        st.tuples(st.integers(0, 30), st.binary(max_size=40)).map(
+            lambda e: msgpack.packb(msgpack.ExtType(*e))
+        ),
     )
 )
 def test_bytes_of_strangers_are_values_or_refused(data):

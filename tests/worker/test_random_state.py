@@ -32,7 +32,11 @@ def generators():
 
 def whole() -> tuple:
     kind, words, *rest = numpy.random.get_state()
-    return random.getstate(), (kind, tuple(words.tolist()), *rest), tuple(torch.get_rng_state().tolist())
+    return (
+        random.getstate(),
+        (kind, tuple(words.tolist()), *rest),
+        tuple(torch.get_rng_state().tolist()),
+    )
 
 
 def test_the_cheap_way_is_taken_here():
@@ -40,7 +44,8 @@ def test_the_cheap_way_is_taken_here():
 
 
 def test_back_to_a_deviate_that_was_kept():
-    """The generator's memory is the same with the second deviate kept and used: only whether it is kept differs."""
+    """The generator's memory is the same with the second deviate kept and used: only whether it is
+    kept differs."""
     state = RandomState(torch.device("cpu"))
     numpy.random.normal()
     first = state.take()
@@ -52,9 +57,15 @@ def test_back_to_a_deviate_that_was_kept():
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from([*sorted(DRAWS), "normal", "take", "take"]), st.integers(0, 9)), max_size=30))
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([*sorted(DRAWS), "normal", "take", "take"]), st.integers(0, 9)),
+        max_size=30,
+    )
+)
 def test_any_order(story):
-    """A number: back to what was taken at that time (modulo how many there are), by us or by the script itself."""
+    """A number: back to what was taken at that time (modulo how many there are), by us or by the
+    script itself."""
     state = RandomState(torch.device("cpu"))
     taken = [(state.take(), whole())]
     for event in story:
@@ -66,7 +77,11 @@ def test_any_order(story):
             state.put(taken[event % len(taken)][0])
         else:
             python, of_numpy, of_torch = taken[event % len(taken)][1]
-            random.setstate(python), numpy.random.set_state(of_numpy), torch.set_rng_state(torch.tensor(of_torch, dtype=torch.uint8))
+            (
+                random.setstate(python),
+                numpy.random.set_state(of_numpy),
+                torch.set_rng_state(torch.tensor(of_torch, dtype=torch.uint8)),
+            )
     now, there = state.take(), whole()
     for draw in DRAWS.values():
         draw()

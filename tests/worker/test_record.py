@@ -1,4 +1,5 @@
-"""A record of another hand, job, rank, step or time, or one that was cut short or damaged anywhere, is refused with its reason."""
+"""A record of another hand, job, rank, step or time, or one that was cut short or damaged anywhere,
+is refused with its reason."""
 
 from __future__ import annotations
 
@@ -33,16 +34,27 @@ ENTRY = Entry(
     skipped=(2,),
     mark=11,
     private=b"buffers",
-    gradients=[(0, "grad", torch.arange(6.0).reshape(2, 3)), (5, "main_grad", torch.ones(2, dtype=torch.bfloat16))],
+    gradients=[
+        (0, "grad", torch.arange(6.0).reshape(2, 3)),
+        (5, "main_grad", torch.ones(2, dtype=torch.bfloat16)),
+    ],
 )
 WHOLE = b"".join(entry.encode(ENTRY, SEAL, 9))
 
 
 def test_it_comes_back_as_it_was():
     found = entry.decode(WHOLE, SEAL, 9)
-    assert replace(found, private=bytes(found.private), gradients=()) == replace(ENTRY, gradients=())
-    for (i, name, tensor), (j, other, expected) in zip(found.gradients, ENTRY.gradients, strict=True):
-        assert (i, name) == (j, other) and torch.equal(tensor, expected) and tensor.dtype == expected.dtype
+    assert replace(found, private=bytes(found.private), gradients=()) == replace(
+        ENTRY, gradients=()
+    )
+    for (i, name, tensor), (j, other, expected) in zip(
+        found.gradients, ENTRY.gradients, strict=True
+    ):
+        assert (
+            (i, name) == (j, other)
+            and torch.equal(tensor, expected)
+            and tensor.dtype == expected.dtype
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,12 @@ FORGED = [
     {"mark": "11"},
     {"gradients": [(0, "grad", "float32", [2, 3], [3, 1])]},
     {"gradients": [(0, "grad", "float32", [2, 2], [2, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
-    {"gradients": [(0, "grad", "float32", [1 << 40, 1 << 40], [1, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
+    {
+        "gradients": [
+            (0, "grad", "float32", [1 << 40, 1 << 40], [1, 1]),
+            (5, "main_grad", "bfloat16", [2], [1]),
+        ]
+    },
     {"gradients": [(0, "grad", "os", [2, 3], [3, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
     {"gradients": ["ab", "cd"]},
     {"gradients": None},
@@ -145,10 +162,14 @@ def test_another_seal_is_the_same_record():
 
 def test_nothing_in_the_package_unpickles_or_evaluates():
     package = Path(record.__file__).parent
-    words = re.compile(r"\b(pickle|cPickle|dill|cloudpickle|marshal|shelve)\b\s*[.,\n]|import pickle|\btorch\.load\(|\beval\(|\bexec\(")
+    words = re.compile(
+        r"\b(pickle|cPickle|dill|cloudpickle|marshal|shelve)\b\s*[.,\n]|import"
+        r" pickle|\btorch\.load\(|\beval\(|\bexec\("
+    )
     # the loader of the documented config file and ast are not in this list: they execute nothing
     for path in [*package.rglob("*.py"), *package.rglob("*.pyx")]:
-        if path.name in ("start.py", "replacement.py"):  # run what the user has named, as python does
+        # run what the user has named, as python does
+        if path.name in ("start.py", "replacement.py"):
             continue
         code = "\n".join(line.partition("#")[0] for line in path.read_text().splitlines())
         code = re.sub(r'"""[\s\S]*?"""', "", code)

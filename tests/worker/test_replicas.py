@@ -18,7 +18,9 @@ def test_what_a_rank_had_and_what_it_had_not():
         mark = replicas.mark(state, step)
         replicas.check([r.clone() for r in state], mark, step)
         other = [r ^ 1 for r in state]
-        with pytest.raises(replicas.Differs, match=f"step {step} is not what this rank had.*LocalSGD"):
+        with pytest.raises(
+            replicas.Differs, match=f"step {step} is not what this rank had.*LocalSGD"
+        ):
             replicas.check(other, mark, step)
     assert replicas.mark([], 3) == 0
 

@@ -1,4 +1,5 @@
-"""The stripes of a node's ranks, and what is left of them when memory is lost. No process is started."""
+"""The stripes of a node's ranks, and what is left of them when memory is lost. No process is
+started."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ PAGE = 4096
 
 @pytest.fixture
 def state() -> list[torch.Tensor]:
-    return [torch.arange(3 * PAGE, dtype=torch.int32).view(torch.uint8), torch.arange(100, dtype=torch.uint8)]
+    return [
+        torch.arange(3 * PAGE, dtype=torch.int32).view(torch.uint8),
+        torch.arange(100, dtype=torch.uint8),
+    ]
 
 
 @pytest.fixture

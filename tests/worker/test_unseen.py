@@ -30,7 +30,7 @@ def names(found):
     return sorted(found.objects)
 
 
-# -- names --------------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 class Augment:
@@ -69,23 +69,40 @@ def test_generators_are_found_wherever_a_variable_leads():
     assert generators_of(bound=Augment().apply) == ["main.bound.__self__.dice"]
     assert generators_of(made=closure()) == ["main.made.hidden"]
     assert generators_of(running=running) == ["main.running.own"]
-    assert generators_of(p=functools.partial(print, random.Random(1), end=random.Random(2))) == ["main.p.<argument 0>", "main.p.end"]
-    assert generators_of(loader=DataLoader(data, shuffle=True, generator=torch.Generator())) == ["main.loader.generator"]
+    assert generators_of(p=functools.partial(print, random.Random(1), end=random.Random(2))) == [
+        "main.p.<argument 0>",
+        "main.p.end",
+    ]
+    assert generators_of(loader=DataLoader(data, shuffle=True, generator=torch.Generator())) == [
+        "main.loader.generator"
+    ]
     sampler = RandomSampler(data, generator=torch.Generator())
-    assert generators_of(loader=DataLoader(data, sampler=sampler)) == ["main.loader.batch_sampler.sampler.generator"] or generators_of(
-        loader=DataLoader(data, sampler=sampler)
-    ) == ["main.loader.sampler.generator"]
-    assert generators_of(own=random._inst, theirs=torch.default_generator, none=random.SystemRandom()) == []
+    assert generators_of(loader=DataLoader(data, sampler=sampler)) == [
+        "main.loader.batch_sampler.sampler.generator"
+    ] or generators_of(loader=DataLoader(data, sampler=sampler)) == [
+        "main.loader.sampler.generator"
+    ]
+    assert (
+        generators_of(own=random._inst, theirs=torch.default_generator, none=random.SystemRandom())
+        == []
+    )
 
 
 def test_a_class_of_the_scripts_own_is_looked_into_and_a_librarys_is_not():
     own = {"__name__": __name__, "Augment": Augment, "library": random}
-    assert [name for name, _ in reach.find([("", own)], lambda kind: kind is random.Random)] == ["Augment.shared"]
+    assert [name for name, _ in reach.find([("", own)], lambda kind: kind is random.Random)] == [
+        "Augment.shared"
+    ]
 
 
 def test_names_do_not_depend_on_the_process():
     def once():
-        return [name for name, _ in reach.find(script(a=Augment(), m=net(), l=[torch.Generator()]), lambda kind: True)]
+        return [
+            name
+            for name, _ in reach.find(
+                script(a=Augment(), m=net(), l=[torch.Generator()]), lambda kind: True
+            )
+        ]
 
     assert once() == once()
 
@@ -99,26 +116,37 @@ def test_looking_runs_no_code_and_reads_no_data():
         def items(self):
             raise AssertionError("items() was called")
 
-    variables = {"proxy": Proxy(), "sneaky": Sneaky(g=random.Random(1)), "data": [random.Random(1)] * (reach.ITEMS + 1)}
+    variables = {
+        "proxy": Proxy(),
+        "sneaky": Sneaky(g=random.Random(1)),
+        "data": [random.Random(1)] * (reach.ITEMS + 1),
+    }
     assert generators_of(**variables) == ["main.sneaky.g"]
 
 
 def test_the_callers_own_variables_are_roots():
     mine = random.Random(1)
-    found = {id(value): name for name, value in reach.find(reach.of_caller(), lambda kind: kind is random.Random)}
+    found = {
+        id(value): name
+        for name, value in reach.find(reach.of_caller(), lambda kind: kind is random.Random)
+    }
     assert found[id(mine)].endswith("test_the_callers_own_variables_are_roots.mine")
 
 
 def test_modules_of_others_are_no_roots():
     installed = ("/usr/lib/python3",)
-    for file, own in (("/home/me/data.py", True), ("/usr/lib/python3/random.py", False), ("/x/site-packages/a.py", False)):
+    for file, own in (
+        ("/home/me/data.py", True),
+        ("/usr/lib/python3/random.py", False),
+        ("/x/site-packages/a.py", False),
+    ):
         module = ModuleType("data")
         module.__file__ = file
         assert reach._is_own("data", module, installed) is own
     assert not reach._is_own("torch.random", torch.random, installed)
 
 
-# -- what works on what is protected ---------------------------------------------------------------------------------------------
+# -- what works on what is protected ---------------------------------------------------------------
 
 
 def test_a_scheduler_a_scaler_and_an_average_are_taken_in():
@@ -127,12 +155,16 @@ def test_a_scheduler_a_scaler_and_an_average_are_taken_in():
     variables = {
         "model": model,
         "optimizer": optimizer,
-        "plan": lr_scheduler.SequentialLR(optimizer, [lr_scheduler.ConstantLR(optimizer), lr_scheduler.StepLR(optimizer, 2)], [3]),
+        "plan": lr_scheduler.SequentialLR(
+            optimizer, [lr_scheduler.ConstantLR(optimizer), lr_scheduler.StepLR(optimizer, 2)], [3]
+        ),
         "ema": AveragedModel(model),
         "scaler": torch.amp.GradScaler("cpu"),
         "off": torch.amp.GradScaler("cpu", enabled=False),
     }
-    found = unseen.look({"model": model, "optimizer": optimizer}, script(**variables), everything=False)
+    found = unseen.look(
+        {"model": model, "optimizer": optimizer}, script(**variables), everything=False
+    )
     assert names(found) == ["main.ema", "main.plan", "main.scaler"]
     given = {k: variables[k] for k in ("model", "optimizer", "plan", "ema", "scaler")}
     assert names(unseen.look(given, script(**variables), everything=False)) == []
@@ -143,9 +175,18 @@ def test_a_scheduler_a_scaler_and_an_average_are_taken_in():
 def test_what_has_nothing_to_do_with_it_is_left_alone():
     model, other = net(), nn.Linear(3, 3)
     theirs = torch.optim.SGD(other.parameters(), 0.1)
-    variables = {"other": other, "theirs": theirs, "plan": lr_scheduler.StepLR(theirs, 2), "swa": AveragedModel(other), "frozen": net()}
+    variables = {
+        "other": other,
+        "theirs": theirs,
+        "plan": lr_scheduler.StepLR(theirs, 2),
+        "swa": AveragedModel(other),
+        "frozen": net(),
+    }
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    found = unseen.look({"model": model, "optimizer": optimizer}, script(model=model, optimizer=optimizer, **variables))
+    found = unseen.look(
+        {"model": model, "optimizer": optimizer},
+        script(model=model, optimizer=optimizer, **variables),
+    )
     assert names(found) == [] and not found.obstacle
 
 
@@ -168,14 +209,22 @@ def test_a_wrapper_around_a_given_optimizer_is_not_a_second_one():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapper = Wrapper(optimizer)
-    assert names(unseen.look({"model": model, "o": optimizer}, script(w=wrapper), everything=False)) == []
-    assert names(unseen.look({"model": model, "o": wrapper}, script(i=optimizer), everything=False)) == []
+    assert (
+        names(unseen.look({"model": model, "o": optimizer}, script(w=wrapper), everything=False))
+        == []
+    )
+    assert (
+        names(unseen.look({"model": model, "o": wrapper}, script(i=optimizer), everything=False))
+        == []
+    )
 
 
 def test_a_module_whose_parameters_are_optimized_is_taken_in_as_a_whole():
     model, head = net(), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
-    found = unseen.look({"model": model, "optimizer": optimizer}, script(parts=SimpleNamespace(head=head)))
+    found = unseen.look(
+        {"model": model, "optimizer": optimizer}, script(parts=SimpleNamespace(head=head))
+    )
     assert list(found.objects.items()) == [("main.parts.head", head)]
 
 

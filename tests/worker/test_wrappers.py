@@ -1,4 +1,5 @@
-"""Wrappers of optimizers are unwrapped where they are known, else refused by name, as are tensors that are not what they seem."""
+"""Wrappers of optimizers are unwrapped where they are known, else refused by name, as are tensors
+that are not what they seem."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from taskd.worker.wrappers import KNOWN, unwrap
 def of(module: str, name: str, **attributes):
     """An object of a class of that name, as a library's that is not installed here."""
     bases = (torch.optim.Optimizer,) if "Optimizer" in name else ()
-    kind = type(name, bases, {"__module__": module, "__init__": lambda self: None, "__setattr__": object.__setattr__})
+    kind = type(
+        name,
+        bases,
+        {"__module__": module, "__init__": lambda self: None, "__setattr__": object.__setattr__},
+    )
     made = kind()
     vars(made).update(attributes)
     return made
@@ -37,7 +42,12 @@ def test_known_wrappers_are_opened(optimizer, known):
 
 def test_a_wrapper_that_nobody_knows_is_refused_by_name(net, optimizer):
     wrapper = of("lab.tricks", "BigOptimizer", inner=optimizer)
-    with pytest.raises(UnsupportedState, match=r"protect\(optimizer=...\): lab.tricks.BigOptimizer is not built as a torch optimizer"):
+    with pytest.raises(
+        UnsupportedState,
+        match=(
+            r"protect\(optimizer=...\): lab.tricks.BigOptimizer is not built as a torch optimizer"
+        ),
+    ):
         TrainingState({"model": net, "optimizer": wrapper})
 
     class Lookahead(torch.optim.SGD):
@@ -88,5 +98,8 @@ def test_values_that_cannot_be_recorded_are_named(net):
             pass
 
     state = TrainingState({"model": net, "mine": Kept()})
-    with pytest.raises(UnsupportedState, match=r"protect\(mine=...\): its state_dict\(\) has a .*Kept at \['history'\]\[1\]\['f'\]"):
+    with pytest.raises(
+        UnsupportedState,
+        match=r"protect\(mine=...\): its state_dict\(\) has a .*Kept at \['history'\]\[1\]\['f'\]",
+    ):
         state.settings()

@@ -1,12 +1,14 @@
 """Gradients that wait between attempts, in the ways in which scripts leave them.
 
 carried.py OUT STEPS KIND
-  micro    one attempt per micro-batch of a loader, under no_sync, an update at each fourth; a scaler, an average
-  periods  two optimizers, one of which steps at each third attempt only; its gradients gather meanwhile
+  micro    one attempt per micro-batch of a loader, under no_sync, an update at each fourth; a
+           scaler, an average
+  periods  two optimizers, one of which steps at each third attempt only; its gradients gather
   late     gradients are cleared at the beginning of the next attempt, as the usual script does
   zeros    they are set to zero in place, outside of the attempt
   moody    `late`, but from step 9 on nobody clears the gradients before step 12
-  forgetful, counting    `micro` with a repair that leaves out gradients; with a model that counts its forwards
+  forgetful  `micro` with a repair that leaves out gradients
+  counting   `micro` with a model that counts its forwards
 """
 
 import contextlib
@@ -33,7 +35,11 @@ out, steps, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 fault = faults.Injector(out, rank)
 torch.manual_seed(3)
 body = torch.nn.Sequential(
-    torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 64)
+    torch.nn.Linear(16, 64),
+    torch.nn.BatchNorm1d(64),
+    torch.nn.GELU(),
+    torch.nn.Dropout(0.1),
+    torch.nn.Linear(64, 64),
 )
 head = torch.nn.Linear(64, 4)
 net = torch.nn.Sequential(body, head)
@@ -48,7 +54,8 @@ fault.hook(net, first)
 
 
 class Noisy(Dataset):
-    """The order of samples comes from a generator of the script's, which goes on from pass to pass."""
+    """The order of samples comes from a generator of the script's, which goes on from pass to
+    pass."""
 
     def __len__(self) -> int:
         return 40
@@ -68,7 +75,9 @@ if kind in ("forgetful", "counting"):
     kind = "micro"
 order = torch.Generator().manual_seed(9 + rank)
 loader = DataLoader(Noisy(), batch_size=8, shuffle=True, generator=order)
-job = taskd.protect(model=model, optimizers=[first, second], ema=ema, scaler=scaler, scheduler=scheduler)
+job = taskd.protect(
+    model=model, optimizers=[first, second], ema=ema, scaler=scaler, scheduler=scheduler
+)
 
 
 def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,13 @@ register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu memory",)))
 register(Pattern("XPU core", FaultType.OTHER, texts=("xpu core stopped",)))
 register(Pattern("XPU link", FaultType.NETWORK, texts=("xpu port down",)))
 torch.manual_seed(3)
-net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(64, 4))
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 64),
+    torch.nn.BatchNorm1d(64),
+    torch.nn.Dropout(0.2),
+    torch.nn.Tanh(),
+    torch.nn.Linear(64, 4),
+)
 model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(50 + rank)
@@ -39,7 +45,10 @@ with record.Record(out, rank) as log:
         with attempt as step:
             fault.at("begin", step)
             generator = torch.Generator().manual_seed(step * 1000 + rank)
-            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            x, y = (
+                torch.randn(8, 16, generator=generator),
+                torch.randint(0, 4, (8,), generator=generator),
+            )
             loss = torch.nn.functional.cross_entropy(model(x), y)
             if step == INFINITE and rank > 0:
                 loss = loss / 0

@@ -1,5 +1,6 @@
-"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas. Each
-happens `times` times (1) per job. A test can ask for one more while the job runs: a file "asked-RANK-POINT" with the kind in it."""
+"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas.
+Each happens `times` times (1) per job. A test can ask for one more while the job runs: a file
+"asked-RANK-POINT" with the kind in it."""
 
 import collections
 import ctypes
@@ -14,8 +15,8 @@ from pathlib import Path
 
 
 class Injector:
-    """`at(point, step)` is called by the training script; what is due there happens. Who has struck is kept in files, so
-    that a replacement does not strike again."""
+    """`at(point, step)` is called by the training script; what is due there happens. Who has struck
+    is kept in files, so that a replacement does not strike again."""
 
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank, self._step = out, rank, -1
@@ -43,7 +44,8 @@ class Injector:
             time.sleep(0.01) if kind == "nap" else compute(0.05)
 
     def _corrupt(self) -> None:
-        """All parameters, as memory does that fails without a word: torch is not told that they have changed."""
+        """All parameters, as memory does that fails without a word: torch is not told that they
+        have changed."""
         for parameter in self._net.parameters():
             parameter.detach().numpy().fill(math.nan)
 
@@ -53,7 +55,9 @@ class Injector:
         if not order.exists():
             return ""
         kind = order.read_text()
-        order.rename(self._out / f"struck-{self._rank}-{point}-asked-{self._step}-{time.monotonic_ns()}")
+        order.rename(
+            self._out / f"struck-{self._rank}-{point}-asked-{self._step}-{time.monotonic_ns()}"
+        )
         return kind
 
     def hook(self, net, optimizer) -> None:
@@ -120,7 +124,7 @@ def compute(seconds: float) -> None:
         square @ square
 
 
-# -- what never ends; the names are looked for in the stacks that an agent logs ----------------------------------------------
+# -- what never ends; the names are looked for in the stacks that an agent logs --------------------
 
 
 def loop_in_python() -> None:

@@ -29,7 +29,8 @@ torch.manual_seed(3)
 
 
 class Body(torch.nn.Module):
-    """Counters and means in plain attributes, a queue that grows, a buffer that the first forward makes."""
+    """Counters and means in plain attributes, a queue that grows, a buffer that the first forward
+    makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +79,11 @@ def main() -> None:
     head.linear.bias.requires_grad_(False)  # so that DDP never knows of it
     model = DDP(torch.nn.Sequential(body, head), bucket_cap_mb=0.005)
     optimizer = torch.optim.AdamW([*model.parameters(), scale], lr=0.01)
-    own = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1, momentum=0.9)  # each rank has its own
-    plan = SequentialLR(optimizer, [ConstantLR(optimizer, 0.5, 4), ExponentialLR(optimizer, 0.9)], [5])
+    # each rank has its own
+    own = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1, momentum=0.9)
+    plan = SequentialLR(
+        optimizer, [ConstantLR(optimizer, 0.5, 4), ExponentialLR(optimizer, 0.9)], [5]
+    )
     average = AveragedModel(head, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     noise = [random.Random(rank), numpy.random.default_rng(rank), numpy.random.RandomState(rank)]
@@ -87,7 +91,14 @@ def main() -> None:
     bias = own.param_groups[0]["params"][0]
     torch.manual_seed(50 + rank)
     fault.hook(model.module, optimizer)
-    job = taskd.protect(model=body, optimizer=optimizer, own=own, running=running, counted=counted, history=(history := []))
+    job = taskd.protect(
+        model=body,
+        optimizer=optimizer,
+        own=own,
+        running=running,
+        counted=counted,
+        history=(history := []),
+    )
     with record.Record(out, rank) as log:
         for attempt in job.steps(steps):
             with attempt as step:
@@ -97,8 +108,15 @@ def main() -> None:
                     head.linear.bias.requires_grad_(True)
                     body.drop.eval()
                 generator = torch.Generator().manual_seed(step * 100 + rank)
-                x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
-                x = x * (1 + 0.1 * noise[0].gauss(0, 1)) + float(noise[1].normal()) * 0.1 + noise[2].rand() * 0.1
+                x, y = (
+                    torch.randn(8, 16, generator=generator),
+                    torch.randint(0, 4, (8,), generator=generator),
+                )
+                x = (
+                    x * (1 + 0.1 * noise[0].gauss(0, 1))
+                    + float(noise[1].normal()) * 0.1
+                    + noise[2].rand() * 0.1
+                )
                 loss = torch.nn.functional.cross_entropy(model(x) * scale + bias, y)
                 loss = loss * (1 + 0.01 * counted["steps"]) + 0.1 * running
                 optimizer.zero_grad()
@@ -119,7 +137,14 @@ def main() -> None:
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
             if attempt.committed:
-                log.step(step, loss, mean, running, torch.tensor(plan.get_last_lr()), torch.tensor(float(sum(history))))
+                log.step(
+                    step,
+                    loss,
+                    mean,
+                    running,
+                    torch.tensor(plan.get_last_lr()),
+                    torch.tensor(float(sum(history))),
+                )
         log.final(model.module, average, optimizer, own)
     record.leave(job)
 

@@ -1,11 +1,13 @@
-"""Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what would have been without.
+"""Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what
+would have been without.
 
 loader.py OUT distributed|random|synced|hidden|workers EPOCHS [NAP]
 
 NAP: seconds that each step of a protected run takes longer, until OUT/hurry is there.
 
-synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's loaders do. hidden: what the data set
-gives depends on the process. workers: what is loaded in a worker depends on what that has loaded before.
+synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's
+loaders do. hidden: what the data set gives depends on the process. workers: what is loaded in a
+worker depends on what that has loaded before.
 """
 
 import os
@@ -45,11 +47,15 @@ class Noisy(Dataset):
         if kind == "hidden":
             index += os.getpid() % 1000
         base = torch.full((16,), index / 96.0)
-        return base + 0.1 * torch.randn(16) + random.random() * 0.1 + float(numpy.random.rand()) * 0.1, torch.tensor(index % 4)
+        return base + 0.1 * torch.randn(16) + random.random() * 0.1 + float(
+            numpy.random.rand()
+        ) * 0.1, torch.tensor(index % 4)
 
 
 torch.manual_seed(3)
-net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(32, 4)
+)
 model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
@@ -59,7 +65,8 @@ numpy.random.seed(70 + rank)
 
 
 class Synced(DataLoader):
-    """Speaks to the other ranks in __iter__, keeps count of its passes, and fetches a batch ahead."""
+    """Speaks to the other ranks in __iter__, keeps count of its passes, and fetches a batch
+    ahead."""
 
     iteration = 0
 
@@ -87,7 +94,9 @@ class Plain(Dataset):
 
 data = Plain() if kind == "synced" else Noisy()
 sampler = DistributedSampler(data, seed=5) if kind == "distributed" else None
-loader = DataLoader(data, batch_size=4, sampler=sampler, shuffle=sampler is None, num_workers=int(kind == "workers"))
+loader = DataLoader(
+    data, batch_size=4, sampler=sampler, shuffle=sampler is None, num_workers=int(kind == "workers")
+)
 if kind == "synced":
     order = torch.utils.data.RandomSampler(data, generator=torch.Generator().manual_seed(11))
     loader = Synced(data, batch_size=4, sampler=order)

@@ -1,5 +1,5 @@
-"""A small training job with everything that makes bit-exactness hard: dropout, batch norm, momentum, a scheduler, an all-reduce in
-the tail.
+"""A small training job with everything that makes bit-exactness hard: dropout, batch norm,
+momentum, a scheduler, an all-reduce in the tail.
 
 mlp.py OUT STEPS      faults come from the environment, see faults.py
 """

@@ -1,4 +1,5 @@
-"""mlp.py in a place where rank 1 cannot connect to the others any more once its first connections have ended."""
+"""mlp.py in a place where rank 1 cannot connect to the others any more once its first connections
+have ended."""
 
 import os
 import runpy

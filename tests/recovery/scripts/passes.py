@@ -1,4 +1,5 @@
-"""Short passes over a loader, and code between steps and passes that draws random numbers: every moment between two attempts counts.
+"""Short passes over a loader, and code between steps and passes that draws random numbers: every
+moment between two attempts counts.
 
 passes.py OUT PASSES      3 steps each
 """
@@ -28,7 +29,10 @@ net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.n
 model = DDP(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 torch.manual_seed(50 + rank)
-loader = DataLoader(TensorDataset(torch.randn(12, 8), torch.arange(12) % 2), batch_size=4, shuffle=True)  # iter() draws a seed
+# iter() draws a seed
+loader = DataLoader(
+    TensorDataset(torch.randn(12, 8), torch.arange(12) % 2), batch_size=4, shuffle=True
+)
 job = taskd.protect(model=model, optimizer=optimizer)
 fault.at("setup", int(os.environ.get("TASKD_INCARNATION", "0")))
 with record.Record(out, rank) as log:

@@ -24,7 +24,9 @@ rank = dist.get_rank()
 out, steps = Path(sys.argv[1]), int(sys.argv[2])
 fault = faults.Injector(out, rank)
 torch.manual_seed(3)
-net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(32, 4)
+)
 model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(50 + rank)
@@ -43,7 +45,10 @@ with record.Record(out, rank) as log:
         with attempt as step:
             fault.at("begin", step)
             generator = torch.Generator().manual_seed(step * 1000 + rank)
-            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            x, y = (
+                torch.randn(8, 16, generator=generator),
+                torch.randint(0, 4, (8,), generator=generator),
+            )
             loss = torch.nn.functional.cross_entropy(model(x), y)
             if step == COMPILED:
                 loss = squared(loss)

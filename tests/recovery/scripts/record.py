@@ -30,14 +30,21 @@ class Record:
             state = value.state_dict()
             for key, tensor in sorted(_tensors(state, ""), key=lambda pair: pair[0]):
                 digest.update(
-                    f"{key} {tensor}".encode() if not isinstance(tensor, torch.Tensor) else key.encode() + tensor.numpy().tobytes()
+                    f"{key} {tensor}".encode()
+                    if not isinstance(tensor, torch.Tensor)
+                    else key.encode() + tensor.numpy().tobytes()
                 )
-            print(f"final {os.getpid()} {type(value).__name__} {digest.hexdigest()}", file=self._file, flush=True)
+            print(
+                f"final {os.getpid()} {type(value).__name__} {digest.hexdigest()}",
+                file=self._file,
+                flush=True,
+            )
 
 
 def leave(job: object) -> None:
-    """End the process. An undisturbed run skips the interpreter's end: torch 2.13 with gloo aborts there in one run of four
-    ("terminate called without an active exception"), also in a script that knows nothing of taskd."""
+    """End the process. An undisturbed run skips the interpreter's end: torch 2.13 with gloo aborts
+    there in one run of four ("terminate called without an active exception"), also in a script that
+    knows nothing of taskd."""
     if not job.protected:
         os._exit(0)
 

@@ -24,7 +24,12 @@ out, steps = Path(sys.argv[1]), int(sys.argv[2])
 fault = faults.Injector(out, rank)
 torch.manual_seed(3)
 body = torch.nn.Sequential(
-    torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 64), torch.nn.GELU()
+    torch.nn.Linear(16, 64),
+    torch.nn.BatchNorm1d(64),
+    torch.nn.GELU(),
+    torch.nn.Dropout(0.1),
+    torch.nn.Linear(64, 64),
+    torch.nn.GELU(),
 )
 net = torch.nn.ModuleDict({"body": body, "head": torch.nn.Linear(64, 4)})
 
@@ -41,12 +46,17 @@ class Whole(torch.nn.Module):
 model = DDP(Whole(), bucket_cap_mb=0.01)
 first = torch.optim.AdamW(net["body"].parameters(), lr=0.01)
 second = torch.optim.SGD(net["head"].parameters(), lr=0.1, momentum=0.9, nesterov=True)
-schedulers = [torch.optim.lr_scheduler.StepLR(first, 3, 0.8), torch.optim.lr_scheduler.LinearLR(second, total_iters=10)]
+schedulers = [
+    torch.optim.lr_scheduler.StepLR(first, 3, 0.8),
+    torch.optim.lr_scheduler.LinearLR(second, total_iters=10),
+]
 ema = AveragedModel(model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=4)
 torch.manual_seed(50 + rank)
 fault.hook(model.module, first)
-job = taskd.protect(model=model, optimizers=[first, second], schedulers=schedulers, ema=ema, scaler=scaler)
+job = taskd.protect(
+    model=model, optimizers=[first, second], schedulers=schedulers, ema=ema, scaler=scaler
+)
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
         with attempt as step:
@@ -54,7 +64,10 @@ with record.Record(out, rank) as log:
             total = torch.zeros(())
             for micro in range(3):
                 generator = torch.Generator().manual_seed(step * 100 + micro * 10 + rank)
-                x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+                x, y = (
+                    torch.randn(8, 16, generator=generator),
+                    torch.randint(0, 4, (8,), generator=generator),
+                )
                 if step == 6:
                     x = x * 1e38  # overflows: the scaler skips this step's updates
                 if micro < 2:
@@ -79,6 +92,11 @@ with record.Record(out, rank) as log:
             for scheduler in schedulers:
                 scheduler.step()
         if attempt.committed:
-            log.step(step, total, torch.tensor(scaler.get_scale()), torch.tensor(schedulers[0].get_last_lr()))
+            log.step(
+                step,
+                total,
+                torch.tensor(scaler.get_scale()),
+                torch.tensor(schedulers[0].get_last_lr()),
+            )
     log.final(model.module, ema, first, second)
 record.leave(job)

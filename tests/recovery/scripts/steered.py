@@ -1,7 +1,10 @@
-"""A job to be hurt from outside while it trains: whatever `taskd inject` aims at fills memory pages here, and a protected run takes its
-time until OUT/hurry is there.
+"""A job to be hurt from outside while it trains: whatever `taskd inject` aims at fills memory pages
+here, and a protected run takes its time until OUT/hurry is there.
 
-steered.py OUT STEPS      waits before protect() while OUT/wait is there; "table" at "begin" poisons the script's own table
+steered.py OUT STEPS
+
+It waits before protect() while OUT/wait is there; "table" at "begin" poisons the script's own
+table.
 """
 
 import os
@@ -40,7 +43,8 @@ net = torch.nn.Sequential(
 )
 model = DDP(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-table = torch.randn(3 * PAGE // 4)  # the script's own: made once, read in every step, and not protected
+# the script's own: made once, read in every step, and not protected
+table = torch.randn(3 * PAGE // 4)
 torch.manual_seed(100 + rank)
 fault.at("setup", int(os.environ.get("TASKD_INCARNATION", "0")))
 while (out / "wait").exists():

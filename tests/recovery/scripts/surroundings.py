@@ -1,5 +1,6 @@
 # ruff: noqa: E402
-"""Writes down what each process of a rank finds at its start. Rank 1 is replaced by the zygote, and again after the zygote is gone.
+"""Writes down what each process of a rank finds at its start. Rank 1 is replaced by the zygote, and
+again after the zygote is gone.
 
 surroundings.py OUT
 """
@@ -19,7 +20,11 @@ found = {
         if name.startswith("__") and name not in ("__builtins__", "__loader__", "__spec__")
     },
     "spec": getattr(__spec__, "name", None),
-    "loader": [type(__loader__).__name__, getattr(__loader__, "path", None), getattr(__loader__, "name", None)],
+    "loader": [
+        type(__loader__).__name__,
+        getattr(__loader__, "path", None),
+        getattr(__loader__, "name", None),
+    ],
     "ours": sys.modules["__main__"].__dict__ is globals(),
 }
 

@@ -1,7 +1,9 @@
-"""`import taskd.python.adaptor.patch`, as the documents' `sed` puts it into torch/distributed/run.py.
+"""`import taskd.python.adaptor.patch`, as the documents' `sed` puts it into
+torch/distributed/run.py.
 
-Does nothing unless TASKD_PROCESS_ENABLE is `on`; then torchrun's agent becomes taskd's. Where it is not set, not even that is looked into:
-the line stands in an image, and most of what is started from there is no job of ours.
+Does nothing unless TASKD_PROCESS_ENABLE is `on`; then torchrun's agent becomes taskd's. Where it is
+not set, not even that is looked into: the line stands in an image, and most of what is started from
+there is no job of ours.
 """
 
 import os
