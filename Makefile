@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
-PYTEST ?= --numprocesses=2 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
+PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

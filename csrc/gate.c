@@ -128,7 +128,7 @@ static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct 
 
     uint64_t deadline = taskd_deadline(timeout_ms);
     int rc;
-    /* A waiter killed in here leaves the count too high for ever. That costs the others a system call per step, no more. */
+    /* A waiter killed in here leaves the count too high forever. That costs the others a system call per step, no more. */
     __atomic_fetch_add(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
     for (;;) {
         uint32_t gate = __atomic_load_n(&page->gate, __ATOMIC_SEQ_CST);

@@ -33,7 +33,7 @@ void taskd_real_resolve(void)
     *(void **)&real_abort = dlsym(RTLD_NEXT, "abort");
 }
 
-/* Resolved by the constructor, because dlsym takes a lock that a vfork child may find taken for ever. Another library's
+/* Resolved by the constructor, because dlsym takes a lock that a vfork child may find taken forever. Another library's
  * constructor may still come first. */
 static void resolve_late(void)
 {

@@ -222,7 +222,7 @@ int taskd_sockets_list(int *fds, int max);
 int taskd_sockets_limit(uint32_t milliseconds);
 
 /* 1 when, since the last taskd_sockets_begin, a message on a broken connection was brought to a false end so that nobody waits for
- * it for ever (see streams.c): what collectives returned since then must not be used. Needs preloading. */
+ * it forever (see streams.c): what collectives returned since then must not be used. Needs preloading. */
 int taskd_torn(void);
 
 /* ---- memory that loses its content ------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-"""Two workers share the tests (pytest-xdist). What takes longest is given out first, test by test,
-so that both end together."""
+"""Three workers share the tests (pytest-xdist): half of the time a job waits. What takes longest is
+given out first, test by test, so that all end together."""
 
 from __future__ import annotations
 

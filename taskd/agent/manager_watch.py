@@ -1,4 +1,4 @@
-"""Ranks that wait for a manager must not wait for ever: what becomes of them where none can be
+"""Ranks that wait for a manager must not wait forever: what becomes of them where none can be
 had."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("taskd.agent")
 
 class ManagerWatch:
     def __init__(self, agent: Supervisor, wait: float, allowed: bool) -> None:
-        """`wait`: seconds that ranks wait. `allowed`: ranks that no manager can be had for train
+        """`wait`: seconds that ranks wait. `allowed`: ranks that no manager is available for train
         without, else the job ends."""
         self._agent, self._wait, self._allowed = agent, wait, allowed
         # a rank waits for a manager that has never answered, or GIVEN_UP
@@ -55,7 +55,7 @@ class ManagerWatch:
             )
 
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Ranks that wait for orders must not wait for ever: without a manager for too long, the
+        """Ranks that wait for orders must not wait forever: without a manager for too long, the
         launcher restarts all, and ranks that were to be protected train without."""
         if self._agent.left and not managers.content:
             self._agent.over.set()

@@ -69,7 +69,8 @@ class Supervisor:
         limits: Limits,
         unprotected: bool = False,
     ) -> None:
-        """`unprotected`: ranks that no manager can be had for train without, else the job ends."""
+        """`unprotected`: ranks that no manager is available for train without, else the job
+        ends."""
         self._address, self._keys, self._job, self._preload = address, keys, job, preload
         self._identity = keys.identity()
         self._name = f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}"

@@ -49,7 +49,7 @@ class Watchdog:
         return view.phase in WAITING and (view.phase != core.HELD or self.holding)
 
     def limit(self, view: core.View) -> float | None:
-        """How long the rank may stay without progress where it is; None: for ever."""
+        """How long the rank may stay without progress where it is; None: forever."""
         if self.limits.least is None:
             return None
         if view.phase == core.HELD and not self.holding:

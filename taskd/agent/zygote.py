@@ -3,7 +3,7 @@ interpreter in ~2 s.
 
 Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of
 its own. It has one thread, holds no process group and never computes: a fork after an OpenMP
-parallel region hangs for ever (docs/design.md). One request is answered at a time over the socket
+parallel region hangs forever (docs/design.md). One request is answered at a time over the socket
 FD; the exit of a child is told over the same socket. It ends when the socket does. ROOM is blank:
 its place takes the command line that a forked rank shows.
 """

@@ -81,7 +81,7 @@ def _show(found: Iterable[Finding]) -> None:
 @click.option(
     "--severity",
     type=click.Choice(codes.SEVERITIES),
-    help="As the driver told it; it counts for codes that stand nowhere.",
+    help="As the driver reported it; used for codes that no file lists.",
 )
 @click.option(
     "--strategy",

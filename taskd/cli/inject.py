@@ -111,10 +111,10 @@ def link(ranks: tuple[int, ...], how: str) -> None:
     type=click.Choice(KINDS),
     default=ONCE,
     show_default=True,
-    help="once: it was there for a moment. occur: it is there until it is told to recover.",
+    help="once: it was there for a moment. occur: it is there until recovery is reported.",
 )
 @click.option(
-    "--severity", type=click.Choice(SEVERITIES), help="It counts for codes that stand nowhere."
+    "--severity", type=click.Choice(SEVERITIES), help="Used for codes that no file lists."
 )
 def code(code: str, rank: int, kind: str, severity: str | None) -> None:
     """Say that the device of a rank has fault code CODE, such as 80E01801.

@@ -204,7 +204,7 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
             process.wait()
             return None, f"the manager does not listen after {LISTENS:g} s"
         if not os.read(heard, 1):  # it has ended without a word here
-            return None, f"the manager ended with status {process.wait()}, its reason stands above"
+            return None, f"the manager ended with status {process.wait()}, see its reason above"
         return process, ""
     finally:
         for descriptor in (us, heard, *([told] if told >= 0 else [])):

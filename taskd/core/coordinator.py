@@ -206,7 +206,7 @@ class Coordinator:
             # the scripts run from their beginning: whatever was protected before is gone
             job.protected, job.released, self.building = False, -1, False
             self._drop("the processes of a node were started anew")
-            # ranks that have joined elsewhere still wait, and not for ever
+            # ranks that have joined elsewhere still wait, and not forever
             self.forming = (
                 now + job.settings.form if any(r.joined for r in job.ranks.values()) else None
             )

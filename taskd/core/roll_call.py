@@ -29,7 +29,7 @@ IDLE = 0.05
 # of the time between two calls that a rank must have run, or been ready to, to be one that works:
 # its answer takes ~1 ms of it
 WORKS = 0.5
-# at most so many times longer; nobody has to wait for ever for a rank that gets no processor at all
+# at most so many times longer; nobody has to wait forever for a rank that gets no processor at all
 STRETCH = 30.0
 
 

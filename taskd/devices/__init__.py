@@ -67,8 +67,9 @@ def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
 
         register("xpu", Xpu)
 
-    It goes before an adapter of taskd's for the same name. Registering the same again changes
-    nothing; another class for a name that was registered already is refused with ValueError.
+    It takes precedence over an adapter of taskd's for the same name. Registering the same again
+    changes nothing; another class for a name that was registered already is refused with
+    ValueError.
     """
     if isinstance(item, Pattern):
         if adapter is not None:

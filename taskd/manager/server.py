@@ -349,7 +349,7 @@ class Server:
     def _timers(self, now: float, emptied: bool) -> None:
         due = self.coordinator.deadline()
         # an answer that a deadline waits for may still be in the queue; a flood must not hold the
-        # deadline up for ever
+        # deadline up forever
         if (
             due is not None
             and now >= max(due, self._tick_floor)

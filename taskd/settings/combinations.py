@@ -143,7 +143,7 @@ def _shown(name: str, given: Given) -> str:
 
 def _strategies(given: Given) -> tuple[str, tuple[str, ...]]:
     """What names strategies, and which, `exit` apart; `("", ())`: nothing does. taskd's own
-    variable goes before all others."""
+    variable takes precedence over all others."""
     for parameter in (variables.TASKD_RECOVER_STRATEGY, d.RECOVER_STRATEGY):
         rungs = parameter.read(given)
         if rungs is not None:
@@ -356,12 +356,12 @@ NOTICES = (
     ),
     Notice(
         "PROCESS_RECOVER is off, or HIGH_AVAILABILITY or MS_ENABLE_TFT is set",
-        "it is not looked at, TASKD_RECOVER_STRATEGY goes before it",
+        "it is ignored: TASKD_RECOVER_STRATEGY takes precedence",
         _overruled,
     ),
     Notice(
         "MS_ENABLE_TFT is set",
-        "it is not looked at, HIGH_AVAILABILITY goes before it",
+        "it is ignored: HIGH_AVAILABILITY takes precedence",
         _both_frameworks,
     ),
     Notice(

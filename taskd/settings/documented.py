@@ -197,7 +197,7 @@ HIGH_AVAILABILITY = Parameter(
     kinds.high_availability(),
     None,
     "none",
-    "The strategies of `recover-strategy`, for PyTorch. Goes before `MS_ENABLE_TFT`.",
+    "The strategies of `recover-strategy`, for PyTorch. Takes precedence over `MS_ENABLE_TFT`.",
     needed=PROCESS_LEVEL,
     remedy="set the job's recover-strategy annotation",
 )
@@ -246,7 +246,7 @@ SECTIONS = (
     Section(
         "What Ascend Operator injects",
         "From the annotation `recover-strategy` and the label `pod-rescheduling`."
-        " `TASKD_RECOVER_STRATEGY` goes before all of them.",
+        " `TASKD_RECOVER_STRATEGY` takes precedence over all of them.",
         (
             PROCESS_RECOVER,
             ELASTIC_PROCESS_RECOVER_ENABLE,

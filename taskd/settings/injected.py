@@ -93,8 +93,8 @@ def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def ladder_from(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The strategies to try, in order. TASKD_RECOVER_STRATEGY goes before the variables that Ascend
-    Operator injects."""
+    """The strategies to try, in order. TASKD_RECOVER_STRATEGY takes precedence over the variables
+    that Ascend Operator injects."""
     own = variables.TASKD_RECOVER_STRATEGY.read(environ)
     if own is not None:
         return own

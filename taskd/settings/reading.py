@@ -59,7 +59,7 @@ def manager_wait(environ: Mapping[str, str]) -> float:
 
 
 def unprotected(environ: Mapping[str, str]) -> bool:
-    """Whether a job that no manager can be had for trains without protection."""
+    """Whether a job that no manager is available for trains without protection."""
     return v.TASKD_UNPROTECTED.read(environ)
 
 

@@ -58,7 +58,7 @@ TASKD_UNPROTECTED = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: where no manager can be had (it cannot start, refuses the node, or does not answer for"
+    "on: where no manager is available (it cannot start, refuses the node, or does not answer for"
     " `TASKD_MANAGER_WAIT`) the job trains without protection. off: it ends with the reason.",
 )
 TASKD_SECRET = Parameter(
@@ -66,7 +66,7 @@ TASKD_SECRET = Parameter(
     kinds.text(),
     None,
     "none",
-    "The job's secret, the same on all nodes: `openssl rand -hex 32`. Goes before"
+    "The job's secret, the same on all nodes: `openssl rand -hex 32`. Takes precedence over"
     " `TASKD_SECRET_FILE`. Without either, a job of one node makes a secret of its own"
     " (`protocol/secret_file.py`); a job of several nodes, or with a standby, takes `MINDX_TASK_ID`"
     " if that is a random UUID, and is refused if it is not. Set to nothing, it is refused. See"
@@ -102,7 +102,7 @@ TASKD_RECOVER_STRATEGY = Parameter(
     kinds.strategies(),
     None,
     ",".join(ladder.DEFAULT),
-    "The strategies to try. Goes before what Ascend Operator injects.",
+    "The strategies to try. Takes precedence over what Ascend Operator injects.",
 )
 TASKD_DUMP_PATH = Parameter(
     "TASKD_DUMP_PATH",

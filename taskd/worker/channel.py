@@ -19,7 +19,7 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        # the agent's loop answers in microseconds; a stopped one must not block training for ever
+        # the agent's loop answers in microseconds; a stopped one must not block training forever
         self._socket.settimeout(10.0)
         self._socket.connect("\0" + name)
         self._socket.settimeout(None)

@@ -14,7 +14,7 @@ repetition (`broken`), and from the next step on they are recorded again. A repl
 in their place, so that it notices too.
 
 Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
-always: their tensors are the same for ever, so that nothing tells whether they were cleared.
+always: their tensors are the same forever, so that nothing tells whether they were cleared.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Misfortune:
         )
 
     def _hang(self, rank: Rank, how: str) -> None:
-        """When all ranks compute for ever nobody can tell that from a long step: somebody ends
+        """When all ranks compute forever nobody can tell that from a long step: somebody ends
         them."""
         if rank.mode == "training":
             rank.mode = how

@@ -87,7 +87,7 @@ def test_any_story(story):
             # the same boundary once more: for a moment, or not any more
             joins = what in ("request", "continue") and move
             assert boundary is None or to > boundary or (joins and to == boundary), (
-                "the boundary goes back: those behind it stand for ever"
+                "the boundary goes back: those behind it stand forever"
             )
             boundary = to
         operators = what == "request" or (operators and what not in ("continue", "drop"))

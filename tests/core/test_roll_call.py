@@ -77,7 +77,7 @@ def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_ar
         (0.02, 0.18, 99.0, False),
         (0.02, 0.18, 101.0, True),
         (0.0, 0.2, 299.0, False),
-        (0.0, 0.2, 301.0, True),  # nobody waits for ever for one that gets none
+        (0.0, 0.2, 301.0, True),  # nobody waits forever for one that gets none
     ],
 )
 @pytest.mark.parametrize("answered", [True, False])

@@ -149,7 +149,7 @@ def test_usual_time_of_an_attempt(attached):
         assert attached.read(0).usual_ns == slow, "interrupted"
 
     usual = slow
-    # a machine that stands still for longer than the slow one took may raise it, not for ever
+    # a machine that stands still for longer than the slow one took may raise it, not forever
     for _ in range(1000):
         before, usual = usual, attempt(3, core.COMPUTING)
         assert usual >= before - before // 16 - 1

@@ -1,5 +1,5 @@
 """The manager or the zygote is stopped by a signal, and a rank dies: nothing that was said is lost,
-nobody waits for ever."""
+nobody waits forever."""
 
 from __future__ import annotations
 

@@ -144,15 +144,15 @@ def test_every_rule_refuses_something():
         ({"recover-strategy": "retry", "hotReset": "0"}, "hotReset='0': the guides ask for 2"),
         (
             {"TASKD_RECOVER_STRATEGY": "retry", "HIGH_AVAILABILITY": "dump"},
-            "HIGH_AVAILABILITY='dump': it is not looked at",
+            "HIGH_AVAILABILITY='dump': it is ignored",
         ),
         (
             {"TASKD_RECOVER_STRATEGY": "retry", "PROCESS_RECOVER": "off"},
-            "PROCESS_RECOVER='off': it is not looked at",
+            "PROCESS_RECOVER='off': it is ignored",
         ),
         (
             {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"},
-            "MS_ENABLE_TFT='{UCE:1}': it is not looked at",
+            "MS_ENABLE_TFT='{UCE:1}': it is ignored",
         ),
         ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
         ({"TASKD_INSECURE": "1"}, "whoever knows the job's id"),
