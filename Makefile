@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak | soak-nodes | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# make demo | test | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
 # taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint ruff mypy api-docs settings-docs build bench soak soak-nodes clean
+.PHONY: demo test lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -55,6 +55,12 @@ bench: build
 soak: build
 	@$(ACTIVE) python benchmarks/soak.py $(SOAK)
 
+# the documents as a web site in site/; a broken link fails
+site:
+	$(PYTHON) -m venv $(VENV)/site
+	$(VENV)/site/bin/python -m pip install --quiet -r requirements/site.txt
+	$(VENV)/site/bin/mkdocs build --quiet
+
 # several hosts made of network namespaces: root and `ip`
 soak-nodes: build
 	@$(ACTIVE) python benchmarks/soak_nodes.py $(SOAK)
@@ -85,6 +91,6 @@ $(TORCH_NPU)/complete: $(INSTALLED) requirements/torch_npu.txt
 		echo "the torch_npu wheel could not be fetched; the tests that read it will be skipped" >&2
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f $(LIBRARY) taskd/cython_api/core*.so taskd/cython_api/core.c
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -56,7 +56,8 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         super().__init__(spec, *args, **kwargs)
-        logs.setup(f"agent-{os.environ.get('GROUP_RANK', os.environ.get('RANK', '0'))}")
+        node = self._node()
+        logs.setup(f"agent-{node if node >= 0 else os.environ.get('RANK', '0')}")
         for notice in settings.check(os.environ):
             log.info("%s", notice)  # the manager has the same environment, and warns
         job = self._job = settings.job_id(os.environ)

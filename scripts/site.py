@@ -1,0 +1,35 @@
+"""A hook of mkdocs: pages of the site that lie outside of docs/, with their links set right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+}
+FILES = (
+    "LICENSE",
+    "examples/manager.py",
+    "scripts/train_start.sh",
+)  # that pages link to, as they are
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for source, page in PAGES.items():
+        text = re.sub(r"\]\(docs/", "](", (ROOT / source).read_text())
+        files.append(File.generated(config, page, content=text))
+    for source in FILES:
+        files.append(File.generated(config, source, content=(ROOT / source).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links out of docs/ stay inside of the site."""
+    return re.sub(r"\]\(\.\./", "](", markdown)
