@@ -59,7 +59,7 @@ soak: build
 site:
 	$(PYTHON) -m venv $(VENV)/site
 	$(VENV)/site/bin/python -m pip install --quiet -r requirements/site.txt
-	$(VENV)/site/bin/mkdocs build --quiet
+	$(VENV)/site/bin/mkdocs build
 
 # several hosts made of network namespaces: root and `ip`
 soak-nodes: build
