@@ -307,7 +307,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if self._supervisor.protecting:
             self._set_up.passed()
         if verdict.what == "restart":
-            if not self._supervisor.protecting and (why := self._defect(self._dead())):
+            if not self._supervisor.protecting and (why := self._in_vain(verdict.reason)):
                 return self._give_up(Verdict("give up", why))
             restart = verdict.restart
             if restart is not None and restart.attempt:
@@ -362,6 +362,15 @@ class TaskdElasticAgent(LocalElasticAgent):
         """Why the job ends: to people, and its first line to the manager."""
         print(f"\ntaskd: {why}\n", file=sys.stderr, flush=True)
         self._why = why.partition("\n")[0]
+
+    def _in_vain(self, reason: str) -> str:
+        """Why another start of unprotected ranks, which the manager has asked for, cannot help; ""
+        where it may."""
+        if dead := self._dead():
+            return self._defect(dead)
+        first = self._set_up.stuck(reason)
+        times = set_up.LIMIT
+        return f"The job ends: {times} starts in a row ended so: {first}" if first else ""
 
     def _defect(self, failures: dict[int, ProcessFailure]) -> str:
         """Why no further start can help after these failures of an unprotected one, with the first

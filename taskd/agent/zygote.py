@@ -35,11 +35,11 @@ WARM = (
     "torch.utils.data.distributed",
     "torch.distributed.elastic.multiprocessing.errors",
     "torch.testing._internal.distributed.fake_pg",
-    "numpy",
     "runpy",
     "taskd.worker.protection",
     "taskd.worker.replacement",
 )
+WARM_IF_THERE = ("numpy",)  # torch does not require it
 # seconds from the end of the socket until a launcher that was killed is gone; microseconds, but for
 # its memory
 GOING = 10.0
@@ -52,6 +52,9 @@ def main() -> None:
     launcher = os.pidfd_open(os.getppid())
     for name in WARM:
         importlib.import_module(name)
+    for name in WARM_IF_THERE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import torch
 
     # the first optimizer also registers things; built on one element it runs no parallel region

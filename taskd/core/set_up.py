@@ -34,11 +34,14 @@ class SetUp:
     def __init__(self) -> None:
         # way -> starts in a row, and what it was the first time
         self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}
+        # the same of starts in which no rank ended, and all were restarted for a reason
+        self._stuck: tuple[str, int, str] = ("", 0, "")
 
     def failed(self, failures: Iterable[Failure], seconds: float) -> Failure | None:
         """A start has failed after so many seconds, before every rank was protected. Returns what
         it was the first time that ranks ended in the way in which they have ended LIMIT times in a
         row, None otherwise."""
+        self._stuck = ("", 0, "")
         own = [f for f in failures if f.status > 0 or f.status in FATAL] if seconds < LONG else []
         ways = {_way(f): f for f in sorted(own, key=lambda f: f.rank)[::-1]}
         self._times = {
@@ -47,9 +50,19 @@ class SetUp:
         }
         return next((first for times, first in self._times.values() if times >= LIMIT), None)
 
+    def stuck(self, reason: str) -> str:
+        """A start was given up for `reason`, with every rank alive. Returns what it was the first
+        time that this happened LIMIT times in a row, "" otherwise; ranks and generations may
+        differ."""
+        way = re.sub(r"[0-9]+", "N", reason)
+        last, times, first = self._stuck
+        self._stuck = (way, times + 1, first) if way == last else (way, 1, reason)
+        return self._stuck[2] if self._stuck[1] >= LIMIT else ""
+
     def passed(self) -> None:
         """Every rank is protected."""
         self._times.clear()
+        self._stuck = ("", 0, "")
 
 
 def _way(failure: Failure) -> tuple[object, ...]:

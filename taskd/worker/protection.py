@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib.util
 import logging
 import os
 import signal
@@ -179,6 +180,8 @@ def _return(job: Job) -> None:
 
 def _obstacle(state: TrainingState) -> str | None:
     """Why this job cannot be protected, or None."""
+    if importlib.util.find_spec("numpy") is None:  # without it torch hands out no memory of tensors
+        return "numpy is not installed: pip install numpy"
     wrapped = {id(p) for m in state.modules.values() for p in m.parameters()}
     for found in gc.get_objects():
         # a script may protect the bare module and train its DDP; the wrapper has to be found, it

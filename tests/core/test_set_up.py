@@ -110,3 +110,17 @@ def test_it_ends_exactly_where_something_has_happened_three_times_in_a_row(start
 def test_any_text_is_read(text):
     frames, name = read(text)
     assert isinstance(frames, tuple) and isinstance(name, str)
+
+
+def test_the_same_reason_three_times_without_a_death():
+    tried = SetUp()
+    reason = "rank {} could not join generation {}: RuntimeError: Numpy is not available"
+    assert not tried.stuck(reason.format(1, 1))
+    assert not tried.stuck(reason.format(3, 2))
+    assert tried.stuck(reason.format(0, 3)) == reason.format(1, 1)
+    tried.passed()
+    assert not tried.stuck(reason.format(0, 4))
+    assert not tried.stuck("ranks [1] did not call protect() within 600 s")
+    assert not tried.stuck(reason.format(0, 5))
+    tried.failed([], 1.0)
+    assert not tried.stuck(reason.format(0, 6))
