@@ -79,6 +79,7 @@ class Replacements:
         self._zygotes = 0
         self._again: float | None = None  # when the next one shall be
         self._stopped = False  # it was, at the last look
+        self._closed = False
 
     def warm_up(self, environment: dict[str, str]) -> None:
         """Start the zygote, once."""
@@ -248,5 +249,3 @@ class Replacements:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(message["started"], signal.SIGKILL)
         zygote.socket.close()
-
-    _closed = False

@@ -21,8 +21,8 @@ class Run(click.Command):
 def _own_come_later(args: list[str], options: list[click.Option]) -> bool:
     """Whether an option of ours may stand behind something that is not ours: only then torch has to
     be asked, which takes 1 s."""
-    own, others = split(args, options)
-    return bool(own) and args[: len(own)] != own and bool(others)
+    own, _ = split(args, options)
+    return args[: len(own)] != own
 
 
 def own_first(args: list[str], options: list[click.Option]) -> list[str]:

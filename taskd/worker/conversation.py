@@ -244,6 +244,10 @@ class Conversation:
     _rewound: bool = False
     _touched: bool = False  # state in memory has been written by a restore of the present incident
 
+    def settled(self) -> None:
+        """The incident is over for this rank: what it has restored is its state."""
+        self._touched = self._rewound = False
+
     def _restore(self, plan: Plan) -> Resumed:
         found = self.entries.read(plan.step)
         if found is None:

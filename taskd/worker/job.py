@@ -91,8 +91,6 @@ class Job:
         self._patience = Patience()
         self.recorder: Recorder  # of a protected rank
         self.rejoin: Rejoin
-        # how a replacement came back, until its loop has taken it up
-        self._back: Resumed | None = None
         self._end: int | None = None  # the present pass is over before this step
         self._open = False  # inside an attempt
         self._gated = False
@@ -564,7 +562,7 @@ class Job:
     def _take_up(self, resumed: Resumed) -> None:
         line = self._line
         assert line is not None
-        line._touched = line._rewound = False
+        line.settled()
         self._suspect, self._open, self._told, self._fault = False, False, False, None
         self._updates, self._gated = 0, False
         self.step = self._resumed_at = resumed.step
