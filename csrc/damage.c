@@ -26,9 +26,10 @@ struct span {
     uint64_t begin, end;
 };
 
-/* Never changed after it is published, and kept until the next but one is: a handler may be reading it. */
+/* Never changed after it is published, and unmapped only when nobody reads: a handler may be in the middle of it. */
 struct span_list {
-    size_t bytes; /* of the mapping that this is */
+    struct span_list *next; /* of those that wait for that */
+    size_t bytes;           /* of the mapping that this is */
     size_t count;
     struct span spans[]; /* ordered, apart */
 };
@@ -36,7 +37,8 @@ struct span_list {
 static struct {
     pthread_mutex_t lock; /* of those that register */
     struct span_list *current[TASKD_MEMORY_SHARED + 1];
-    struct span_list *before[TASKD_MEMORY_SHARED + 1];
+    struct span_list *replaced; /* lists that a reader may still hold */
+    uint32_t readers;
 } registered = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint64_t damaged, accepted;
@@ -105,6 +107,16 @@ static int span_list_make(const uint64_t *ranges, size_t n, struct span_list **o
     return 0;
 }
 
+/* With the lock held. */
+static void unmap_replaced(void)
+{
+    while (registered.replaced != NULL) {
+        struct span_list *list = registered.replaced;
+        registered.replaced = list->next;
+        munmap(list, list->bytes);
+    }
+}
+
 int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
 {
     if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) || (ranges == NULL && n > 0) ||
@@ -115,21 +127,22 @@ int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&registered.lock);
-    struct span_list *oldest = registered.before[kind];
-    registered.before[kind] = registered.current[kind];
-    __atomic_store_n(&registered.current[kind], list, __ATOMIC_RELEASE);
+    struct span_list *old = registered.current[kind];
+    __atomic_store_n(&registered.current[kind], list, __ATOMIC_SEQ_CST);
+    if (old != NULL) {
+        old->next = registered.replaced;
+        registered.replaced = old;
+    }
+    /* Whoever counts itself in from here on finds the new list. A reader seldom exists: the lists do not pile up. */
+    if (__atomic_load_n(&registered.readers, __ATOMIC_SEQ_CST) == 0)
+        unmap_replaced();
     pthread_mutex_unlock(&registered.lock);
-    if (oldest != NULL)
-        munmap(oldest, oldest->bytes);
     return 0;
 }
 
-/* The registered range that [begin, end) lies in. */
-static bool find_registered(int kind, uint64_t begin, uint64_t end, struct span *found)
+/* The range of the list that [begin, end) lies in. */
+static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end, struct span *found)
 {
-    const struct span_list *list = __atomic_load_n(&registered.current[kind], __ATOMIC_ACQUIRE);
-    if (list == NULL)
-        return false;
     size_t low = 0, high = list->count; /* the last span that begins at or before `begin` is at low - 1 */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -142,6 +155,16 @@ static bool find_registered(int kind, uint64_t begin, uint64_t end, struct span 
         return false;
     *found = list->spans[low - 1];
     return true;
+}
+
+/* The registered range that [begin, end) lies in. Safe in a handler. */
+static bool find_registered(int kind, uint64_t begin, uint64_t end, struct span *found)
+{
+    __atomic_fetch_add(&registered.readers, 1, __ATOMIC_SEQ_CST);
+    const struct span_list *list = __atomic_load_n(&registered.current[kind], __ATOMIC_SEQ_CST);
+    bool inside = list != NULL && find_span(list, begin, end, found);
+    __atomic_fetch_sub(&registered.readers, 1, __ATOMIC_RELEASE);
+    return inside;
 }
 
 /* ---- containment ------------------------------------------------------------------------------------------------- */
@@ -382,6 +405,7 @@ void taskd_damage_child(void)
     /* Whoever held these does not exist here. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     registered.lock = fresh;
+    registered.readers = 0;
     container = 0;
     forget();
 }

@@ -161,24 +161,28 @@ def test_a_list_that_was_replaced_does_not_count(page, ranks):
 
 
 def test_registering_while_others_fault(ranks):
+    # Short lists and several threads: a list is replaced many times while a handler reads it.
     ran(
         ranks,
         """
+    sys.setswitchinterval(1e-5)
     memory, at = pages(64)
-    far = [(0x1000_0000_0000 + i * 2 * PAGE, PAGE) for i in range(2000)]
+    far = [(0x1000_0000_0000 + i * 2 * PAGE, PAGE) for i in range(60)]
     core.register_memory(core.TENSORS, [(at, 64 * PAGE)])
     done = threading.Event()
     def register():
         while not done.is_set():
             core.register_memory(core.TENSORS, [*far, (at, 64 * PAGE)])
-    thread = threading.Thread(target=register)
-    thread.start()
-    for i in range(1000):
+    threads = [threading.Thread(target=register) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(5000):
         core.poison(at + i % 64 * PAGE)
         libc.memchr(at + i % 64 * PAGE, 1, PAGE)
     done.set()
-    thread.join()
-    assert core.damaged() == 1000
+    for thread in threads:
+        thread.join()
+    assert core.damaged() == 5000
     """,
     )
 
