@@ -159,6 +159,15 @@ int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms)
     return wait_at_gate(is_copied, number, era, timeout_ms);
 }
 
+int taskd_copying(void)
+{
+    if (taskd_my_slot() == NULL)
+        return 0;
+    /* A load may overtake an earlier store, and then neither side would see the other. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return __atomic_load_n(&taskd_self.page->copying, __ATOMIC_SEQ_CST) != 0;
+}
+
 uint32_t taskd_pause_number(void)
 {
     struct taskd_slot *slot = taskd_my_slot();

@@ -196,6 +196,9 @@ int taskd_started(uint64_t step);
 int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms);
 /* Wait until another node has a copy of this rank's record `number`, or nobody keeps copies: 0. 1 and -ETIMEDOUT as above. */
 int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms);
+/* Whether another node keeps copies (1, 0; 0 too when not attached), seen after everything this thread has written: who starts to
+ * keep them after that finds what was written. Never fails. */
+int taskd_copying(void);
 /* Number of the newest pause request (0: none ever, or not attached). Never fails. */
 uint32_t taskd_pause_number(void);
 /* Wait until a pause newer than `era` is asked for: 1; 0 after timeout_ms. */

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from taskd import record
 from taskd.core.events import Position
-from taskd.cython_api import core
+from taskd.cython_api import attempt, core
 
 log = logging.getLogger("taskd.records")
 
@@ -170,20 +170,16 @@ class Entries:
         """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out
         not to be `whole`. Evicts the oldest one. Raises OSError(ENOSPC)."""
         length = sum(map(len, parts))
-        if self._file is None or length > self._file.capacity:
-            self._grow(length)
-        assert self._file is not None
+        file = self._file
+        if file is None or length > file.capacity:
+            file = self._grow(length)
         index = self._victim(step, kind)
-        self._file.begin(index)
-        at = self._file.offset(index)
-        for part in parts:
-            self._file.buffer[at : at + len(part)] = part
-            at += len(part)
+        file.begin(index)
+        checksum = attempt.lay(file.address + file.offset(index), file.capacity, parts)
         if not whole():
             self._kept[index] = None
             return
-        checksum = self._file.checksum(index, length)
-        self._file.commit(index, step, length, checksum, kind)
+        file.commit(index, step, length, checksum, kind)
         self._kept[index], self._trusted[index] = (step, kind), (step, checksum)
 
     def has(self, step: int, kind: int) -> bool:
@@ -278,7 +274,7 @@ class Entries:
             return self._kept.index(None)
         return self._kept.index(min(k for k in self._kept if k is not None))
 
-    def _grow(self, need: int) -> None:
+    def _grow(self, need: int) -> SlotFile:
         old = self._file
         grown = SlotFile(self._path, self.SLOTS, need + need // 2)
         for slot in old.valid() if old else []:
@@ -288,6 +284,7 @@ class Entries:
             grown.commit(slot.index, slot.step, slot.length, slot.checksum, slot.kind)
         grown.publish()
         self._file = grown
+        return grown
 
 
 def forget(directory: Path, local_rank: int) -> None:

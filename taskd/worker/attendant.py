@@ -49,6 +49,18 @@ def _outlive_nobody(channel: Channel, launcher: int) -> None:
 
 
 def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
+    training = job.line.channel if job.line is not None else None
+    if training is not None:
+        training.attended = True
+    try:
+        _answer(channel, rank, incarnation, job)
+    finally:
+        # the agent has ended: the training thread finds that out by itself from here on, and leaves
+        if training is not None:
+            training.attended = False
+
+
+def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
     while True:
         try:
             if replacement.launcher is not None:
@@ -76,6 +88,6 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                 log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
                 channel.send(messages.Injected(order.request, rank, ok, text))
         except AgentGone:
-            return  # the training thread notices too, and leaves
+            return
         except Exception:
             log.exception("the attendant goes on after an error")

@@ -239,7 +239,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
 def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
     """Whether the next forward of each will broadcast the buffers: not after one under no_sync() or
     no_grad()."""
-    return tuple(bool(ddp.require_forward_param_sync) for ddp in ddps)
+    return tuple([bool(ddp.require_forward_param_sync) for ddp in ddps])
 
 
 def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -> None:

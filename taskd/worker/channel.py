@@ -24,6 +24,8 @@ class Channel:
         self._socket.connect("\0" + name)
         self._socket.settimeout(None)
         self._pid = os.getpid()
+        # somebody waits on another line to the same agent, and sets this when that one ends
+        self.attended = False
 
     def send(self, message: Any) -> None:
         # a forked child (a data loader's worker) must not speak for the rank
@@ -47,7 +49,10 @@ class Channel:
         return messages.decode(data)
 
     def check(self) -> None:
-        """Raise AgentGone if the agent has ended. ~0.5 us."""
+        """Raise AgentGone if the agent has ended. Asks the kernel, which takes 20 us where a step has
+        taken the caches, unless it is attended to."""
+        if self.attended:
+            return
         try:
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 raise AgentGone("the launcher is gone, and this rank leaves with it")

@@ -39,6 +39,7 @@ class Communicators:
         self.backend: str | None = None if name == "undefined" else name
         self.timeout = _timeout(group)
         self.generation = 0
+        self._place: Any = None  # a device of the group
 
     @classmethod
     def remembered(
@@ -47,7 +48,7 @@ class Communicators:
         """For a replacement, whose script asked for a group that was not made."""
         self = cls.__new__(cls)
         self.rank, self.world_size, self.generation = rank, world_size, 0
-        self.backend = backend
+        self.backend, self._place = backend, None
         self.timeout = timeout or c10d.default_pg_timeout
         return self
 
@@ -56,17 +57,17 @@ class Communicators:
         """Groups beside the default one, which this version cannot make again."""
         return len(c10d._world.pg_map) - 1
 
-    @staticmethod
-    def begun() -> int:
+    def begun(self) -> int:
         """How many collectives this process has begun on the present group; 0 where its backend
         does not count."""
         group: Any = dist.group.WORLD
+        if group is None:
+            return 0
         try:
-            return (
-                int(group._get_backend(group._device_types[0])._get_sequence_number_for_group())
-                if group is not None
-                else 0
-            )
+            # the place stays; the backend is not kept, which would keep its connections
+            if self._place is None:
+                self._place = group._device_types[0]
+            return int(group._get_backend(self._place)._get_sequence_number_for_group())
         except RuntimeError:
             return 0
 

@@ -282,7 +282,7 @@ class Conversation:
         # not where code between the steps may have changed parameters since, or where this rank's
         # memory is what is doubted
         if not before and self.entries.marked() != plan.step:
-            replicas.check(self.state.replicated, entry.mark, plan.step)
+            replicas.check(self.state.replicated_rows, entry.mark, plan.step)
         if not before or core.spoiled():
             scatter(entry.private, self.state.private)
         entry = replace(entry, orders=buckets.agreed(entry.orders, self.place()))

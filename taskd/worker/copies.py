@@ -1,34 +1,47 @@
 """The rank's side of the copies of its records on another node: it says what it has written, and
-waits until that is kept there."""
+waits until that is kept there. Where nobody keeps copies it says nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from pathlib import Path
 
-from taskd.cython_api import core
-from taskd.vault import NOTE, NOTES
+from taskd.cython_api import attempt, core
+from taskd.vault import NOTE, NOTES, Entries
 
 
 class Copies:
-    """A pipe to the agent, which takes care of the rest. Where nobody keeps copies this costs a few
-    microseconds a record."""
+    """A pipe to the agent, which takes care of the rest. Who begins to keep copies takes what is
+    there, so that what was written before need not be told."""
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
+        # (kind, number, step) of records that the agent was not told of
+        self._untold: deque[tuple[int, int, int]] = deque(maxlen=Entries.SLOTS)
+        self._told = 0  # number of the last one that it was
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
         self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1
-        # full: the agent is stopped, and what it has not read by then it is told again
-        with contextlib.suppress(OSError):
-            os.write(self._pipe, NOTE.pack(self._local_rank, kind, self._number, step))
+        self._untold.append((kind, self._number, step))
+        if attempt.copying():
+            self._tell()
+
+    def _tell(self) -> None:
+        for kind, number, step in self._untold:
+            # full: the agent is stopped, and what it has not read by then it is told again
+            with contextlib.suppress(OSError):
+                os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
+        self._untold.clear()
+        self._told = self._number
 
     def wait(self, era: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when a pause newer
         than `era` is."""
-        done: bool = core.wait_copied(self._number, era)
-        return done
+        if self._untold and attempt.copying():  # they are kept since, or again
+            self._tell()
+        return core.wait_copied(self._told, era)

@@ -44,30 +44,43 @@ class Entry:
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
+# what is small, and other in each record
 _TYPES: dict[str, tuple[type, ...]] = {
     "pass_number": (int,),
     "index": (int,),
-    "random": (bytes,),
-    "fetch": (bytes, type(None)),
-    "pass_random": (bytes,),
-    "loader": (bytes,),
     "batch": (int, type(None)),
     "previous": (int, type(None)),
-    "settings": (bytes,),
-    "structure": (bytes,),
     "orders": (list,),
-    "synced": (tuple,),
-    "skipped": (tuple,),
+    "synced": (list,),
+    "skipped": (list,),
     "mark": (int,),
 }
-_SECTIONS = {"private", "gradients"}
-assert set(_TYPES) | _SECTIONS == {f.name for f in fields(Entry)}
+# one section each, in this order, before those of the gradients; empty for a `fetch` of None
+_SECTIONS = ("random", "fetch", "pass_random", "loader", "settings", "structure", "private")
+assert {*_TYPES, *_SECTIONS, "gradients"} == {f.name for f in fields(Entry)}
 
 
 def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
     """The record, in parts. Gradients on the CPU are not copied here."""
-    values: dict[str, Any] = {name: getattr(entry, name) for name in _TYPES}
-    sections: list[Buffer] = [entry.private]
+    values: dict[str, Any] = {
+        "pass_number": entry.pass_number,
+        "index": entry.index,
+        "batch": entry.batch,
+        "previous": entry.previous,
+        "orders": entry.orders,
+        "synced": list(entry.synced),
+        "skipped": list(entry.skipped),
+        "mark": entry.mark,
+    }
+    sections: list[Buffer] = [
+        entry.random,
+        entry.fetch or b"",
+        entry.pass_random,
+        entry.loader,
+        entry.settings,
+        entry.structure,
+        entry.private,
+    ]
     described = []
     for index, name, tensor in entry.gradients:
         shape, memory = plain.tensor_bytes(tensor)
@@ -91,17 +104,18 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
             raise BadRecord(f"its field {name} is a {type(values[name]).__name__}")
     if not all(order is None or _numbers(order) for order in values["orders"]):
         raise BadRecord("its field orders is not a list of lists of numbers")
-    if not _numbers(list(values["skipped"])):
-        raise BadRecord("its field skipped is not a tuple of numbers")
+    if not _numbers(values["skipped"]):
+        raise BadRecord("its field skipped is not a list of numbers")
     if len(values["synced"]) != len(values["orders"]) or not all(
         type(s) is bool for s in values["synced"]
     ):
         raise BadRecord("its field synced is not a truth value for each DDP")
     described = values.pop("gradients")
-    if not isinstance(described, list) or len(sections) != 1 + len(described):
+    own = len(_SECTIONS)
+    if not isinstance(described, list) or len(sections) != own + len(described):
         raise BadRecord(f"it has {len(sections)} sections, which do not fit its gradients")
     gradients = []
-    for row, memory in zip(described, sections[1:], strict=True):
+    for row, memory in zip(described, sections[own:], strict=True):
         if (
             not isinstance(row, tuple)
             or len(row) != 5
@@ -113,7 +127,10 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
             gradients.append((row[0], row[1], plain.tensor_of(*row[2:], memory)))
         except plain.Unreadable as error:
             raise BadRecord(f"the gradient of parameter {row[0]}: {error}") from None
-    return Entry(**values, private=sections[0], gradients=gradients)
+    large = dict(zip(_SECTIONS, map(bytes, sections), strict=False))
+    values.update(large, synced=tuple(values["synced"]), skipped=tuple(values["skipped"]))
+    values["fetch"] = values["fetch"] or None
+    return Entry(**values, gradients=gradients)
 
 
 def _numbers(order: Any) -> bool:

@@ -57,17 +57,9 @@ def conform(
         here[path]._non_persistent_buffers_set.discard(key)
 
 
-def modes(modules: Iterable[torch.nn.Module]) -> tuple[bytes, bytes]:
-    """Whether each module is in training mode, and each of their own parameters wants a
-    gradient."""
-    known = list(modules)
-    wants = bytes(p.requires_grad for m in known for p in m._parameters.values() if p is not None)
-    return bytes(m.training for m in known), wants
-
-
 def put_modes(modules: Iterable[torch.nn.Module], training: bytes, wants: bytes) -> None:
-    """Raises ValueError where there are more or fewer modules or parameters than `modes` has
-    seen."""
+    """Raises ValueError where there are more or fewer modules or parameters than
+    `attempt.modes` has seen."""
     known = list(modules)
     for module, mode in zip(known, training, strict=True):
         module.training = bool(mode)

@@ -3,54 +3,84 @@ byte string and back."""
 
 from __future__ import annotations
 
-import ctypes
 import random
-import struct
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import torch
 
-from taskd.worker import plain
-
-_MT_BYTES = 625 * 4  # a Mersenne twister: 624 words and an index
+from taskd.cython_api import attempt
+from taskd.worker import generator_memory, plain
+from taskd.worker.generator_memory import Pieces
 
 
 class RandomState:
-    """Takes and puts back the process's generators. Taking costs ~5 us where nothing has changed:
-    python's own getstate alone would be 7, numpy's 22."""
+    """Takes and puts back the process's generators. Where none has drawn since the last time, that
+    is seen by their memory, and the same bytes are given again."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type != "cpu" else None
-        # (what tells whether it has changed, the state)
-        self._python: tuple[Any, bytes] = ((), b"")
-        self._python_address = _python_address()
-        self._numpy: tuple[bytes, bytes] = (b"", b"")
-        self._numpy_generator: Any = None
-        self._numpy_address: int | None = None
         self._more: list[Any] = []
+        self._taken = b""
+        self._gauss: Any = None  # the deviate that python's generator has in advance
+        self._drawing: Any = None  # numpy's generator, once there is one
+        self._python = _Source(lambda: plain.encode(random.getstate()), generator_memory.of_python)
+        self._numpy = _nothing()
+        self._arrange()
 
     def watch(self, generators: Iterable[Any]) -> None:
         """From now on these are taken and put back too: what the script's loaders draw from. The
         order in which they are named is the same in every process of a rank; a state that was taken
         before one was named leaves it as it is."""
         self._more += [g for g in generators if not any(g is known for known in self._more)]
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Say what a state is made of, in its order."""
+        device = self._device
+        accelerator = _nothing()
+        if device is not None:
+            module = torch.get_device_module(device)
+            accelerator = _Source(lambda: module.get_rng_state(device).numpy().tobytes())
+        self._sources = [
+            _of_generator(torch.default_generator),
+            self._python,
+            self._numpy,
+            accelerator,
+            *map(_of_generator, self._more),
+        ]
+        self._remember()
+
+    def _remember(self) -> None:
+        """All memory that says whether something has changed, or none: what has no such memory is
+        asked each time."""
+        memories = [source.memory for source in self._sources]
+        self._memories = [m for m in memories if m is not None] if None not in memories else []
 
     def take(self) -> bytes:
-        parts = [
-            torch.get_rng_state().numpy().tobytes(),
-            self._take_python(),
-            self._take_numpy(),
-            b"",
-        ]
-        if self._device is not None:
-            parts[3] = (
-                torch.get_device_module(self._device).get_rng_state(self._device).numpy().tobytes()
-            )
-        parts += [_take(generator) for generator in self._more]
-        return b"".join(len(p).to_bytes(4, "little") + p for p in parts)
+        """The same object where nothing has changed."""
+        numpy = sys.modules.get("numpy")
+        drawing = numpy.random.mtrand._rand if numpy is not None else None
+        gauss = random._inst.gauss_next  # type: ignore[attr-defined]
+        if gauss is self._gauss and drawing is self._drawing and self._memories:
+            for memory in self._memories:
+                if not memory.same():
+                    break
+            else:
+                return self._taken
+        if drawing is not self._drawing:
+            self._drawing, self._numpy = drawing, _of_numpy(numpy, drawing)
+            self._arrange()
+        if gauss is not self._gauss:
+            self._gauss = gauss
+            self._python.stale()
+        parts = [source.take() for source in self._sources]
+        self._remember()
+        taken = b"".join([len(p).to_bytes(4, "little") + p for p in parts])
+        if taken != self._taken:
+            self._taken = taken
+        return self._taken
 
     def put(self, state: bytes) -> None:
         """Raises RuntimeError for a state of generators that this process does not have."""
@@ -77,45 +107,72 @@ class RandomState:
         for generator, part in zip(self._more, parts[4:], strict=False):
             _put(generator, part)
 
-    def _take_python(self) -> bytes:
-        """python's state; where the generator's raw memory and its cached deviate are as before, so
-        is the state."""
-        if self._python_address is None:
-            return plain.encode(random.getstate())
-        mark = (ctypes.string_at(self._python_address, _MT_BYTES), random._inst.gauss_next)  # type: ignore[attr-defined]
-        if mark != self._python[0]:
-            self._python = (mark, plain.encode(random.getstate()))
-        return self._python[1]
 
-    def _take_numpy(self) -> bytes:
-        """numpy's state; where the memory of the generator and of what draws from it is as before,
-        so is the state."""
-        numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return b""
-        drawing = numpy.random.mtrand._rand
-        generator = drawing._bit_generator
-        if generator is not self._numpy_generator:
-            self._numpy_generator = generator
-            usual = type(generator).__name__ == "MT19937" and _deviate_lies_inside(type(drawing))  # type: ignore[arg-type]
-            self._numpy_address = generator.ctypes.state_address if usual else None
-        if self._numpy_address is None:
-            return plain.encode(numpy.random.get_state(legacy=False))
-        mark = ctypes.string_at(self._numpy_address, _MT_BYTES) + _inside(drawing)
-        if mark != self._numpy[0]:
-            self._numpy = (mark, plain.encode(numpy.random.get_state(legacy=False)))
-        return self._numpy[1]
+class _Source:
+    """One part of the state. `ask` gives its bytes. `find`: where the memory is that it depends on,
+    None where that is not known; `place`: what that memory belongs to."""
+
+    def __init__(
+        self,
+        ask: Callable[[], bytes],
+        find: Callable[[], Pieces | None] = lambda: None,
+        place: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._ask, self._find, self._place = ask, find, place
+        self._part = b""
+        self._locate()
+
+    def _locate(self) -> None:
+        pieces = self._find()
+        self.memory = attempt.Memory(pieces) if pieces is not None else None
+        self._at = self._place()
+
+    def stale(self) -> None:
+        """What is known does not count any more."""
+        if self.memory is not None:
+            self.memory.forget()
+
+    def take(self) -> bytes:
+        if self.memory is None:
+            return self._ask()
+        if not self.memory.same():
+            if self._place() != self._at:
+                self._locate()
+            # before it is asked: what is drawn in between is seen the next time
+            if self.memory is not None:
+                self.memory.take()
+            self._part = self._ask()
+        return self._part
 
 
-def _take(generator: Any) -> bytes:
-    """The state of one generator object; `loading.is_generator` has the kinds."""
+def _nothing() -> _Source:
+    return _Source(lambda: b"", list)
+
+
+def _of_numpy(numpy: Any, drawing: Any) -> _Source:
+    """What numpy.random's functions draw from; another generator may be put into it."""
+    if drawing is None:
+        return _nothing()
+    return _Source(
+        lambda: plain.encode(numpy.random.get_state(legacy=False)),
+        lambda: generator_memory.of_numpy(drawing),
+        lambda: drawing._bit_generator,
+    )
+
+
+def _of_generator(generator: Any) -> _Source:
+    """Of one generator object; `loading.is_generator` has the kinds."""
     if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
+        return _Source(
+            lambda: generator.get_state().numpy().tobytes(),
+            lambda: generator_memory.of_torch(generator),
+            lambda: getattr(generator, "_cdata", None),
+        )
     if isinstance(generator, random.Random):
-        return plain.encode(generator.getstate())
+        return _Source(lambda: plain.encode(generator.getstate()))
     if hasattr(generator, "bit_generator"):  # numpy.random.Generator
-        return plain.encode(generator.bit_generator.state)
-    return plain.encode(generator.get_state(legacy=False))
+        return _Source(lambda: plain.encode(generator.bit_generator.state))
+    return _Source(lambda: plain.encode(generator.get_state(legacy=False)))
 
 
 def _put(generator: Any, state: bytes) -> None:
@@ -127,29 +184,3 @@ def _put(generator: Any, state: bytes) -> None:
         generator.bit_generator.state = plain.decode(state)
     else:
         generator.set_state(plain.decode(state))
-
-
-def _inside(thing: object) -> bytes:
-    """An object's memory behind its head."""
-    return ctypes.string_at(
-        id(thing) + object.__basicsize__, type(thing).__basicsize__ - object.__basicsize__
-    )
-
-
-@cache
-def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
-    """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in
-    advance, in its own memory."""
-    trial = kind(1)
-    trial.normal()
-    kept = _inside(trial)
-    trial.normal()
-    return _inside(trial) != kept
-
-
-def _python_address() -> int | None:
-    """Where CPython keeps the state of `random`'s generator (an index and 624 words behind the
-    object's head), or None where what is there is not what getstate() says."""
-    address = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
-    words = struct.unpack("i624I", ctypes.string_at(address, _MT_BYTES))
-    return address if (*words[1:], words[0]) == random.getstate()[1] else None

@@ -45,7 +45,8 @@ class Recorder:
         # per DDP, see buckets.py
         self._orders: list[list[int] | None] = [None] * len(line.state.ddps)
         self._ready = [buckets.ReadyOrder(ddp) for ddp in line.state.ddps]
-        self._versions: list[int] = []
+        self._versions = b""
+        self._private = b""  # what was gathered last
         self._mark = 0  # of the replicated state; see replicas.py
         self._last: Own = ()  # what was recorded at the last commit
         self._left: Left = NOTHING  # gradients, likewise
@@ -161,12 +162,14 @@ class Recorder:
         """This rank's private state as it is now, gradients apart, and a mark of the replicated
         one. `random`: numbers' states that belong to it; `step`: that it will be the start of."""
         state = self._line.state
+        rows = state.private_rows
+        self._private = rows.gather(self._private) if rows.hosted else gather(state.private)
         return (
             random,
             state.settings(),
-            gather(state.private),
+            self._private,
             buckets.synced(state.ddps),
-            replicas.mark(state.replicated, step),
+            replicas.mark(state.replicated_rows, step),
         )
 
     def _refresh(self) -> None:
@@ -182,14 +185,14 @@ class Recorder:
         record has it already."""
         state = self._line.state
         self._versions = state.versions()
-        self._mark = replicas.mark(state.replicated, step) if mark is None else mark
+        self._mark = replicas.mark(state.replicated_rows, step) if mark is None else mark
 
     def is_clean(self, step: int) -> bool:
         """Whether it is still that; `parameter.data` is written to without a word of torch's."""
         state = self._line.state
         return (
             state.versions() == self._versions
-            and replicas.mark(state.replicated, step) == self._mark
+            and replicas.mark(state.replicated_rows, step) == self._mark
         )
 
     def _note_drift(self, step: int, same: bool) -> None:

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import torch
 
-from taskd.cython_api import core
+from taskd.cython_api import attempt, core
 from taskd.vault import SlotFile, stripe_path
+
+# bytes; one thread copies less than this before others have begun
+PARALLEL = 4 << 20
 
 
 class Stripes:
@@ -25,7 +28,7 @@ class Stripes:
         # a replacement goes on with its predecessor's: a further fault may need the step before
         path = stripe_path(directory, local_rank)
         self._file: SlotFile | None = SlotFile(path, 2) if path.exists() else None
-        self._pieces: list[torch.Tensor] = []
+        self._pieces = attempt.Rows(())
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0
         self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
@@ -46,14 +49,14 @@ class Stripes:
                 grown.commit(step % 2, step, len(data), 0, 0)
             grown.publish()
             file = self._file = grown
-        self._pieces = _cut(tensors, begin, end)
+        self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
         for slot in range(2):
             row = torch.frombuffer(
                 file.buffer, dtype=torch.uint8, offset=file.offset(slot), count=file.capacity
             )
             at, targets = 0, []
-            for piece in self._pieces:
+            for piece in self._pieces.tensors:
                 targets.append(row[at : at + piece.numel()])
                 at += piece.numel()
             self._targets.append(targets)
@@ -79,12 +82,19 @@ class Stripes:
             return
         file.begin(slot)
         damaged = core.damaged()
-        if self._pieces:
-            torch._foreach_copy_(self._targets[slot], self._pieces)
+        if self._by_torch():
+            torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
+        else:
+            self._pieces.copy(file.address + file.offset(slot))
         if core.damaged() != damaged:
             return  # a page was lost under the copy: what was written is not the start of the step
         file.commit(slot, step, self._length, 0, 0)
         self._written[slot] = (step, self._length)
+
+    def _by_torch(self) -> bool:
+        """Whether torch copies: from another device, or with several threads where that pays."""
+        pieces = self._pieces
+        return not pieces.hosted or (pieces.total > PARALLEL and torch.get_num_threads() > 1)
 
     def steps(self) -> frozenset[int]:
         return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.worker.random_state import RandomState, _deviate_lies_inside
+from taskd.worker import generator_memory
+from taskd.worker.random_state import RandomState
 
 DRAWS = {
     "torch": lambda: torch.randn(3).tolist(),
@@ -40,7 +41,9 @@ def whole() -> tuple:
 
 
 def test_the_cheap_way_is_taken_here():
-    assert _deviate_lies_inside(type(numpy.random.mtrand._rand))
+    assert generator_memory.of_python() is not None
+    assert generator_memory.of_numpy(numpy.random.mtrand._rand) is not None
+    assert generator_memory.of_torch(torch.default_generator) is not None
 
 
 def test_back_to_a_deviate_that_was_kept():

@@ -1,0 +1,357 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""What an attempt asks of every tensor, setting and generator, in one pass each: is it as it was recorded?
+
+A step's work takes the caches, so that what follows it costs by the objects it touches and the functions it calls. Here are the loops
+that would run over a model in Python, and nothing that decides.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject_TypeCheck, PyTypeObject
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memcmp, memcpy
+
+
+cdef extern from "libtaskd.h" nogil:
+    int taskd_copying()
+    uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
+
+# Below this many bytes a copy is over before another thread could have taken the interpreter's lock.
+cdef enum:
+    WITH_THE_LOCK = 1 << 16
+
+
+def copying():
+    """Whether another node keeps copies of this rank's records, seen after everything that was written before."""
+    return taskd_copying() == 1
+
+
+def lay(uintptr_t address, size_t room, parts):
+    """Copy `parts`, which are buffers of bytes, end to end to `address`; the checksum of what lies there then. ValueError where they
+    are longer than `room`."""
+    cdef const unsigned char[::1] view
+    cdef unsigned char *to = <unsigned char *>address
+    cdef size_t at = 0, size
+    cdef const unsigned char *source
+    cdef uint64_t result
+    for part in parts:
+        if type(part) is bytes:
+            source, size = <const unsigned char *>PyBytes_AS_STRING(part), <size_t>PyBytes_GET_SIZE(part)
+        elif len(part) == 0:
+            continue
+        else:
+            view = part
+            source, size = &view[0], <size_t>view.shape[0]
+        if size > room - at:
+            raise ValueError(f"{size} bytes behind {at} others, where {room} have room")
+        if size <= WITH_THE_LOCK:
+            memcpy(to + at, source, size)
+        else:
+            with nogil:
+                memcpy(to + at, source, size)
+        at += size
+    if at <= WITH_THE_LOCK:
+        return taskd_checksum(to, at, 0)
+    with nogil:
+        result = taskd_checksum(to, at, 0)
+    return result
+
+
+cdef class Memory:
+    """Pieces of this process's memory, (address, bytes) each, and what was in them at the last `take`. Whoever names them answers for
+    their being there."""
+
+    cdef uintptr_t *pieces  # address and size by turns
+    cdef Py_ssize_t count
+    cdef unsigned char *kept
+    cdef bint taken
+
+    def __cinit__(self, pieces):
+        cdef list rows = list(pieces)
+        cdef size_t total = 0
+        cdef Py_ssize_t i
+        self.count = len(rows)
+        self.pieces = <uintptr_t *>PyMem_Malloc(max(self.count, 1) * 2 * sizeof(uintptr_t))
+        if self.pieces == NULL:
+            raise MemoryError()
+        for i in range(self.count):
+            self.pieces[2 * i], self.pieces[2 * i + 1] = rows[i]
+            total += self.pieces[2 * i + 1]
+        self.kept = <unsigned char *>PyMem_Malloc(max(total, 1))
+        if self.kept == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.pieces)
+        PyMem_Free(self.kept)
+
+    def take(self):
+        """Remember what is there now."""
+        cdef size_t at = 0
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            memcpy(self.kept + at, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
+            at += self.pieces[2 * i + 1]
+        self.taken = True
+
+    def forget(self):
+        """As if nothing had been taken."""
+        self.taken = False
+
+    def same(self):
+        """Whether every byte is as it was at the last `take`; False where there is none."""
+        cdef size_t at = 0
+        cdef Py_ssize_t i
+        if not self.taken:
+            return False
+        for i in range(self.count):
+            if memcmp(self.kept + at, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1]) != 0:
+                return False
+            at += self.pieces[2 * i + 1]
+        return True
+
+
+cdef class Rows:
+    """Tensors of bytes, each in one piece, by their memory. Addresses are read once: whoever made the tensors sees to it that a new
+    object is made when one of them moves. A tensor of another device has no address here."""
+
+    cdef readonly list tensors
+    cdef readonly bint hosted  # all are on the CPU
+    cdef readonly size_t total
+    cdef uintptr_t *pieces
+    cdef Py_ssize_t count
+
+    def __cinit__(self, tensors):
+        cdef Py_ssize_t i
+        self.tensors = list(tensors)
+        self.count = len(self.tensors)
+        self.hosted = True
+        self.pieces = <uintptr_t *>PyMem_Malloc(max(self.count, 1) * 2 * sizeof(uintptr_t))
+        if self.pieces == NULL:
+            raise MemoryError()
+        for i in range(self.count):
+            tensor = self.tensors[i]
+            here = tensor.device.type == "cpu"
+            self.pieces[2 * i] = tensor.data_ptr() if here else 0
+            self.pieces[2 * i + 1] = tensor.numel()
+            self.total += self.pieces[2 * i + 1]
+            self.hosted = self.hosted and here
+
+    def __dealloc__(self):
+        PyMem_Free(self.pieces)
+
+    def mark(self, size_t first, Py_ssize_t rows, size_t ends):
+        """A checksum of the first and the last `ends` bytes of `rows` of them, from number `first` on and round."""
+        cdef uint64_t value = 0
+        cdef Py_ssize_t i
+        cdef uintptr_t address
+        cdef size_t size
+        for i in range(rows if rows < self.count else self.count):
+            address = self.pieces[2 * ((first + i) % <size_t>self.count)]
+            size = self.pieces[2 * ((first + i) % <size_t>self.count) + 1]
+            if address == 0:
+                continue
+            value = taskd_checksum(<const void *>address, min(ends, size), value)
+            if size > ends:
+                value = taskd_checksum(<const void *>(address + size - ends), ends, value)
+        return value
+
+    def versions(self):
+        """In-place changes so far of each, as bytes to compare."""
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(uint64_t))
+        cdef uint64_t *out = <uint64_t *>PyBytes_AS_STRING(found)
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            out[i] = self.tensors[i]._version
+        return found
+
+    def gather(self, bytes known not None):
+        """Their bytes end to end, all being on the CPU; `known` itself where it is that."""
+        cdef Py_ssize_t i
+        cdef size_t at = 0
+        cdef char *out = PyBytes_AS_STRING(known)
+        cdef bint same = <size_t>PyBytes_GET_SIZE(known) == self.total
+        for i in range(self.count):
+            if not same:
+                break
+            if memcmp(out + at, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1]) != 0:
+                same = False
+            at += self.pieces[2 * i + 1]
+        if same:
+            return known
+        found = PyBytes_FromStringAndSize(NULL, self.total)
+        self.pour(<uintptr_t>PyBytes_AS_STRING(found))
+        return found
+
+    def copy(self, uintptr_t address):
+        """Lay them end to end at `address`, all being on the CPU."""
+        if self.total <= WITH_THE_LOCK:
+            self.pour(address)
+        else:
+            with nogil:
+                self.pour(address)
+
+    cdef void pour(self, uintptr_t address) noexcept nogil:
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            memcpy(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
+            address += self.pieces[2 * i + 1]
+
+
+cdef class Places:
+    """Where the tensors of some modules and optimizers lie, to notice one that was added, removed or exchanged."""
+
+    cdef list modules, optimizers, more
+    cdef object kind
+    cdef uint64_t *kept
+    cdef Py_ssize_t count, room
+
+    def __cinit__(self, tensor, modules, optimizers, more=()):
+        """`tensor`: the class of tensors. Of `modules` the own parameters and buffers count, of `optimizers` the tensors in their state;
+        `more` are tensors by themselves."""
+        self.kind, self.modules, self.optimizers, self.more = tensor, list(modules), list(optimizers), list(more)
+        self.room = 64
+        self.kept = <uint64_t *>PyMem_Malloc(self.room * sizeof(uint64_t))
+        if self.kept == NULL:
+            raise MemoryError()
+        self.walk(True)
+
+    def __dealloc__(self):
+        PyMem_Free(self.kept)
+
+    def changed(self):
+        """Whether they lie elsewhere now than when this object was made."""
+        return not self.walk(False)
+
+    cdef bint walk(self, bint keep) except -1:
+        """Keep where they are, or say whether they are where they were."""
+        cdef Py_ssize_t at = 0
+        for module in self.modules:
+            for tensor in (<object>module._parameters).values():
+                if tensor is not None:
+                    if not self.meet(tensor, at, keep):
+                        return False
+                    at += 1
+            for tensor in (<object>module._buffers).values():
+                if tensor is not None:
+                    if not self.meet(tensor, at, keep):
+                        return False
+                    at += 1
+        for optimizer in self.optimizers:
+            for state in (<object>optimizer.state).values():
+                for value in (<object>state).values():
+                    if PyObject_TypeCheck(value, <PyTypeObject *>self.kind):
+                        if not self.meet(value, at, keep):
+                            return False
+                        at += 1
+        for tensor in self.more:
+            if not self.meet(tensor, at, keep):
+                return False
+            at += 1
+        if keep:
+            self.count = at
+        return at == self.count
+
+    cdef bint meet(self, tensor, Py_ssize_t at, bint keep) except -1:
+        cdef uint64_t address = tensor.data_ptr()
+        cdef uint64_t *larger
+        if not keep:
+            return at < self.count and self.kept[at] == address
+        if at == self.room:
+            larger = <uint64_t *>PyMem_Realloc(self.kept, 2 * self.room * sizeof(uint64_t))
+            if larger == NULL:
+                raise MemoryError()
+            self.kept, self.room = larger, 2 * self.room
+        self.kept[at] = address
+        return True
+
+
+def modes(modules):
+    """Whether each module is in training mode, and each of their own parameters wants a gradient: two byte strings of 0 and 1."""
+    cdef bytearray training = bytearray(), wants = bytearray()
+    for module in modules:
+        training.append(1 if module.training else 0)
+        for parameter in (<object>module._parameters).values():
+            if parameter is not None:
+                wants.append(1 if parameter.requires_grad else 0)
+    return bytes(training), bytes(wants)
+
+
+cdef class Frozen:
+    """A value as it was: None, truth values, numbers, text, bytes, and lists, tuples and dicts of these. Whatever else is in a value is
+    equal to nothing, itself included, so that it is looked at in another way."""
+
+    cdef object kind
+    cdef list inner      # scalars as they are, containers frozen
+    cdef list keys       # of a dict, in its order
+    cdef object without  # a key that is not looked at
+    cdef bint opaque
+
+    def __cinit__(self, value, without=None, int depth=0):
+        """`without`: a key that does not count in the outermost dicts in `value`."""
+        self.kind = type(value)
+        self.inner = []
+        if depth > _DEEPEST:
+            self.opaque = True
+        elif self.kind in _SCALARS:
+            self.inner.append(value)
+        elif self.kind is list or self.kind is tuple:
+            for item in value:
+                self.inner.append(item if type(item) in _SCALARS else Frozen(item, without, depth + 1))
+        elif self.kind is dict:
+            self.without, self.keys = without, []
+            for key, item in (<dict>value).items():
+                if without is not None and key == without:
+                    continue
+                self.opaque = self.opaque or type(key) not in _SCALARS
+                self.keys.append(key)
+                self.inner.append(item if type(item) in _SCALARS else Frozen(item, None, depth + 1))
+        else:
+            self.opaque = True
+
+    def same(self, value):
+        """Whether `value` is what was frozen, type by type and bit by bit, its dicts in the same order."""
+        return self.equals(value)
+
+    cdef bint equals(self, value) except -1:
+        cdef Py_ssize_t i = 0, n = len(self.inner)
+        if self.opaque or type(value) is not self.kind:
+            return False
+        if self.kind is dict:
+            for key, item in (<dict>value).items():
+                if self.without is not None and key == self.without:
+                    continue
+                if i >= n or not _equal(key, self.keys[i]) or not self.holds(i, item):
+                    return False
+                i += 1
+        elif self.kind is list or self.kind is tuple:
+            for item in value:
+                if i >= n or not self.holds(i, item):
+                    return False
+                i += 1
+        else:
+            return _equal(value, self.inner[0])
+        return i == n
+
+    cdef bint holds(self, Py_ssize_t i, item) except -1:
+        known = self.inner[i]
+        return (<Frozen>known).equals(item) if type(known) is Frozen else _equal(item, known)
+
+
+_SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes))
+cdef int _DEEPEST = 50
+
+
+cdef bint _equal(a, known) except -1:
+    """Whether `a` is of the type and the bits of a scalar: -0.0 is not 0.0, and a NaN is itself."""
+    cdef double x, y
+    if a is known:
+        return True
+    if type(a) is not type(known):
+        return False
+    if type(a) is float:
+        x, y = a, known
+        return memcmp(&x, &y, sizeof(double)) == 0
+    if type(a) is complex:
+        return _equal(a.real, known.real) and _equal(a.imag, known.imag)
+    return a == known
