@@ -293,6 +293,14 @@ uint64_t taskd_load_acquire(const uint64_t *address);
 /* A 64-bit checksum (XXH64) of memory; finds what broke by accident, not what somebody forged. */
 uint64_t taskd_checksum(const void *data, size_t bytes, uint64_t seed);
 
+/* HMAC-SHA-256 under one key, for what is short: begun once for the key (-EINVAL: above 64 bytes), then for each message. */
+#define TASKD_DIGEST 32
+struct taskd_keyed {
+    uint32_t inner[8], outer[8];
+};
+int taskd_keyed(const void *key, size_t bytes, struct taskd_keyed *out);
+void taskd_digest(const struct taskd_keyed *keyed, const void *data, size_t bytes, unsigned char out[TASKD_DIGEST]);
+
 uint32_t taskd_abi(void);
 /* The version of the package that this library was built with, as `0.1.0`. Static; never fails. */
 const char *taskd_version(void);

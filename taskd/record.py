@@ -18,10 +18,11 @@ import hashlib
 import hmac
 import os
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from taskd.cython_api import digest
 
 VERSION = 2
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
@@ -48,23 +49,13 @@ class Seal:
     job: str
     rank: int
 
-    def close(self, step: int, fields: Buffer, sections: Sequence[Buffer] = ()) -> list[Buffer]:
+    def close(self, step: int, fields: bytes, sections: list[Buffer] | None = None) -> list[Buffer]:
         """The record for the start of `step`, in parts that are to be laid end to end. `sections`
         are buffers of bytes. What is `bytes` and was the section of that number the last time, the
         very object, is not hashed again."""
+        sections = sections or []
         head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
-        lengths = b"".join(_LENGTH.pack(len(section)) for section in sections)
-        known, hashes = self._hashed, []
-        for i, section in enumerate(sections):
-            found = known.get(i)
-            if found is None or found[0] is not section:
-                found = (section, hashlib.sha256(section).digest())
-                if type(section) is bytes:
-                    known[i] = found
-                else:
-                    known.pop(i, None)
-            hashes.append(found[1])
-        return [self._digest((head, lengths, fields, *hashes)), head, lengths, fields, *sections]
+        return [self._keyed.front(head, fields, sections), *sections]
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
         """Fields and sections of the record for the start of `step`, as views of `data`. Raises
@@ -101,7 +92,7 @@ class Seal:
             after += size
         hashes = [hashlib.sha256(section).digest() for section in sections]
         if not hmac.compare_digest(
-            self._digest((view[_DIGEST : at + length], *hashes)), bytes(view[:_DIGEST])
+            self._keyed.digest(b"".join((view[_DIGEST : at + length], *hashes))), view[:_DIGEST]
         ):
             raise BadRecord(
                 "its digest is wrong: it was damaged, or made with another secret or for"
@@ -117,22 +108,12 @@ class Seal:
 
     def renew(self, data: Buffer, step: int, other: Seal) -> bytes:
         """The same record under another seal. Raises BadRecord."""
-        return b"".join(other.close(step, *self.open(data, step)))
-
-    def _digest(self, parts: Sequence[Buffer]) -> bytes:
-        # SHA-256: two to three times as fast as blake2b on processors that have instructions for it
-        made = self._begun.copy()
-        made.update(b"".join(parts))  # all of them are short
-        return made.digest()
+        fields, sections = self.open(data, step)
+        return b"".join(other.close(step, bytes(fields), [*sections]))
 
     @cached_property
-    def _begun(self) -> hmac.HMAC:
-        return hmac.new(self.key, self.job.encode() + b"\0", "sha256")
-
-    @cached_property
-    def _hashed(self) -> dict[int, tuple[Buffer, bytes]]:
-        """Of the sections that were closed last, by number."""
-        return {}
+    def _keyed(self) -> digest.Keyed:
+        return digest.Keyed(self.key, self.job.encode() + b"\0")
 
 
 def write_key(directory: Path, key: bytes, job: str) -> None:

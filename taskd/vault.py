@@ -17,7 +17,7 @@ import logging
 import mmap
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +120,33 @@ class SlotFile:
         struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
         core.store_release(self.address + at, step + 1)
 
+    def write(
+        self,
+        index: int,
+        step: int,
+        kind: int,
+        parts: list[record.Buffer],
+        whole: Callable[[], bool],
+    ) -> int | None:
+        """`begin`, the bytes of `parts` end to end, and `commit`: the checksum. None, and no
+        commit, where they are not `whole` by then."""
+        return attempt.publish(
+            self.address + index * _HEADER_BYTES,
+            self.address + _PAGE + index * self.capacity,
+            self.capacity,
+            step,
+            kind,
+            parts,
+            whole,
+        )
+
+    def write_rows(self, index: int, step: int, rows: attempt.Rows) -> bool:
+        """The same of rows of bytes, without a checksum. False, and no commit, where a page of them
+        was lost under the copy."""
+        return rows.publish(
+            self.address + index * _HEADER_BYTES, self.address + self.offset(index), step
+        )
+
     def checksum(self, index: int, length: int) -> int:
         value: int = core.checksum(self.address + self.offset(index), length)
         return value
@@ -164,7 +191,7 @@ class Entries:
         self,
         step: int,
         kind: int,
-        parts: Sequence[record.Buffer],
+        parts: list[record.Buffer],
         whole: Callable[[], bool] = lambda: True,
     ) -> None:
         """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out
@@ -174,12 +201,10 @@ class Entries:
         if file is None or length > file.capacity:
             file = self._grow(length)
         index = self._victim(step, kind)
-        file.begin(index)
-        checksum = attempt.lay(file.address + file.offset(index), file.capacity, parts)
-        if not whole():
+        checksum = file.write(index, step, kind, parts, whole)
+        if checksum is None:
             self._kept[index] = None
             return
-        file.commit(index, step, length, checksum, kind)
         self._kept[index], self._trusted[index] = (step, kind), (step, checksum)
 
     def has(self, step: int, kind: int) -> bool:
@@ -272,7 +297,7 @@ class Entries:
             return self._kept.index((step, STANDING))
         if None in self._kept:
             return self._kept.index(None)
-        return self._kept.index(min(k for k in self._kept if k is not None))
+        return self._kept.index(min(self._kept))  # type: ignore[type-var]
 
     def _grow(self, need: int) -> SlotFile:
         old = self._file

@@ -14,6 +14,8 @@ from libc.string cimport memcmp, memcpy
 
 cdef extern from "libtaskd.h" nogil:
     int taskd_copying()
+    uint64_t taskd_damaged()
+    void taskd_store_release(uint64_t *address, uint64_t value)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
 
 # Below this many bytes a copy is over before another thread could have taken the interpreter's lock.
@@ -26,14 +28,31 @@ def copying():
     return taskd_copying() == 1
 
 
-def lay(uintptr_t address, size_t room, parts):
-    """Copy `parts`, which are buffers of bytes, end to end to `address`; the checksum of what lies there then. ValueError where they
-    are longer than `room`."""
+def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind, list parts not None, whole):
+    """Write a slot of a `vault.SlotFile`: take its header back, copy `parts`, which are buffers of bytes, end to end to `address`, and
+    set the header again, last, with the checksum of what lies there; that checksum. None, and no header, where `whole()` is false by
+    then. ValueError where the parts are longer than `room`."""
+    cdef uint64_t *head = <uint64_t *>header
+    cdef size_t length
+    cdef uint64_t checksum
+    taskd_store_release(head, 0)
+    length = lay(<unsigned char *>address, room, parts)
+    if not whole():
+        return None
+    if length <= WITH_THE_LOCK:
+        checksum = taskd_checksum(<const void *>address, length, 0)
+    else:
+        with nogil:
+            checksum = taskd_checksum(<const void *>address, length, 0)
+    head[1], head[2], head[3] = length, checksum, kind
+    taskd_store_release(head, step + 1)
+    return checksum
+
+
+cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
     cdef const unsigned char[::1] view
-    cdef unsigned char *to = <unsigned char *>address
-    cdef size_t at = 0, size
     cdef const unsigned char *source
-    cdef uint64_t result
+    cdef size_t at = 0, size
     for part in parts:
         if type(part) is bytes:
             source, size = <const unsigned char *>PyBytes_AS_STRING(part), <size_t>PyBytes_GET_SIZE(part)
@@ -50,11 +69,7 @@ def lay(uintptr_t address, size_t room, parts):
             with nogil:
                 memcpy(to + at, source, size)
         at += size
-    if at <= WITH_THE_LOCK:
-        return taskd_checksum(to, at, 0)
-    with nogil:
-        result = taskd_checksum(to, at, 0)
-    return result
+    return at
 
 
 cdef class Memory:
@@ -183,13 +198,22 @@ cdef class Rows:
         self.pour(<uintptr_t>PyBytes_AS_STRING(found))
         return found
 
-    def copy(self, uintptr_t address):
-        """Lay them end to end at `address`, all being on the CPU."""
+    def publish(self, uintptr_t header, uintptr_t address, uint64_t step):
+        """Write a slot as the function of that name does, with all of them, which are on the CPU, end to end, and without a checksum.
+        False, and no header, where a memory page was lost meanwhile."""
+        cdef uint64_t *head = <uint64_t *>header
+        cdef uint64_t damaged = taskd_damaged()
+        taskd_store_release(head, 0)
         if self.total <= WITH_THE_LOCK:
             self.pour(address)
         else:
             with nogil:
                 self.pour(address)
+        if taskd_damaged() != damaged:
+            return False
+        head[1], head[2], head[3] = self.total, 0, 0
+        taskd_store_release(head, step + 1)
+        return True
 
     cdef void pour(self, uintptr_t address) noexcept nogil:
         cdef Py_ssize_t i
@@ -266,15 +290,57 @@ cdef class Places:
         return True
 
 
-def modes(modules):
-    """Whether each module is in training mode, and each of their own parameters wants a gradient: two byte strings of 0 and 1."""
-    cdef bytearray training = bytearray(), wants = bytearray()
-    for module in modules:
-        training.append(1 if module.training else 0)
-        for parameter in (<object>module._parameters).values():
-            if parameter is not None:
-                wants.append(1 if parameter.requires_grad else 0)
-    return bytes(training), bytes(wants)
+def waiting(list parameters not None):
+    """(number, gradient) of those that have one."""
+    cdef list found = []
+    cdef Py_ssize_t i
+    for i in range(len(parameters)):
+        gradient = parameters[i].grad
+        if gradient is not None:
+            found.append((i, gradient))
+    return found
+
+
+cdef class Modes:
+    """Whether each of some modules is in training mode, and each of their own parameters wants a gradient. The lists of modules may
+    grow."""
+
+    cdef tuple modules, taken
+    cdef bytearray training, wants
+
+    def __cinit__(self, *modules):
+        self.modules, self.training, self.wants = modules, bytearray(), bytearray()
+
+    def take(self):
+        """Two byte strings of 0 and 1; the same objects where nothing has changed."""
+        cdef Py_ssize_t module = 0, parameter = 0
+        cdef bint same = self.taken is not None
+        for several in self.modules:
+            for each in <list>several:
+                same = put(self.training, module, each.training) and same
+                module += 1
+                for tensor in (<object>each._parameters).values():
+                    if tensor is not None:
+                        same = put(self.wants, parameter, tensor.requires_grad) and same
+                        parameter += 1
+        if module < len(self.training) or parameter < len(self.wants):
+            del self.training[module:]
+            del self.wants[parameter:]
+            same = False
+        if not same:
+            self.taken = bytes(self.training), bytes(self.wants)
+        return self.taken
+
+
+cdef bint put(bytearray row, Py_ssize_t at, bint value) except -1:
+    """Whether it was there already."""
+    if at == len(row):
+        row.append(value)
+        return False
+    if row[at] == value:
+        return True
+    row[at] = value
+    return False
 
 
 cdef class Frozen:

@@ -57,6 +57,8 @@ class Attributes:
     def take(self) -> dict[str, dict[str, Any]]:
         """module -> attribute -> value, of the modules that have changed. ~60 ns an attribute where
         nothing has."""
+        if not self._modules and not self._extra:
+            return {}
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, module in self._modules.items():
             if not self._seen[name].holds(module):

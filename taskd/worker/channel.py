@@ -49,8 +49,8 @@ class Channel:
         return messages.decode(data)
 
     def check(self) -> None:
-        """Raise AgentGone if the agent has ended. Asks the kernel, which takes 20 us where a step has
-        taken the caches, unless it is attended to."""
+        """Raise AgentGone if the agent has ended. Asks the kernel, which takes 20 us where a step
+        has taken the caches, unless somebody else waits for that."""
         if self.attended:
             return
         try:

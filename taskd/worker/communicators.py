@@ -39,7 +39,7 @@ class Communicators:
         self.backend: str | None = None if name == "undefined" else name
         self.timeout = _timeout(group)
         self.generation = 0
-        self._place: Any = None  # a device of the group
+        self._by_group = True  # the group itself says what its backend has counted
 
     @classmethod
     def remembered(
@@ -48,7 +48,7 @@ class Communicators:
         """For a replacement, whose script asked for a group that was not made."""
         self = cls.__new__(cls)
         self.rank, self.world_size, self.generation = rank, world_size, 0
-        self.backend, self._place = backend, None
+        self.backend, self._by_group = backend, True
         self.timeout = timeout or c10d.default_pg_timeout
         return self
 
@@ -60,16 +60,18 @@ class Communicators:
     def begun(self) -> int:
         """How many collectives this process has begun on the present group; 0 where its backend
         does not count."""
-        group: Any = dist.group.WORLD
+        group: Any = c10d._world.default_pg
         if group is None:
             return 0
         try:
-            # the place stays; the backend is not kept, which would keep its connections
-            if self._place is None:
-                self._place = group._device_types[0]
-            return int(group._get_backend(self._place)._get_sequence_number_for_group())
+            # neither is kept, which would keep its connections
+            counts = group if self._by_group else group._get_backend(group._device_types[0])
+            return int(counts._get_sequence_number_for_group())
         except RuntimeError:
-            return 0
+            if not self._by_group:
+                return 0
+            self._by_group = False  # of several backends, each of which counts its own
+            return self.begun()
 
     def rebuild(
         self, generation: int, host: str, port: int, era: int, limit: float, device: torch.device

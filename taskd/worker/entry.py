@@ -6,6 +6,7 @@ does not fit is a `record.BadRecord`, and the next source is taken.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -44,35 +45,36 @@ class Entry:
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
-# what is small, and other in each record
-_TYPES: dict[str, tuple[type, ...]] = {
-    "pass_number": (int,),
-    "index": (int,),
-    "batch": (int, type(None)),
-    "previous": (int, type(None)),
-    "orders": (list,),
-    "synced": (list,),
-    "skipped": (list,),
-    "mark": (int,),
+# what is other in each record: pass_number, index, mark, batch, previous, and which are there
+_NUMBERS = struct.Struct("<qqQQQB")
+_BATCH, _PREVIOUS, _FETCH = 1, 2, 4
+# one section each, in this order, before those of the gradients; empty for a `fetch` of None.
+# `layout` describes what is mostly the same from step to step, and the gradients
+_LARGE = ("random", "fetch", "pass_random", "loader", "settings", "structure", "private")
+_SECTIONS = ("layout", *_LARGE)
+_LAYOUT = ("orders", "synced", "skipped", "gradients")
+assert {"pass_number", "index", "mark", "batch", "previous", *_LARGE, *_LAYOUT} == {
+    f.name for f in fields(Entry)
 }
-# one section each, in this order, before those of the gradients; empty for a `fetch` of None
-_SECTIONS = ("random", "fetch", "pass_random", "loader", "settings", "structure", "private")
-assert {*_TYPES, *_SECTIONS, "gradients"} == {f.name for f in fields(Entry)}
 
 
 def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
     """The record, in parts. Gradients on the CPU are not copied here."""
-    values: dict[str, Any] = {
-        "pass_number": entry.pass_number,
-        "index": entry.index,
-        "batch": entry.batch,
-        "previous": entry.previous,
-        "orders": entry.orders,
-        "synced": list(entry.synced),
-        "skipped": list(entry.skipped),
-        "mark": entry.mark,
-    }
+    described, memories = [], []
+    for index, name, tensor in entry.gradients:
+        shape, memory = plain.tensor_bytes(tensor)
+        described.append((index, name, *shape))
+        memories.append(memory)
+    there = (
+        (_BATCH if entry.batch is not None else 0)
+        | (_PREVIOUS if entry.previous is not None else 0)
+        | (_FETCH if entry.fetch is not None else 0)
+    )
+    numbers = _NUMBERS.pack(
+        entry.pass_number, entry.index, entry.mark, entry.batch or 0, entry.previous or 0, there
+    )
     sections: list[Buffer] = [
+        _layout((tuple(entry.orders), entry.synced, entry.skipped, tuple(described))),
         entry.random,
         entry.fetch or b"",
         entry.pass_random,
@@ -80,57 +82,78 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         entry.settings,
         entry.structure,
         entry.private,
+        *memories,
     ]
-    described = []
-    for index, name, tensor in entry.gradients:
-        shape, memory = plain.tensor_bytes(tensor)
-        described.append((index, name, *shape))
-        sections.append(memory)
-    values["gradients"] = described
-    return seal.close(step, plain.encode(values), sections)
+    return seal.close(step, numbers, sections)
+
+
+_known: tuple[Any, bytes] = ((), b"")
+
+
+def _layout(described: tuple[Any, ...]) -> bytes:
+    """The same object where it is as it was in the record before."""
+    global _known
+    if described != _known[0]:
+        _known = described, plain.encode([list(part) for part in described])
+    return _known[1]
 
 
 def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
     """Raises BadRecord."""
     data, sections = seal.open(payload, step)
+    own = len(_SECTIONS)
+    if len(data) != _NUMBERS.size or len(sections) < own:
+        raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections are no record")
+    pass_number, index, mark, batch, previous, there = _NUMBERS.unpack(data)
+    layout, random, fetch, pass_random, loader, settings, structure, private = sections[:own]
     try:
-        values = plain.decode(data)
-    except plain.Unreadable as error:
-        raise BadRecord(str(error)) from None
-    if not isinstance(values, dict) or set(values) != {*_TYPES, "gradients"}:
-        raise BadRecord("its fields are not those of a record")
-    for name, kinds in _TYPES.items():
-        if type(values[name]) not in kinds:
-            raise BadRecord(f"its field {name} is a {type(values[name]).__name__}")
-    if not all(order is None or _numbers(order) for order in values["orders"]):
+        orders, synced, skipped, described = plain.decode(layout)
+    except (plain.Unreadable, TypeError, ValueError) as error:
+        raise BadRecord(f"its layout cannot be read: {error}") from None
+    if not isinstance(orders, list) or not all(o is None or _numbers(o) for o in orders):
         raise BadRecord("its field orders is not a list of lists of numbers")
-    if not _numbers(values["skipped"]):
+    if not _numbers(skipped):
         raise BadRecord("its field skipped is not a list of numbers")
-    if len(values["synced"]) != len(values["orders"]) or not all(
-        type(s) is bool for s in values["synced"]
+    if (
+        not isinstance(synced, list)
+        or len(synced) != len(orders)
+        or not all(type(s) is bool for s in synced)
     ):
         raise BadRecord("its field synced is not a truth value for each DDP")
-    described = values.pop("gradients")
-    own = len(_SECTIONS)
     if not isinstance(described, list) or len(sections) != own + len(described):
         raise BadRecord(f"it has {len(sections)} sections, which do not fit its gradients")
-    gradients = []
-    for row, memory in zip(described, sections[own:], strict=True):
-        if (
-            not isinstance(row, tuple)
-            or len(row) != 5
-            or type(row[0]) is not int
-            or not isinstance(row[1], str)
-        ):
-            raise BadRecord("a gradient in it is not described as one")
-        try:
-            gradients.append((row[0], row[1], plain.tensor_of(*row[2:], memory)))
-        except plain.Unreadable as error:
-            raise BadRecord(f"the gradient of parameter {row[0]}: {error}") from None
-    large = dict(zip(_SECTIONS, map(bytes, sections), strict=False))
-    values.update(large, synced=tuple(values["synced"]), skipped=tuple(values["skipped"]))
-    values["fetch"] = values["fetch"] or None
-    return Entry(**values, gradients=gradients)
+    return Entry(
+        pass_number=pass_number,
+        index=index,
+        random=bytes(random),
+        fetch=bytes(fetch) if there & _FETCH else None,
+        pass_random=bytes(pass_random),
+        loader=bytes(loader),
+        batch=batch if there & _BATCH else None,
+        previous=previous if there & _PREVIOUS else None,
+        settings=bytes(settings),
+        structure=bytes(structure),
+        orders=orders,
+        synced=tuple(synced),
+        skipped=tuple(skipped),
+        mark=mark,
+        private=private,
+        gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
+    )
+
+
+def _gradient(row: Any, memory: Buffer) -> tuple[int, str, torch.Tensor]:
+    if (
+        not isinstance(row, tuple)
+        or len(row) != 5
+        or type(row[0]) is not int
+        or not isinstance(row[1], str)
+    ):
+        raise BadRecord("a gradient in it is not described as one")
+    try:
+        return row[0], row[1], plain.tensor_of(*row[2:], memory)
+    except plain.Unreadable as error:
+        raise BadRecord(f"the gradient of parameter {row[0]}: {error}") from None
 
 
 def _numbers(order: Any) -> bool:

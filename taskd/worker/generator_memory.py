@@ -55,7 +55,10 @@ def of_torch(generator: torch.Generator) -> Pieces | None:
     if ctypes.string_at(address + offset, 4 * _WORDS) != _words(generator):
         return None
     # the pointer too: the object could be given another generator
-    return [(id(generator) + _HEAD, 8), (address + offset - _BEFORE, _BEFORE + 4 * _WORDS + _BEHIND)]
+    return [
+        (id(generator) + _HEAD, 8),
+        (address + offset - _BEFORE, _BEFORE + 4 * _WORDS + _BEHIND),
+    ]
 
 
 def _words(generator: torch.Generator) -> bytes:

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 
 import torch
 
+from taskd.cython_api import attempt
+
 GRAD, MAIN = "grad", "main_grad"
 
 
@@ -134,6 +136,12 @@ class Gradients:
 
     def committed(self) -> Left:
         """The attempt has ended well: what it leaves."""
+        if self._used or self._stepped:
+            self._note_used()
+        self.broken = self._fresh = False
+        return self.now()
+
+    def _note_used(self) -> None:
         for owner in [o for o in self._used if o not in self._stepped]:
             # not used in this attempt: it waits for a later one, or has been cleared
             if not any(u.still_there() for u in self._used[owner]):
@@ -147,11 +155,13 @@ class Gradients:
                     if p.grad is not None
                 ]
         self._stepped.clear()
-        self.broken = self._fresh = False
-        return self.now()
 
     def now(self) -> Left:
         """What is there, as a record has it."""
+        waiting = attempt.waiting(self._parameters)
+        if not waiting and not self._used and not self._main:
+            self._unrecorded = set()
+            return NOTHING
         left_out: set[int] = set()  # parameters, by identity
         owners: set[int] = set()
         for owner, used in self._used.items():
@@ -161,10 +171,10 @@ class Gradients:
                 if here:
                     owners.add(owner)
         rows, skipped = [], []
-        for index, parameter in enumerate(self._parameters):
-            if id(parameter) in left_out:
+        for index, gradient in waiting:
+            if id(self._parameters[index]) in left_out:
                 skipped.append(index)
-            elif (gradient := parameter.grad) is not None:
+            else:
                 rows.append(Row(index, GRAD, gradient))
         for index, parameter in enumerate(self._parameters if self._main else ()):
             if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):

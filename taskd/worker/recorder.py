@@ -135,9 +135,10 @@ class Recorder:
     def listen(self) -> None:
         """An attempt begins: what an attempt before it left half done of a backward does not
         count."""
-        for order, ready in zip(self._orders, self._ready, strict=True):
-            if order is None:
-                ready.again()
+        if None in self._orders:
+            for order, ready in zip(self._orders, self._ready, strict=True):
+                if order is None:
+                    ready.again()
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
         """A repair has put this rank to the start of `step`, as `entry` has it where its state was

@@ -67,6 +67,7 @@ class TrainingState:
         self.private: list[torch.Tensor] = []
         # what was found the last time, and its bytes
         self._groups, self._rest, self._settings = attempt.Frozen(None), attempt.Frozen(None), b""
+        self._modes = attempt.Modes(self._all_modules, self.ddps)
         self.refresh()
 
     def _register(self, name: str, value: Any) -> None:
@@ -128,7 +129,7 @@ class TrainingState:
             torch.Tensor, self._leaf_modules(), self.optimizers.values(), self._loose()
         )
         # of optimizers whose state has more than tensors (LBFGS's counters and lists): where
-        self._others = {
+        others = {
             name: [
                 i
                 for i, p in enumerate(_parameters(o))
@@ -136,6 +137,7 @@ class TrainingState:
             ]
             for name, o in self.optimizers.items()
         }
+        self._others = {name: indices for name, indices in others.items() if indices}
         return True
 
     def changed(self) -> bool:
@@ -228,19 +230,17 @@ class TrainingState:
         """What changes from step to step and is small: param_groups, non-tensor optimizer state,
         small objects, modules' attributes and modes; the same object where nothing has changed.
         Raises UnsupportedState for a value that cannot be recorded, and names it."""
-        others = {
+        others = self._others and {
             name: {
                 i: _others(self.optimizers[name].state[_parameters(self.optimizers[name])[i]])
                 for i in indices
             }
             for name, indices in self._others.items()
-            if indices
         }
-        small = {n: v.state_dict() for n, v in self.small.items()}
+        small = self.small and {n: v.state_dict() for n, v in self.small.items()}
         attributes = self._attributes.take()
-        modes = attempt.modes([*self._all_modules, *self.ddps])
         present = [o.param_groups for o in self.optimizers.values()]
-        rest = (others, small, attributes, modes)
+        rest = (others, small, attributes, self._modes.take())
         if self._groups.same(present) and self._rest.same(rest):
             return self._settings
         groups = {

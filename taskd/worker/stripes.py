@@ -80,15 +80,16 @@ class Stripes:
             # a repeated attempt: the state is the same, and overwriting it would leave a moment
             # without any
             return
-        file.begin(slot)
-        damaged = core.damaged()
+        # where a page was lost under the copy, what was written is not the start of the step
         if self._by_torch():
+            file.begin(slot)
+            damaged = core.damaged()
             torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
-        else:
-            self._pieces.copy(file.address + file.offset(slot))
-        if core.damaged() != damaged:
-            return  # a page was lost under the copy: what was written is not the start of the step
-        file.commit(slot, step, self._length, 0, 0)
+            if core.damaged() != damaged:
+                return
+            file.commit(slot, step, self._length, 0, 0)
+        elif not file.write_rows(slot, step, self._pieces):
+            return
         self._written[slot] = (step, self._length)
 
     def _by_torch(self) -> bool:

@@ -33,7 +33,7 @@ def test_a_fault_on_purpose(monkeypatch, value, allowed):
     done = []
     monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
     line = Line(messages.Inject("r", 3, "memory", {"where": "heap"}))
-    attendant._attend(line, 3, 0, None)
+    attendant._answer(line, 3, 0, None)
     (answer,) = line.heard
     assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
     assert allowed or "TASKD_FAULT_INJECTION" in answer.text

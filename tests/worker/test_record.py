@@ -72,10 +72,10 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(record, "VERSION", 2)
+    monkeypatch.setattr(record, "VERSION", 3)
     later = b"".join(SEAL.close(9, b"what is to come"))
     monkeypatch.undo()
-    with pytest.raises(BadRecord, match="format 2, this taskd reads 1"):
+    with pytest.raises(BadRecord, match="format 3, this taskd reads 2"):
         SEAL.open(later, 9)
 
 
@@ -105,24 +105,14 @@ def test_any_bytes(data):
 
 
 FORGED = [
-    {"pass_number": "1"},
-    {"index": None},
-    {"random": "text"},
-    {"fetch": 3},
-    {"pass_random": None},
-    {"loader": []},
-    {"batch": 1.5},
-    {"previous": "7"},
-    {"settings": None},
-    {"structure": 0},
     {"orders": [["a"]]},
     {"orders": [[-1]]},
     {"orders": None},
-    {"synced": (1,)},
-    {"synced": ()},
-    {"skipped": (-1,)},
-    {"skipped": [1]},
-    {"mark": "11"},
+    {"synced": [1]},
+    {"synced": []},
+    {"synced": None},
+    {"skipped": [-1]},
+    {"skipped": (1,)},
     {"gradients": [(0, "grad", "float32", [2, 3], [3, 1])]},
     {"gradients": [(0, "grad", "float32", [2, 2], [2, 1]), (5, "main_grad", "bfloat16", [2], [1])]},
     {
@@ -136,20 +126,66 @@ FORGED = [
     {"gradients": None},
     {"more": 1},
 ]
+LAYOUT = ("orders", "synced", "skipped", "gradients")
 
 
 @pytest.mark.parametrize("change", FORGED, ids=str)
 def test_a_key_holder_who_writes_nonsense_is_refused_too(change):
     fields, sections = SEAL.open(WHOLE, 9)
-    values = plain.decode(fields) | change
-    forged = b"".join(SEAL.close(9, plain.encode(values), sections))
+    values = dict(zip(LAYOUT, plain.decode(sections[0]), strict=True)) | change
+    sections[0] = plain.encode(list(values.values()))
+    forged = b"".join(SEAL.close(9, bytes(fields), sections))
     with pytest.raises(BadRecord):
         entry.decode(forged, SEAL, 9)
 
 
 def test_every_field_is_forged_above():
-    fields, _ = SEAL.open(WHOLE, 9)
-    assert {name for change in FORGED for name in change} - {"more"} == set(plain.decode(fields))
+    assert {name for change in FORGED for name in change} - {"more"} == set(LAYOUT)
+
+
+@pytest.mark.parametrize("layout", [b"", b"\xc1", plain.encode(None), plain.encode({"a": 1})])
+def test_a_layout_that_is_none(layout):
+    fields, sections = SEAL.open(WHOLE, 9)
+    forged = b"".join(SEAL.close(9, bytes(fields), [layout, *sections[1:]]))
+    with pytest.raises(BadRecord):
+        entry.decode(forged, SEAL, 9)
+
+
+def test_other_fields_and_fewer_sections():
+    fields, sections = SEAL.open(WHOLE, 9)
+    for other, left in ((b"", sections), (bytes(fields) + b"\0", sections), (fields, sections[:7])):
+        with pytest.raises(BadRecord):
+            entry.decode(b"".join(SEAL.close(9, bytes(other), left)), SEAL, 9)
+
+
+def test_what_is_there_and_what_is_not():
+    """Numbers and bytes that may be missing come back as they were, zero and empty included."""
+    for batch, previous, fetch in (
+        (None, None, None),
+        (0, 0, b""),
+        (0, None, b"x"),
+        (None, 0, b""),
+    ):
+        made = replace(ENTRY, batch=batch, previous=previous, fetch=fetch)
+        found = entry.decode(b"".join(entry.encode(made, SEAL, 9)), SEAL, 9)
+        assert (found.batch, found.previous, found.fetch) == (batch, previous, fetch)
+
+
+def test_a_record_after_another():
+    """What is kept from one record to the next is what belongs to it."""
+    seal = replace(SEAL)
+    buffer = bytearray(b"buffers")
+    for step, random, orders, private in (
+        (1, b"one", [None, None], b"a"),
+        (2, b"one", [[1, 0], None], b"a"),
+        (3, b"two", [[1, 0], None], buffer),
+        (4, b"two", [[1, 0], [0]], buffer),
+        (5, b"one", [None, [0]], b""),
+    ):
+        buffer[0] = step
+        made = replace(ENTRY, random=random, orders=orders, private=private, gradients=())
+        found = entry.decode(b"".join(entry.encode(made, seal, step)), SEAL, step)
+        assert (found.random, found.orders, bytes(found.private)) == (random, orders, private)
 
 
 def test_another_seal_is_the_same_record():

@@ -1,0 +1,83 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""The digest of a rank's record, whose sections are hashed once for as long as they stay the same."""
+
+import hashlib
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+
+cdef extern from "libtaskd.h" nogil:
+    enum:
+        TASKD_DIGEST
+
+    struct taskd_keyed:
+        pass
+
+    int taskd_begin "taskd_keyed"(const void *key, size_t size, taskd_keyed *out)
+    void taskd_digest(const taskd_keyed *keyed, const void *data, size_t size, unsigned char *out)
+
+
+cdef class Keyed:
+    """HMAC-SHA-256 under one key of messages that all begin with `prefix`."""
+
+    cdef taskd_keyed keyed
+    cdef bytes prefix
+    cdef list sections, hashes  # of the record before, by number; None for what may have changed since
+
+    def __cinit__(self, bytes key not None, bytes prefix not None):
+        if taskd_begin(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &self.keyed) < 0:
+            raise ValueError(f"a key of {len(key)} bytes; it has 64 at most")
+        self.prefix, self.sections, self.hashes = prefix, [], []
+
+    def digest(self, message):
+        """Of `message` behind the prefix."""
+        return self.of(self.prefix + bytes(message))
+
+    cdef bytes of(self, bytes message):
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, TASKD_DIGEST)
+        taskd_digest(&self.keyed, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message), <unsigned char *>PyBytes_AS_STRING(found))
+        return found
+
+    def front(self, bytes head not None, bytes fields not None, list sections not None):
+        """What stands before the sections of a record: the digest, `head`, their lengths and `fields`. The digest is over these, and
+        over the hash of each section; a section that is the very `bytes` that it was the last time is not hashed again."""
+        cdef Py_ssize_t n = len(sections), start = PyBytes_GET_SIZE(self.prefix), i
+        cdef Py_ssize_t shown = PyBytes_GET_SIZE(head) + 8 * n + PyBytes_GET_SIZE(fields)
+        cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + TASKD_DIGEST * n)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, TASKD_DIGEST + shown)
+        cdef char *begin = PyBytes_AS_STRING(message)
+        cdef char *at = begin
+        cdef uint64_t length
+        cdef int shift
+        memcpy(at, PyBytes_AS_STRING(self.prefix), start)
+        at += start
+        memcpy(at, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+        at += PyBytes_GET_SIZE(head)
+        for i in range(n):
+            length = len(sections[i])
+            for shift in range(8):
+                at[shift] = <char>((length >> (8 * shift)) & 0xFF)
+            at += 8
+        memcpy(at, PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields))
+        at += PyBytes_GET_SIZE(fields)
+        for i in range(n):
+            memcpy(at, PyBytes_AS_STRING(<bytes>self.hash_of(i, sections[i])), TASKD_DIGEST)
+            at += TASKD_DIGEST
+        taskd_digest(&self.keyed, begin, PyBytes_GET_SIZE(message), <unsigned char *>PyBytes_AS_STRING(out))
+        memcpy(PyBytes_AS_STRING(out) + TASKD_DIGEST, begin + start, shown)
+        return out
+
+    cdef bytes hash_of(self, Py_ssize_t i, section):
+        cdef bytes found
+        if i < len(self.sections) and self.sections[i] is section:
+            return self.hashes[i]
+        found = hashlib.sha256(section).digest()
+        while i >= len(self.sections):
+            self.sections.append(None)
+            self.hashes.append(None)
+        # what is not `bytes` may have other content the next time
+        self.sections[i] = section if type(section) is bytes else None
+        self.hashes[i] = found
+        return found
