@@ -85,7 +85,7 @@ bindings = [
         extra_link_args=["-Wl,-rpath,$ORIGIN/../python/cython_api/libs"],
         depends=headers,
     )
-    for name in ("attempt", "core", "digest")
+    for name in ("attempt", "core", "digest", "frozen")
 ]
 
 setup(

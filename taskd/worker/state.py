@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.cython_api import attempt
+from taskd.cython_api import attempt, frozen
 from taskd.worker import loading, module_state, plain
 from taskd.worker.adapters import adapt
 from taskd.worker.attributes import Attributes
@@ -65,9 +65,12 @@ class TrainingState:
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
         self.private: list[torch.Tensor] = []
-        # what was found the last time, and its bytes
-        self._groups, self._rest, self._settings = attempt.Frozen(None), attempt.Frozen(None), b""
         self._modes = attempt.Modes(self._all_modules, self.ddps)
+        # the settings that were found last, and their bytes; `_alone`: the modes, where they and
+        # the optimizers' groups were all there was
+        self._groups = frozen.Groups(self.optimizers.values())
+        self._rest, self._settings = frozen.Frozen(self), b""  # equal to nothing
+        self._alone: tuple[bytes, bytes] | None = None
         self.refresh()
 
     def _register(self, name: str, value: Any) -> None:
@@ -230,24 +233,27 @@ class TrainingState:
         """What changes from step to step and is small: param_groups, non-tensor optimizer state,
         small objects, modules' attributes and modes; the same object where nothing has changed.
         Raises UnsupportedState for a value that cannot be recorded, and names it."""
-        others = self._others and {
+        attributes, modes = self._attributes.take(), self._modes.take()
+        alone = not (self._others or self.small or attributes)
+        if alone and modes is self._alone and self._groups.same():
+            return self._settings
+        others = {
             name: {
                 i: _others(self.optimizers[name].state[_parameters(self.optimizers[name])[i]])
                 for i in indices
             }
             for name, indices in self._others.items()
         }
-        small = self.small and {n: v.state_dict() for n, v in self.small.items()}
-        attributes = self._attributes.take()
-        present = [o.param_groups for o in self.optimizers.values()]
-        rest = (others, small, attributes, self._modes.take())
-        if self._groups.same(present) and self._rest.same(rest):
+        small = {n: v.state_dict() for n, v in self.small.items()}
+        rest = (others, small, attributes, modes)
+        if self._groups.same() and self._rest.same(rest):
             return self._settings
+        # before they are encoded: what is changed meanwhile is seen the next time
+        known = frozen.Groups(self.optimizers.values()), frozen.Frozen(rest)
         groups = {
             n: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
             for n, o in self.optimizers.items()
         }
-        self._groups, self._rest = attempt.Frozen(None), attempt.Frozen(None)
         try:
             found = plain.encode((groups, *rest))
         except plain.Unrecordable:
@@ -261,7 +267,7 @@ class TrainingState:
                 for name, value in values.items():
                     self._say_unrecordable(name, kind, value)
             raise
-        self._groups, self._rest = attempt.Frozen(present, "params"), attempt.Frozen(rest)
+        (self._groups, self._rest), self._alone = known, modes if alone else None
         if found != self._settings:
             self._settings = found
         return self._settings

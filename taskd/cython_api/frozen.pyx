@@ -1,0 +1,101 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""Values as they were, to see whether they have changed without making bytes of them again."""
+
+from libc.string cimport memcmp
+
+_SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes))
+cdef int _DEEPEST = 50
+
+
+cdef class Frozen:
+    """A value as it was: None, truth values, numbers, text, bytes, and lists, tuples and dicts of these. Whatever else is in a value is
+    equal to nothing, itself included, so that it is looked at in another way."""
+
+    cdef object kind
+    cdef list inner      # scalars as they are, containers frozen
+    cdef list keys       # of a dict, in its order
+    cdef object without  # a key that is not looked at
+    cdef bint opaque
+
+    def __cinit__(self, value, without=None, int depth=0):
+        """`without`: a key that does not count in the outermost dicts in `value`."""
+        self.kind = type(value)
+        self.inner = []
+        if depth > _DEEPEST:
+            self.opaque = True
+        elif self.kind in _SCALARS:
+            self.inner.append(value)
+        elif self.kind is list or self.kind is tuple:
+            for item in value:
+                self.inner.append(item if type(item) in _SCALARS else Frozen(item, without, depth + 1))
+        elif self.kind is dict:
+            self.without, self.keys = without, []
+            for key, item in (<dict>value).items():
+                if without is not None and key == without:
+                    continue
+                self.opaque = self.opaque or type(key) not in _SCALARS
+                self.keys.append(key)
+                self.inner.append(item if type(item) in _SCALARS else Frozen(item, None, depth + 1))
+        else:
+            self.opaque = True
+
+    def same(self, value):
+        """Whether `value` is what was frozen, type by type and bit by bit, its dicts in the same order."""
+        return self.equals(value)
+
+    cdef bint equals(self, value) except -1:
+        cdef Py_ssize_t i = 0, n = len(self.inner)
+        if self.opaque or type(value) is not self.kind:
+            return False
+        if self.kind is dict:
+            for key, item in (<dict>value).items():
+                if self.without is not None and key == self.without:
+                    continue
+                if i >= n or not _equal(key, self.keys[i]) or not self.holds(i, item):
+                    return False
+                i += 1
+        elif self.kind is list or self.kind is tuple:
+            for item in value:
+                if i >= n or not self.holds(i, item):
+                    return False
+                i += 1
+        else:
+            return _equal(value, self.inner[0])
+        return i == n
+
+    cdef bint holds(self, Py_ssize_t i, item) except -1:
+        known = self.inner[i]
+        return (<Frozen>known).equals(item) if type(known) is Frozen else _equal(item, known)
+
+
+cdef class Groups:
+    """The settings of some optimizers as they were when this was made: their param_groups, without the parameters."""
+
+    cdef list optimizers, frozen
+
+    def __cinit__(self, optimizers):
+        self.optimizers = list(optimizers)
+        self.frozen = [Frozen(optimizer.param_groups, "params") for optimizer in self.optimizers]
+
+    def same(self):
+        """Whether they are still the same, as `Frozen` has it."""
+        cdef Py_ssize_t i
+        for i in range(len(self.frozen)):
+            if not (<Frozen>self.frozen[i]).equals(self.optimizers[i].param_groups):
+                return False
+        return True
+
+
+cdef bint _equal(a, known) except -1:
+    """Whether `a` is of the type and the bits of a scalar: -0.0 is not 0.0, and a NaN is itself."""
+    cdef double x, y
+    if a is known:
+        return True
+    if type(a) is not type(known):
+        return False
+    if type(a) is float:
+        x, y = a, known
+        return memcmp(&x, &y, sizeof(double)) == 0
+    if type(a) is complex:
+        return _equal(a.real, known.real) and _equal(a.imag, known.imag)
+    return a == known
