@@ -96,7 +96,7 @@ cdef class Memory:
         for i in range(self.count):
             self.pieces[2 * i], self.pieces[2 * i + 1] = rows[i]
             total += self.pieces[2 * i + 1]
-        self.kept = <unsigned char *>PyMem_Malloc(max(total, 1))
+        self.kept = <unsigned char *>PyMem_Malloc(total if total > 0 else 1)
         if self.kept == NULL:
             raise MemoryError()
 

@@ -142,7 +142,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
     )
 
 
-def _gradient(row: Any, memory: Buffer) -> tuple[int, str, torch.Tensor]:
+def _gradient(row: Any, memory: memoryview) -> tuple[int, str, torch.Tensor]:
     if (
         not isinstance(row, tuple)
         or len(row) != 5

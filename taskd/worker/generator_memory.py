@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -41,7 +42,7 @@ def of_numpy(drawing: Any) -> Pieces | None:
     """Of a numpy.random.RandomState: its generator, and what is in itself, which says which
     generator it draws from and has the second normal deviate."""
     generator = drawing._bit_generator
-    if type(generator).__name__ != "MT19937" or not _deviate_lies_inside(type(drawing)):
+    if type(generator).__name__ != "MT19937" or not _deviate_lies_inside(type(drawing)):  # type: ignore[arg-type]
         return None
     return [(generator.ctypes.state_address, _TWISTER), _inside(drawing)]
 
@@ -51,7 +52,7 @@ def of_torch(generator: torch.Generator) -> Pieces | None:
     offset = _words_of_torch()
     if offset is None or type(generator) is not torch.Generator or generator.device.type != "cpu":
         return None
-    address = generator._cdata
+    address = generator._cdata  # type: ignore[attr-defined]
     if ctypes.string_at(address + offset, 4 * _WORDS) != _words(generator):
         return None
     # the pointer too: the object could be given another generator
@@ -101,7 +102,7 @@ def _inside(thing: object) -> tuple[int, int]:
 
 
 @cache
-def _deviate_lies_inside(kind: Any) -> bool:
+def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
     """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in
     advance, in its own memory."""
     trial = kind(1)
