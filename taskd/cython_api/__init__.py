@@ -1,8 +1,9 @@
-"""The Python side of libtaskd: `core`, a Cython module that is linked to the very library that is
+"""The Python side of libtaskd: Cython modules that are linked to the very library that is
 preloaded.
 
-Imports the standard library only. Read csrc/libtaskd.h next; it has the contracts, and core.pyi the
-names.
+`core` has its functions as they are. `attempt`, `digest` and `frozen` are the loops of an attempt:
+what changed since the last record, and the record's bytes. They import the standard library only.
+Read csrc/libtaskd.h next; it has the contracts, and the .pyi files the names.
 """
 
 from __future__ import annotations

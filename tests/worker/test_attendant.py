@@ -3,6 +3,8 @@ so."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from taskd.protocol import messages
@@ -37,3 +39,16 @@ def test_a_fault_on_purpose(monkeypatch, value, allowed):
     (answer,) = line.heard
     assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
     assert allowed or "TASKD_FAULT_INJECTION" in answer.text
+
+
+def test_the_training_thread_asks_by_itself_once_the_agent_has_ended():
+    training = SimpleNamespace(attended=False)
+    seen = []
+
+    class Ends(Line):
+        def receive(self):
+            seen.append(training.attended)
+            raise AgentGone
+
+    attendant._attend(Ends(None), 3, 0, SimpleNamespace(line=SimpleNamespace(channel=training)))
+    assert seen == [True] and training.attended is False

@@ -93,3 +93,69 @@ def test_any_order(story):
     for record, was in taken:
         state.put(record)
         assert whole() == was
+
+
+MORE = {
+    "torch generator": lambda: torch.Generator().manual_seed(1),
+    "python generator": lambda: random.Random(1),
+    "numpy generator": lambda: numpy.random.default_rng(1),
+    "numpy state": lambda: numpy.random.RandomState(1),
+}
+
+
+def draw(generator) -> object:
+    if isinstance(generator, torch.Generator):
+        return torch.randn(1, generator=generator).item()
+    if isinstance(generator, random.Random):
+        return generator.gauss(0, 1)
+    return float(generator.normal())
+
+
+@pytest.mark.parametrize("make", MORE.values(), ids=MORE)
+def test_a_generator_of_the_script(make):
+    generator, state = make(), RandomState(torch.device("cpu"))
+    state.watch([generator])
+    first = state.take()
+    assert state.take() == first
+    drawn = [draw(generator) for _ in range(3)]
+    second = state.take()
+    assert second != first
+    state.put(first)
+    assert state.take() == first and [draw(generator) for _ in range(3)] == drawn
+    assert state.take() == second
+
+
+def test_the_same_object_where_nothing_was_drawn():
+    state = RandomState(torch.device("cpu"))
+    first = state.take()
+    assert state.take() is first
+    random.random()
+    second = state.take()
+    assert second != first and state.take() is second
+
+
+def test_another_generator_in_the_place_of_numpys():
+    state = RandomState(torch.device("cpu"))
+    state.take()
+    kept = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.MT19937(7))
+        other = state.take()
+        numpy.random.random()
+        assert state.take() != other
+        numpy.random.set_bit_generator(numpy.random.PCG64(7))
+        other = state.take()
+        numpy.random.random()
+        assert state.take() != other
+    finally:
+        numpy.random.set_bit_generator(kept)
+
+
+def test_where_no_memory_is_known_it_is_asked(monkeypatch):
+    for place in ("of_python", "of_numpy", "of_torch"):
+        monkeypatch.setattr(generator_memory, place, lambda *_: None)
+    state = RandomState(torch.device("cpu"))
+    for some in DRAWS.values():
+        before = state.take()
+        some()
+        assert state.take() != before
