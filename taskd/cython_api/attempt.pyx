@@ -132,17 +132,20 @@ cdef class Memory:
 
 cdef class Rows:
     """Tensors of bytes, each in one piece, by their memory. Addresses are read once: whoever made the tensors sees to it that a new
-    object is made when one of them moves. A tensor of another device has no address here."""
+    object is made when one of them moves. A tensor of another device has no address here. `counted`: tensors that share their counters
+    of changes, and that the script's own work leaves in the caches."""
 
     cdef readonly list tensors
+    cdef list counted
     cdef readonly bint hosted  # all are on the CPU
     cdef readonly size_t total
     cdef uintptr_t *pieces
     cdef Py_ssize_t count
 
-    def __cinit__(self, tensors):
+    def __cinit__(self, tensors, counted=None):
         cdef Py_ssize_t i
         self.tensors = list(tensors)
+        self.counted = self.tensors if counted is None else list(counted)
         self.count = len(self.tensors)
         self.hosted = True
         self.pieces = <uintptr_t *>PyMem_Malloc(max(self.count, 1) * 2 * sizeof(uintptr_t))
@@ -177,11 +180,11 @@ cdef class Rows:
 
     def versions(self):
         """In-place changes so far of each, as bytes to compare."""
-        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.count * sizeof(uint64_t))
+        cdef Py_ssize_t n = len(self.counted), i
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, n * sizeof(uint64_t))
         cdef uint64_t *out = <uint64_t *>PyBytes_AS_STRING(found)
-        cdef Py_ssize_t i
-        for i in range(self.count):
-            out[i] = self.tensors[i]._version
+        for i in range(n):
+            out[i] = self.counted[i]._version
         return found
 
     def gather(self, bytes known not None):

@@ -106,7 +106,7 @@ class TrainingState:
         """Notice tensors that were added, removed or exchanged; True when there were any."""
         cells = list(self._cells())
         for key, tensor, _ in cells:
-            if why := _foreign(tensor):
+            if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
         now = [(key, t.data_ptr(), t.numel()) for key, t, _ in cells]
         if now == self._print:
@@ -114,6 +114,7 @@ class TrainingState:
         self._print = now
         seen: set[tuple[int, int]] = set()
         self.replicated, self.private, self._keys = [], [], []
+        originals: list[torch.Tensor] = []
         for key, tensor, buffer in cells:
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
@@ -122,11 +123,12 @@ class TrainingState:
             own = (
                 buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
             )
-            (self.private if own else self.replicated).append(_flat(tensor, key))
+            (self.private if own else self.replicated).append(_flat(tensor.detach(), key))
             if not own:
                 self._keys.append(key)
+                originals.append(tensor)
         # `changed` and `refresh` look at all addresses, so that those in here are right
-        self.replicated_rows = attempt.Rows(self.replicated)
+        self.replicated_rows = attempt.Rows(self.replicated, originals)
         self.private_rows = attempt.Rows(self.private)
         self._places = attempt.Places(
             torch.Tensor, self._leaf_modules(), self.optimizers.values(), self._loose()
@@ -167,9 +169,9 @@ class TrainingState:
         """(key, tensor, is a buffer), in an order that depends on names and registration only."""
         for name, module in self.modules.items():
             for key, parameter in module.named_parameters(remove_duplicate=False):
-                yield (name, key, ""), parameter.detach(), False
+                yield (name, key, ""), parameter, False
             for key, buffer in module.named_buffers(remove_duplicate=False):
-                yield (name, key, ""), buffer.detach(), True
+                yield (name, key, ""), buffer, True
         owners: dict[int, Key] = {
             id(p): (n, k, "")
             for n, m in self.modules.items()
@@ -179,11 +181,11 @@ class TrainingState:
             for index, parameter in enumerate(_parameters(optimizer)):
                 if id(parameter) not in owners:  # of no module that is protected
                     owners[id(parameter)] = (name, index, LOOSE)
-                    yield (name, index, LOOSE), parameter.detach(), False
+                    yield (name, index, LOOSE), parameter, False
                 state = optimizer.state.get(parameter) or {}
                 apart = owners.get(id(parameter)) in self.apart
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
-                    yield (name, index, key), state[key].detach(), apart
+                    yield (name, index, key), state[key], apart
 
     def of_modules(self) -> list[torch.Tensor]:
         """Those of the replicated rows that are parameters."""

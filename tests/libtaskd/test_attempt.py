@@ -76,6 +76,11 @@ def test_versions():
     assert before == row.versions() and len(before) == 16
     tensors[1].add_(1)
     assert row.versions() != before
+    parameter = torch.nn.Parameter(torch.ones(2))
+    row = attempt.Rows([parameter.detach().view(torch.uint8)], [parameter])
+    before = row.versions()
+    row.tensors[0].zero_()
+    assert row.versions() != before
 
 
 @settings(max_examples=100, deadline=None)
