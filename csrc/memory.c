@@ -1,7 +1,10 @@
-/* Memory shared with another process: order, and a checksum. */
+/* Memory shared with another process: order, copies, and a checksum. */
 #include "internal.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 void taskd_store_release(uint64_t *address, uint64_t value)
 {
@@ -11,6 +14,32 @@ void taskd_store_release(uint64_t *address, uint64_t value)
 uint64_t taskd_load_acquire(const uint64_t *address)
 {
     return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+}
+
+void taskd_copy_away(void *to, const void *from, size_t bytes)
+{
+#ifdef __SSE2__
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    size_t before = -(uintptr_t)t & 15;
+    if (before > bytes)
+        before = bytes;
+    memcpy(t, f, before);
+    t += before, f += before, bytes -= before;
+    for (; bytes >= 64; t += 64, f += 64, bytes -= 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)f), b = _mm_loadu_si128((const __m128i *)(f + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(f + 32)), d = _mm_loadu_si128((const __m128i *)(f + 48));
+        _mm_stream_si128((__m128i *)t, a);
+        _mm_stream_si128((__m128i *)(t + 16), b);
+        _mm_stream_si128((__m128i *)(t + 32), c);
+        _mm_stream_si128((__m128i *)(t + 48), d);
+    }
+    memcpy(t, f, bytes);
+    /* Such stores keep no order of their own: a header that is set later must not be seen before them. */
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
 }
 
 /* XXH64 (Yann Collet, public specification): four lanes that do not wait for each other. */

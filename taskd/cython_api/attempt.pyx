@@ -15,6 +15,7 @@ from libc.string cimport memcmp, memcpy
 cdef extern from "libtaskd.h" nogil:
     int taskd_copying()
     uint64_t taskd_damaged()
+    void taskd_copy_away(void *to, const void *source, size_t size)
     void taskd_store_release(uint64_t *address, uint64_t value)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
 
@@ -202,7 +203,7 @@ cdef class Rows:
         if same:
             return known
         found = PyBytes_FromStringAndSize(NULL, self.total)
-        self.pour(<uintptr_t>PyBytes_AS_STRING(found))
+        self.pour(<uintptr_t>PyBytes_AS_STRING(found), False)
         return found
 
     def publish(self, uintptr_t header, uintptr_t address, uint64_t step):
@@ -212,20 +213,23 @@ cdef class Rows:
         cdef uint64_t damaged = taskd_damaged()
         taskd_store_release(head, 0)
         if self.total <= WITH_THE_LOCK:
-            self.pour(address)
+            self.pour(address, False)
         else:
             with nogil:
-                self.pour(address)
+                self.pour(address, True)
         if taskd_damaged() != damaged:
             return False
         head[1], head[2], head[3] = self.total, 0, 0
         taskd_store_release(head, step + 1)
         return True
 
-    cdef void pour(self, uintptr_t address) noexcept nogil:
+    cdef void pour(self, uintptr_t address, bint away) noexcept nogil:
         cdef Py_ssize_t i
         for i in range(self.count):
-            memcpy(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
+            if away:
+                taskd_copy_away(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
+            else:
+                memcpy(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
             address += self.pieces[2 * i + 1]
 
 

@@ -144,13 +144,19 @@ def test_parts_that_are_too_long_change_nothing():
     assert bytes(buffer) == before
 
 
-@pytest.mark.parametrize("size", [0, 5, 100_000])
-def test_rows_are_published(size):
-    buffer = bytearray(HEADER + size + 3)
-    at, tensors = address_of(buffer), rows([size, 3])
-    assert attempt.Rows(tensors).publish(at, at + HEADER, 4)
-    assert slot(buffer) == (5, size + 3, 0, 0)
-    assert bytes(buffer[HEADER:]) == b"".join(t.numpy().tobytes() for t in tensors)
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 200), max_size=6), st.sampled_from([0, 5, 100_000]), st.integers(0, 15)
+)
+def test_rows_are_published(sizes, large, shift):
+    """Whatever lies where, and whether they are copied past the caches or not."""
+    sizes = [*sizes, large]
+    buffer = bytearray(HEADER + shift + sum(sizes) + 1)
+    at, tensors = address_of(buffer), rows(sizes)
+    assert attempt.Rows(tensors).publish(at, at + HEADER + shift, 4)
+    assert slot(buffer) == (5, sum(sizes), 0, 0) and buffer[-1] == 0
+    expected = b"".join(t.numpy().tobytes() for t in tensors)
+    assert bytes(buffer[HEADER + shift : -1]) == expected
 
 
 # -- modules and optimizers ------------------------------------------------------------------------
