@@ -196,8 +196,8 @@ int taskd_started(uint64_t step);
 int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms);
 /* Wait until another node has a copy of this rank's record `number`, or nobody keeps copies: 0. 1 and -ETIMEDOUT as above. */
 int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms);
-/* Whether another node keeps copies (1, 0; 0 too when not attached), seen after everything this thread has written: who starts to
- * keep them after that finds what was written. Never fails. */
+/* Whether another node keeps copies (1, 0; 0 too when not attached), seen after everything this
+ * thread has written: who starts to keep them after that finds what was written. Never fails. */
 int taskd_copying(void);
 /* Number of the newest pause request (0: none ever, or not attached). Never fails. */
 uint32_t taskd_pause_number(void);
@@ -290,20 +290,23 @@ uint64_t taskd_poisoned(void);
 void taskd_store_release(uint64_t *address, uint64_t value);
 uint64_t taskd_load_acquire(const uint64_t *address);
 
-/* Copy what nobody reads soon: past the caches where the processor can, which takes three quarters of the time for megabytes, and
- * leaves what is in them. Ordered before a taskd_store_release that comes later. */
+/* Copy what nobody reads soon: past the caches where the processor can, which takes three quarters
+ * of the time for megabytes, and leaves what is in them. Ordered before a taskd_store_release that
+ * comes later. */
 void taskd_copy_away(void *to, const void *from, size_t bytes);
 
 /* A 64-bit checksum (XXH64) of memory; finds what broke by accident, not what somebody forged. */
 uint64_t taskd_checksum(const void *data, size_t bytes, uint64_t seed);
 
-/* HMAC-SHA-256 under one key, for what is short: begun once for the key (-EINVAL: above 64 bytes), then for each message. */
+/* HMAC-SHA-256 under one key, for what is short: begun once for the key (-EINVAL: above 64 bytes),
+ * then for each message. */
 #define TASKD_DIGEST 32
 struct taskd_keyed {
     uint32_t inner[8], outer[8];
 };
 int taskd_keyed(const void *key, size_t bytes, struct taskd_keyed *out);
-void taskd_digest(const struct taskd_keyed *keyed, const void *data, size_t bytes, unsigned char out[TASKD_DIGEST]);
+void taskd_digest(const struct taskd_keyed *keyed, const void *data, size_t bytes,
+                  unsigned char out[TASKD_DIGEST]);
 
 uint32_t taskd_abi(void);
 /* The version of the package that this library was built with, as `0.1.0`. Static; never fails. */

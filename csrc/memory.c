@@ -27,15 +27,18 @@ void taskd_copy_away(void *to, const void *from, size_t bytes)
     memcpy(t, f, before);
     t += before, f += before, bytes -= before;
     for (; bytes >= 64; t += 64, f += 64, bytes -= 64) {
-        __m128i a = _mm_loadu_si128((const __m128i *)f), b = _mm_loadu_si128((const __m128i *)(f + 16));
-        __m128i c = _mm_loadu_si128((const __m128i *)(f + 32)), d = _mm_loadu_si128((const __m128i *)(f + 48));
+        __m128i a = _mm_loadu_si128((const __m128i *)f);
+        __m128i b = _mm_loadu_si128((const __m128i *)(f + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(f + 32));
+        __m128i d = _mm_loadu_si128((const __m128i *)(f + 48));
         _mm_stream_si128((__m128i *)t, a);
         _mm_stream_si128((__m128i *)(t + 16), b);
         _mm_stream_si128((__m128i *)(t + 32), c);
         _mm_stream_si128((__m128i *)(t + 48), d);
     }
     memcpy(t, f, bytes);
-    /* Such stores keep no order of their own: a header that is set later must not be seen before them. */
+    /* Such stores keep no order of their own: a header that is set later must not be seen before
+     * them. */
     _mm_sfence();
 #else
     memcpy(to, from, bytes);

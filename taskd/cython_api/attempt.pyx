@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""What an attempt asks of every tensor, setting and generator, in one pass each: is it as it was recorded?
+"""What an attempt asks of every tensor, setting and generator, in one pass each: is it as it was
+recorded?
 
-A step's work takes the caches, so that what follows it costs by the objects it touches and the functions it calls. Here are the loops
-that would run over a model in Python, and nothing that decides.
-"""
+A step's work takes the caches, so that what follows it costs by the objects it touches and the
+functions it calls. Here are the loops that would run over a model in Python, and nothing that
+decides."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -19,20 +20,24 @@ cdef extern from "libtaskd.h" nogil:
     void taskd_store_release(uint64_t *address, uint64_t value)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
 
-# Below this many bytes a copy is over before another thread could have taken the interpreter's lock.
+# Below this many bytes a copy is over before another thread could have taken the interpreter's
+# lock.
 cdef enum:
     WITH_THE_LOCK = 1 << 16
 
 
 def copying():
-    """Whether another node keeps copies of this rank's records, seen after everything that was written before."""
+    """Whether another node keeps copies of this rank's records, seen after everything that was
+    written before."""
     return taskd_copying() == 1
 
 
-def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind, list parts not None, whole):
-    """Write a slot of a `vault.SlotFile`: take its header back, copy `parts`, which are buffers of bytes, end to end to `address`, and
-    set the header again, last, with the checksum of what lies there; that checksum. None, and no header, where `whole()` is false by
-    then. ValueError, and nothing touched, where the parts are longer than `room`."""
+def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind,
+            list parts not None, whole):
+    """Write a slot of a `vault.SlotFile`: take its header back, copy `parts`, which are buffers of
+    bytes, end to end to `address`, and set the header again, last, with the checksum of what lies
+    there; that checksum. None, and no header, where `whole()` is false by then. ValueError, and
+    nothing touched, where the parts are longer than `room`."""
     cdef uint64_t *head = <uint64_t *>header
     cdef size_t length = 0
     cdef uint64_t checksum
@@ -60,7 +65,8 @@ cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
     cdef size_t at = 0, size
     for part in parts:
         if type(part) is bytes:
-            source, size = <const unsigned char *>PyBytes_AS_STRING(part), <size_t>PyBytes_GET_SIZE(part)
+            source = <const unsigned char *>PyBytes_AS_STRING(part)
+            size = <size_t>PyBytes_GET_SIZE(part)
         elif len(part) == 0:
             continue
         else:
@@ -78,8 +84,8 @@ cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
 
 
 cdef class Memory:
-    """Pieces of this process's memory, (address, bytes) each, and what was in them at the last `take`. Whoever names them answers for
-    their being there."""
+    """Pieces of this process's memory, (address, bytes) each, and what was in them at the last
+    `take`. Whoever names them answers for their being there."""
 
     cdef uintptr_t *pieces  # address and size by turns
     cdef Py_ssize_t count
@@ -120,21 +126,23 @@ cdef class Memory:
 
     def same(self):
         """Whether every byte is as it was at the last `take`; False where there is none."""
-        cdef size_t at = 0
+        cdef size_t at = 0, size
         cdef Py_ssize_t i
         if not self.taken:
             return False
         for i in range(self.count):
-            if memcmp(self.kept + at, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1]) != 0:
+            size = self.pieces[2 * i + 1]
+            if memcmp(self.kept + at, <const void *>self.pieces[2 * i], size) != 0:
                 return False
-            at += self.pieces[2 * i + 1]
+            at += size
         return True
 
 
 cdef class Rows:
-    """Tensors of bytes, each in one piece, by their memory. Addresses are read once: whoever made the tensors sees to it that a new
-    object is made when one of them moves. A tensor of another device has no address here. `counted`: tensors that share their counters
-    of changes, and that the script's own work leaves in the caches."""
+    """Tensors of bytes, each in one piece, by their memory. Addresses are read once: whoever made
+    the tensors sees to it that a new object is made when one of them moves. A tensor of another
+    device has no address here. `counted`: tensors that share their counters of changes, and that
+    the script's own work leaves in the caches."""
 
     cdef readonly list tensors
     cdef list counted
@@ -164,7 +172,8 @@ cdef class Rows:
         PyMem_Free(self.pieces)
 
     def mark(self, size_t first, Py_ssize_t rows, size_t ends):
-        """A checksum of the first and the last `ends` bytes of `rows` of them, from number `first` on and round."""
+        """A checksum of the first and the last `ends` bytes of `rows` of them, from number `first`
+        on and round."""
         cdef uint64_t value = 0
         cdef Py_ssize_t i
         cdef uintptr_t address
@@ -207,8 +216,9 @@ cdef class Rows:
         return found
 
     def publish(self, uintptr_t header, uintptr_t address, uint64_t step):
-        """Write a slot as the function of that name does, with all of them, which are on the CPU, end to end, and without a checksum.
-        False, and no header, where a memory page was lost meanwhile."""
+        """Write a slot as the function of that name does, with all of them, which are on the CPU,
+        end to end, and without a checksum. False, and no header, where a memory page was lost
+        meanwhile."""
         cdef uint64_t *head = <uint64_t *>header
         cdef uint64_t damaged = taskd_damaged()
         taskd_store_release(head, 0)
@@ -225,16 +235,19 @@ cdef class Rows:
 
     cdef void pour(self, uintptr_t address, bint away) noexcept nogil:
         cdef Py_ssize_t i
+        cdef size_t size
         for i in range(self.count):
+            size = self.pieces[2 * i + 1]
             if away:
-                taskd_copy_away(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
+                taskd_copy_away(<void *>address, <const void *>self.pieces[2 * i], size)
             else:
-                memcpy(<void *>address, <const void *>self.pieces[2 * i], self.pieces[2 * i + 1])
-            address += self.pieces[2 * i + 1]
+                memcpy(<void *>address, <const void *>self.pieces[2 * i], size)
+            address += size
 
 
 cdef class Places:
-    """Where the tensors of some modules and optimizers lie, to notice one that was added, removed or exchanged."""
+    """Where the tensors of some modules and optimizers lie, to notice one that was added, removed
+    or exchanged."""
 
     cdef list modules, optimizers, more
     cdef object kind
@@ -242,9 +255,10 @@ cdef class Places:
     cdef Py_ssize_t count, room
 
     def __cinit__(self, tensor, modules, optimizers, more=()):
-        """`tensor`: the class of tensors. Of `modules` the own parameters and buffers count, of `optimizers` the tensors in their state;
-        `more` are tensors by themselves."""
-        self.kind, self.modules, self.optimizers, self.more = tensor, list(modules), list(optimizers), list(more)
+        """`tensor`: the class of tensors. Of `modules` the own parameters and buffers count, of
+        `optimizers` the tensors in their state; `more` are tensors by themselves."""
+        self.kind, self.modules = tensor, list(modules)
+        self.optimizers, self.more = list(optimizers), list(more)
         self.room = 64
         self.kept = <uint64_t *>PyMem_Malloc(self.room * sizeof(uint64_t))
         if self.kept == NULL:
@@ -313,8 +327,8 @@ def waiting(list parameters not None):
 
 
 cdef class Modes:
-    """Whether each of some modules is in training mode, and each of their own parameters wants a gradient. The lists of modules may
-    grow."""
+    """Whether each of some modules is in training mode, and each of their own parameters wants a
+    gradient. The lists of modules may grow."""
 
     cdef tuple modules, taken
     cdef bytearray training, wants

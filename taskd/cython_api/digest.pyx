@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The digest of a rank's record, whose sections are hashed once for as long as they stay the same."""
+"""The digest of a rank's record, whose sections are hashed once for as long as they stay the
+same."""
 
 import hashlib
 
@@ -24,7 +25,8 @@ cdef class Keyed:
 
     cdef taskd_keyed keyed
     cdef bytes prefix
-    cdef list sections, hashes  # of the record before, by number; None for what may have changed since
+    # of the record before, by number; None for what may have changed since
+    cdef list sections, hashes
 
     def __cinit__(self, bytes key not None, bytes prefix not None):
         if taskd_begin(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &self.keyed) < 0:
@@ -37,12 +39,14 @@ cdef class Keyed:
 
     cdef bytes of(self, bytes message):
         cdef bytes found = PyBytes_FromStringAndSize(NULL, TASKD_DIGEST)
-        taskd_digest(&self.keyed, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message), <unsigned char *>PyBytes_AS_STRING(found))
+        taskd_digest(&self.keyed, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message),
+                     <unsigned char *>PyBytes_AS_STRING(found))
         return found
 
     def front(self, bytes head not None, bytes fields not None, list sections not None):
-        """What stands before the sections of a record: the digest, `head`, their lengths and `fields`. The digest is over these, and
-        over the hash of each section; a section that is the very `bytes` that it was the last time is not hashed again."""
+        """What stands before the sections of a record: the digest, `head`, their lengths and
+        `fields`. The digest is over these, and over the hash of each section; a section that is the
+        very `bytes` that it was the last time is not hashed again."""
         cdef Py_ssize_t n = len(sections), start = PyBytes_GET_SIZE(self.prefix), i
         cdef Py_ssize_t shown = PyBytes_GET_SIZE(head) + 8 * n + PyBytes_GET_SIZE(fields)
         cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + TASKD_DIGEST * n)
@@ -65,7 +69,8 @@ cdef class Keyed:
         for i in range(n):
             memcpy(at, PyBytes_AS_STRING(<bytes>self.hash_of(i, sections[i])), TASKD_DIGEST)
             at += TASKD_DIGEST
-        taskd_digest(&self.keyed, begin, PyBytes_GET_SIZE(message), <unsigned char *>PyBytes_AS_STRING(out))
+        taskd_digest(&self.keyed, begin, PyBytes_GET_SIZE(message),
+                     <unsigned char *>PyBytes_AS_STRING(out))
         memcpy(PyBytes_AS_STRING(out) + TASKD_DIGEST, begin + start, shown)
         return out
 

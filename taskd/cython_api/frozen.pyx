@@ -8,8 +8,9 @@ cdef int _DEEPEST = 50
 
 
 cdef class Frozen:
-    """A value as it was: None, truth values, numbers, text, bytes, and lists, tuples and dicts of these. Whatever else is in a value is
-    equal to nothing, itself included, so that it is looked at in another way."""
+    """A value as it was: None, truth values, numbers, text, bytes, and lists, tuples and dicts of
+    these. Whatever else is in a value is equal to nothing, itself included, so that it is looked at
+    in another way."""
 
     cdef object kind
     cdef list inner      # scalars as they are, containers frozen
@@ -27,7 +28,9 @@ cdef class Frozen:
             self.inner.append(value)
         elif self.kind is list or self.kind is tuple:
             for item in value:
-                self.inner.append(item if type(item) in _SCALARS else Frozen(item, without, depth + 1))
+                self.inner.append(
+                    item if type(item) in _SCALARS else Frozen(item, without, depth + 1)
+                )
         elif self.kind is dict:
             self.without, self.keys = without, []
             for key, item in (<dict>value).items():
@@ -40,7 +43,8 @@ cdef class Frozen:
             self.opaque = True
 
     def same(self, value):
-        """Whether `value` is what was frozen, type by type and bit by bit, its dicts in the same order."""
+        """Whether `value` is what was frozen, type by type and bit by bit, its dicts in the same
+        order."""
         return self.equals(value)
 
     cdef bint equals(self, value) except -1:
@@ -69,7 +73,8 @@ cdef class Frozen:
 
 
 cdef class Groups:
-    """The settings of some optimizers as they were when this was made: their param_groups, without the parameters."""
+    """The settings of some optimizers as they were when this was made: their param_groups, without
+    the parameters."""
 
     cdef list optimizers, frozen
 
