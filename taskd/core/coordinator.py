@@ -15,10 +15,10 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.faults import Faults
 from taskd.core.hold import Hold
-from taskd.core.incident import Move, Phase
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
 from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.listing import some
-from taskd.core.recovery import Recovery
 from taskd.core.state import JobState, RankState
 from taskd.core.stragglers import Stragglers
 from taskd.core.switch import Switch
@@ -35,7 +35,7 @@ class Coordinator:
         self.job = JobState(settings)
         self.hold = Hold(self.job)
         self.recovery = Recovery(self.job, self.hold)
-        self.faults = Faults(self.job, self.recovery)
+        self.faults = Faults(self.job, self.recovery, self.hold)
         self.switch = Switch(self.job, self.recovery, self.hold)
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.forming: float | None = None  # deadline for the last rank's protect()
@@ -167,7 +167,7 @@ class Coordinator:
         # given it to this one
         unknown = known is not None and known.lost and not known.agent
         if known is not None and (
-            known.heir or (job.protected and known.agent != event.agent and not unknown)
+            known.assignee or (job.protected and known.agent != event.agent and not unknown)
         ):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
             return
@@ -234,14 +234,14 @@ class Coordinator:
                 "; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY,
                 now,
             )
-            self.recovery.next_round(now, frozenset(dead))
+            self.recovery.again(now, frozenset(dead))
         else:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
 
     def _join_with_new(self, text: str, now: float) -> None:
         """An incident in which the replacements that an earlier manager has ordered are
         replacements."""
-        incident = self.recovery.join(text, now)
+        incident = self.recovery.join(text, now=now)
         incident.new |= self._new
         incident.ready |= self._ready
 
@@ -259,10 +259,10 @@ class Coordinator:
             )
         self.hold.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        incident = self.recovery.join(f"node {event.node} is heard again{dead}", now)
+        incident = self.recovery.join(f"node {event.node} is heard again{dead}", now=now)
         incident.new |= set(event.new)
         incident.ready |= set(event.ready)
-        self.recovery.next_round(now, frozenset(event.dead))
+        self.recovery.again(now, frozenset(event.dead))
 
     def _agent_left(self, event: e.AgentLeft, now: float) -> None:
         job = self.job
@@ -301,7 +301,7 @@ class Coordinator:
     def _standby_joined(self, event: e.StandbyJoined, now: float) -> None:
         job = self.job
         job.topology.stood_down.discard(event.agent)
-        if any(event.agent in (n.agent, n.heir) for n in job.topology.nodes.values()):
+        if any(event.agent in (n.agent, n.assignee) for n in job.topology.nodes.values()):
             return  # it has a node, or has been told to take one: said before that has reached it
         if event.agent not in job.topology.standbys:
             job.note(f"standby {event.agent[:8]} waits for a node; it can run {event.ranks} ranks")
@@ -315,7 +315,7 @@ class Coordinator:
         if job.topology.standbys.pop(event.agent, None) is not None:
             job.note(f"standby {event.agent[:8]} is lost: {event.why}")
             return
-        number = next((i for i, n in job.topology.nodes.items() if n.heir == event.agent), None)
+        number = next((i for i, n in job.topology.nodes.items() if n.assignee == event.agent), None)
         if number is not None:
             self.recovery.lost(
                 number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now
@@ -327,7 +327,7 @@ class Coordinator:
         if event.agent in job.topology.stood_down:  # it has not heard of that yet
             job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
             return
-        if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
+        if node is None or node.assignee != event.agent or len(event.left) != len(node.ranks):
             job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
             return
         job.topology.join(
@@ -486,10 +486,8 @@ class Coordinator:
         if self.recovery.phase is Phase.RESUME:
             self.recovery.committed(event.rank, now)
         elif incident is not None:
-            self.recovery.climb(
-                Move.SPENT,
-                f"rank {event.rank} has ended and cannot take part in a repair any more",
-                now,
+            self.recovery.spent(
+                f"rank {event.rank} has ended and cannot take part in a repair any more", now
             )
         self._look(now)
 
@@ -501,7 +499,7 @@ class Coordinator:
         how = f"exited with status 0 before step {event.step}, in the middle of its loop"
         rank.left = event.position or rank.left
         if incident is not None and not (
-            incident.phase is Phase.RESUME and event.rank in incident.committed
+            incident.phase is Phase.RESUME and event.rank in incident.round.committed
         ):
             rank.alive = False
             self.faults.died(event.rank, how, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 

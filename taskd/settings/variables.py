@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.settings import documented, kinds
 from taskd.settings.parameter import Parameter, Section
 

@@ -8,9 +8,9 @@ import pytest
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core import incident
 from taskd.core.coordinator import Coordinator
-from taskd.core.incident import FINAL, PASSING, TABLE, Move, Phase, after
+from taskd.core.incident import phases
+from taskd.core.incident.phases import FINAL, PASSING, TABLE, Move, Phase, after
 
 WAITED = [p for p in Phase if p not in FINAL | PASSING]
 
@@ -98,7 +98,7 @@ def test_a_move_that_the_table_has_not_is_an_error():
 def test_the_theory_above_the_table_names_every_phase(phase):
     assert (
         phase.value
-        in (incident.__doc__ or "")
+        in (phases.__doc__ or "")
         .split('"""')[0]
         .replace(".", " ")
         .replace(",", " ")

@@ -123,7 +123,7 @@ class Node:
 class Former:
     """What a node was before it has moved, as long as it may be put back."""
 
-    heir: str
+    assignee: str
     node: dict[str, Any]
     ranks: list[dict[str, Any]]
     lost: bool = False
@@ -563,7 +563,7 @@ class World:
         """The standby waits again; whoever has had the node has it again."""
         self.prepared.pop(agent, None)
         former = self.formers.get(number)
-        if former is not None and former.heir == agent:
+        if former is not None and former.assignee == agent:
             node = self.nodes[number]
             there = node.agent == agent and not node.gone and not node.cut
             self.put_back(number)
@@ -591,7 +591,7 @@ class World:
 
     def taken(self, order: c.TakeOver, manager: int) -> None:
         former = self.formers.get(order.node)
-        moves = former is not None and former.heir == order.agent
+        moves = former is not None and former.assignee == order.agent
         if (
             order.agent not in self.standbys
             or manager != self.manager
@@ -1158,8 +1158,8 @@ class World:
         self.manager += 1
         self.prepared.clear()
         for number, former in list(self.formers.items()):
-            if self.nodes[number].agent == former.heir and not self.nodes[number].gone:
-                self.standbys.add(former.heir)  # it stands down
+            if self.nodes[number].agent == former.assignee and not self.nodes[number].gone:
+                self.standbys.add(former.assignee)  # it stands down
             self.put_back(number)
         for node in self.nodes:
             if node.passing and not node.gone:

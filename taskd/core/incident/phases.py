@@ -1,5 +1,4 @@
-"""The phases of an incident and every move between them, in one table; and what is kept about one
-incident.
+"""The phases of an incident and every move between them, in one table.
 
 Theory of operation. An incident is one fault and all that is done about it. DETECT is its first
 moment, in which the strategy is chosen; what has to be found out first (who of the ranks that make
@@ -14,13 +13,13 @@ the start of the step, RESUME lasts until every rank has committed that step; th
 CLOSED. Under `dump` nothing is replaced: DUMP follows DECIDE, in which the state is saved, and then
 the job is over.
 
-A rank whose process cannot be kept is *condemned*: it is killed at the start of a round, PAUSE
+A rank whose process cannot be kept is *evicted*: it is killed at the start of a round, PAUSE
 waits for its death, and the death starts the next round, in which it is replaced.
 
 A further fault, in any phase, joins the incident and starts the next round at PAUSE: what had been
 done in the round is done again, because a rebuild that lost a member is void. A phase that passes
-its deadline names the ranks it is waiting for, and these are condemned; where it waits for
-replacements to start, or for condemned ranks to die, the strategy itself has failed. FAILED takes
+its deadline names the ranks it is waiting for, and these are evicted; where it waits for
+replacements to start, or for evicted ranks to die, the strategy itself has failed. FAILED takes
 the next rung of the ladder: another round under another strategy, or ENDED. A node that is
 sub-healthy moves to a standby in an incident of its own, under the strategy hot-switch: what goes
 wrong before all ranks have their state puts everything back, and the next round is that of an
@@ -32,15 +31,7 @@ launcher restarts all).
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from enum import Enum
-
-from taskd.core import repair
-from taskd.core.dump import Dump
-from taskd.core.events import Position, Timeline
-from taskd.core.state import RankState
-from taskd.core.topology import Node
 
 
 class Phase(Enum):
@@ -145,91 +136,3 @@ def after(phase: Phase, move: Move) -> Phase:
     """The phase that `move` leads to. Raises KeyError for a move that the table does not have: a
     bug, not a fault."""
     return TABLE[phase][move]
-
-
-@dataclass
-class Moving:
-    """A node that moves from its agent to standby `heir`, and what is put back if that fails."""
-
-    node: int
-    heir: str
-    why: str
-    before: Node | None = None
-    ranks: dict[int, RankState] = field(default_factory=dict)
-    former_lost: str = ""  # why the agent that has had the node is not there any more
-    failed: str = ""
-    done: bool = False
-
-
-@dataclass
-class Incident:
-    number: int
-    began: float
-    faults: list[str] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)
-    phase: Phase = Phase.DETECT
-    deadline: float = 0.0
-    # the ladder
-    rungs: tuple[str, ...] = ()  # in place of those that are configured
-    leaving: bool = False  # the job shall end where it is
-    strategy: str = ""
-    failed: list[str] = field(default_factory=list)  # strategies
-    tried: list[str] = field(default_factory=list)  # in words
-    # ranks, over all rounds
-    replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
-    # ranks whose process is a replacement without state so far
-    new: set[int] = field(default_factory=set)
-    # living ranks whose process cannot be kept, and why
-    condemned: dict[int, str] = field(default_factory=dict)
-    # of these, who has been told to be ended, and when
-    killed: dict[int, float] = field(default_factory=dict)
-    hung: set[int] = field(default_factory=set)  # of these, whose stacks are wanted
-    # ranks whose device has asked for the step to be repeated
-    told: set[int] = field(default_factory=set)
-    # ranks whose state differed from most others': what they have left is not used
-    odd: set[int] = field(default_factory=set)
-    regiven: bool = False  # the state of such ranks, without another process
-    # rank -> rebuilds or restores that failed first on its present process
-    failures: Counter[int] = field(default_factory=Counter)
-    ready: set[int] = field(default_factory=set)  # replacements that wait for orders
-    # ranks whose present process has said how a rebuild went
-    heard: set[int] = field(default_factory=set)
-    # rounds
-    rounds: int = 0
-    first: int = 0  # rounds before the present strategy's first
-    asked_again: bool = False
-    broken: bool = False  # communication has failed, and nobody is known to be the cause
-    # of the present pause, until it has found somebody at fault, or nobody
-    suspects: dict[int, str] = field(default_factory=dict)  # condemned if it finds nobody
-    blamed: int | None = None  # rank whose failure began it
-    # this round
-    reports: dict[int, Position] = field(default_factory=dict)
-    plan: repair.Plan | None = None
-    rebuilt: set[int] = field(default_factory=set)
-    restored: dict[int, str] = field(default_factory=dict)
-    committed: set[int] = field(default_factory=set)
-    dump: Dump | None = None
-    missing: float | None = None  # since when a node is missing
-    moving: Moving | None = None  # until its ranks have their state
-
-    def renew(self, number: int, rank: RankState) -> str:
-        """The rank gets another process, which has no state yet; returns why the present one could
-        not be kept."""
-        rank.incarnation += 1
-        rank.alive, rank.finished, rank.raised, rank.quit = True, None, None, ""
-        rank.pages.clear()
-        self.replaced[number] += 1
-        self.new.add(number)
-        for known in (self.ready, self.heard, self.hung):
-            known.discard(number)
-        self.killed.pop(number, None)
-        self.failures.pop(number, None)
-        return self.condemned.pop(number, "") or self.faults[-1]
-
-    def unrenew(self, number: int) -> None:
-        """The rank keeps the process that it had before `renew`."""
-        self.replaced -= Counter({number: 1})
-        for known in (self.new, self.ready, self.heard, self.hung, self.odd):
-            known.discard(number)
-        self.killed.pop(number, None)
-        self.condemned.pop(number, None)

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskd.core import commands as c
-from taskd.core.incident import Incident
+from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
 
 
-class Reschedule:
+class Takeover:
     def __init__(self, job: JobState) -> None:
         self._job = job
 
@@ -30,7 +30,7 @@ class Reschedule:
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
-            incident.condemned if incident is not None else ()
+            incident.evicted if incident is not None else ()
         )
         if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
             ranks = {r for r in ranks if self._job.ranks[r].unusable}
@@ -45,7 +45,7 @@ class Reschedule:
     def lose(self, number: int) -> None:
         """The node's processes are gone for us."""
         node = self._job.topology.nodes[number]
-        node.lost, node.heir = True, ""
+        node.lost, node.assignee = True, ""
         for rank in node.ranks:
             state = self._job.ranks[rank]
             # another node has other devices
@@ -68,9 +68,9 @@ class Reschedule:
         topology = self._job.topology
         for number in topology.lost:
             node = topology.nodes[number]
-            if node.heir:
+            if node.assignee:
                 continue
-            agent = topology.heir(number)
+            agent = topology.standby_for(number)
             if agent is None:
                 self._job.note(f"node {number} waits for a standby")
                 continue
@@ -99,7 +99,7 @@ class Reschedule:
         node = topology.nodes[number]
         del topology.standbys[agent]
         topology.reserved.pop(agent, None)
-        node.heir = agent
+        node.assignee = agent
         for rank in node.ranks:
             incident.renew(rank, self._job.ranks[rank])
         self._job.say(
@@ -131,7 +131,7 @@ class Reschedule:
             r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
         }
         self.lose(moving.node)
-        self._give(incident, moving.node, moving.heir, node.records, moving.why, node.agent)
+        self._give(incident, moving.node, moving.assignee, node.records, moving.why, node.agent)
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
@@ -155,10 +155,10 @@ class Reschedule:
         moving.before.told = False
         self._job.ranks.update(moving.ranks)
         for rank in moving.ranks:
-            incident.unrenew(rank)
+            incident.undo_renew(rank)
         incident.failures.clear()
-        topology.stood_down.add(moving.heir)
-        self._job.say(c.StandDown(moving.heir, number, why))
+        topology.stood_down.add(moving.assignee)
+        self._job.say(c.StandDown(moving.assignee, number, why))
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
