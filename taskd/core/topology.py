@@ -111,12 +111,6 @@ class Topology:
         living = sum(n.living or bool(n.assignee) for n in self.nodes.values())
         return living + len(self.standbys), len(self.nodes) + len(self.standbys)
 
-    def majority(self) -> bool:
-        """Whether what is decided here cannot be decided otherwise by somebody whom the rest of the
-        agents hear."""
-        heard, everybody = self.heard()
-        return 2 * heard > everybody
-
     def free(self, ranks: int) -> str | None:
         """A standby that can run that many ranks: the one that has waited longest."""
         return next(

@@ -294,7 +294,7 @@ class Envelope:
     incarnation: str
     seq: int
     body: bytes
-    term: int = 0  # of the manager; see core.terms
+    term: int = 0  # of the manager; see core.election
     number: int = 0  # of what must not be lost, see core.delivery; 0: it need not arrive
 
 

@@ -189,6 +189,13 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     c.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
     c.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
+    c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
+    c.Challenge: lambda x: f"challenge the agent of node {x.node}",
+    c.AskWho: lambda x: f"ask {', '.join(x.agents)} who they are",
+    c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
+    c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
+    c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
+    c.Resign: lambda x: f"resign: {x.reason}",
     c.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
     c.Rebuild: lambda x: (
         f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
@@ -229,6 +236,8 @@ def words(said: list[c.Command]) -> list[str]:
     """One line each; the paragraph of GiveUp is not repeated."""
     out, given_up = [], None
     for command in said:
+        if isinstance(command, c.Admit):  # who is not refused or fenced
+            continue
         if isinstance(command, c.End) and command.reason == given_up:
             out.append("end, not well: the same")
         else:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.election.election import Election
 from taskd.core.hold import Hold
 from taskd.core.state import JobState
 
@@ -16,7 +17,7 @@ RANKS = range(NODES * EACH)
 
 
 def standing():
-    job = JobState(e.Settings(NODES, EACH))
+    job = JobState(e.Settings(NODES, EACH), Election())
     for node in range(NODES):
         job.topology.join(node, tuple(range(node * EACH, node * EACH + EACH)), ("h", 1), 0)
     job.protected = True

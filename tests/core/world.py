@@ -19,7 +19,9 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.election.election import STANDBY
 from taskd.core.levels import TABLE, Level
+from tests.core.electorate import Electorate
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
 from tests.core.wire import Wire
@@ -47,6 +49,9 @@ GUARDED = (
     | e.RankRestored
     | e.StepCommitted
 )
+
+# orders that nobody in here carries out
+UNHEARD = c.Note | c.Answer | c.KeepRecords | c.Admit | c.Refuse | c.Challenge | c.Resign
 
 
 @dataclass
@@ -161,7 +166,9 @@ class World:
         sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
         self.settings = e.Settings(nodes, per_node, ladder, sub_healthy, **times)
-        self.coordinator = Coordinator(self.settings)
+        self.manager = 0  # how many there have been
+        self.electorate = Electorate(self)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
         self.nodes = [
@@ -175,7 +182,6 @@ class World:
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
-        self.manager = 0  # how many there have been
         self.jam = 0  # generations whose collectives never end, the present one included
         self.jammed = 0  # the present one
         self.jam_from = 0  # this step
@@ -307,7 +313,7 @@ class World:
         was_over = self.coordinator.job.over
         self.laws.before(event)
         commands = self.coordinator.step(event, self.now)
-        assert not was_over or all(isinstance(command, c.Answer) for command in commands), (
+        assert not was_over or all(isinstance(x, c.Answer | c.Refuse) for x in commands), (
             "a command after the end"
         )
         for command in commands:
@@ -337,7 +343,7 @@ class World:
             self.prepare(command)
         elif isinstance(command, c.StandDown):
             self.stand_down(command.agent, command.node)
-        elif not isinstance(command, c.Note | c.Answer | c.KeepRecords):
+        elif not self.electorate.carry_out(command) and not isinstance(command, UNHEARD):
             late = isinstance(command, c.Hold | c.Continue | c.AskSteps | c.RollCall)
             for node in self.nodes:
                 if node.gone or node.cut or (late and node.joined != self.manager):
@@ -347,6 +353,38 @@ class World:
                         rank.deaf = True
                     continue
                 self.wires[node.number].order(command)
+
+    def node_of(self, agent: str) -> int:
+        return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
+
+    def asked_who(self, agent: str) -> None:
+        """It says again what it knows."""
+        delay, manager = self.chance.uniform(0.001, 0.3), self.manager
+        for node in self.nodes:
+            if node.agent == agent and not node.gone and not node.cut:
+                self.after(delay, self.announcing(node))
+        if agent in self.standbys:
+            self.after(delay, lambda: self.standby(agent) if manager == self.manager else None)
+
+    def connecting(self, agent: str) -> Callable[[], None]:
+        manager = self.manager
+
+        def connect() -> None:
+            if manager == self.manager and self.electorate.reachable(agent):
+                self.electorate.connect(agent)
+
+        return connect
+
+    def announcing(self, node: Node) -> Callable[[], None]:
+        """Its agent says what it knows, to the present manager, unless another one has the node
+        by then."""
+        agent, manager = node.agent, self.manager
+
+        def announce() -> None:
+            if (agent, manager) == (node.agent, self.manager) and agent not in self.fenced:
+                self.announce(node)
+
+        return announce
 
     # -- operators
 
@@ -398,6 +436,7 @@ class World:
             self.laws.newest[rank.number] = 0
             self.after(self.chance.uniform(0.5, 3), self.alive(rank, lambda r=rank: self.join(r)))
         node.protected, node.generation, node.hold = False, 0, None
+        self.electorate.connect(node.agent)
         self.announce(node)
 
     def announce(self, node: Node) -> None:
@@ -443,6 +482,8 @@ class World:
         """It waits, and says so again when it is asked by a new manager."""
         again = agent in self.standbys
         self.standbys.add(agent)
+        if not again:
+            self.electorate.connect(agent)
         self.deliver(e.StandbyJoined(agent, self.settings.ranks_per_node))
         if self.likely(0.1) and not again:
             self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
@@ -451,6 +492,7 @@ class World:
         if agent in self.standbys:
             self.counts["standby lost"] += 1
             self.standbys.discard(agent)
+            self.deliver(e.AgentDisconnected(agent))
             self.deliver(e.StandbyLost(agent, "its connection has ended"))
 
     def fence(self, agent: str) -> None:
@@ -496,11 +538,13 @@ class World:
                 self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
             )
-        lost = e.AgentLost(node.number, "its connection has ended")
-        self.after(
-            noticed,
-            lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None,
-        )
+
+        def lost() -> None:
+            if (manager, agent) == (self.manager, node.agent):
+                self.deliver(e.AgentDisconnected(agent))
+                self.deliver(e.AgentLost(node.number, "its connection has ended"))
+
+        self.after(noticed, lost)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -508,6 +552,7 @@ class World:
             node.cut, node.sent = False, self.now
             node.received = self.now
             self.wires[node.number].begin()
+            self.electorate.connect(agent)
             self.announce(node)
 
     def take_over(self, order: c.TakeOver) -> None:
@@ -1165,21 +1210,21 @@ class World:
             if node.passing and not node.gone:
                 node.passing = False
                 self.stand(node, None)
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.laws.new_manager()
         self.asleep = None
         for wire in self.wires:
             wire.begin()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda n=node: None if n.agent in self.fenced else self.announce(n),
-            )
-        for agent in sorted(self.standbys):
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda a=agent: self.standby(a) if a in self.standbys else None,
-            )
+        for agent in [*(n.agent for n in self.nodes), *sorted(self.standbys)]:
+            self.after(self.chance.uniform(0.05, 1.0), self.connecting(agent))
+        manager = self.manager
+        self.after(60.0, lambda: self.no_majority() if manager == self.manager else None)
         # somebody who was told that the ranks go on looks again whether they do
         self.after(5.0, self.go_on)
+
+    def no_majority(self) -> None:
+        """Agents do not wait for a manager forever."""
+        if not self.over and not self.coordinator.election.in_charge:
+            self.over, self.outcome = True, "no majority"

@@ -344,7 +344,7 @@ class Recovery:
         topology, settings = self._job.topology, self._job.settings
         waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
         if waiting:
-            heard, everybody = topology.heard()
+            heard, everybody = self._job.heard()
             why = (
                 "no standby came for"
                 if not topology.standbys
@@ -356,7 +356,7 @@ class Recovery:
         for number in topology.lost:
             assignee, limit = topology.nodes[number].assignee, f"{settings.take_over:.0f} s"
             why = f"it has not taken node {number} over within {limit}"
-            self._job.say(c.Fence(assignee, number, why))
+            self._job.fence(assignee, number, why)
             self.lost(number, f"standby {assignee[:8]} has not taken it over within {limit}", now)
             if self.phase is not Phase.RESCHEDULE:
                 return

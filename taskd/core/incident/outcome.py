@@ -48,6 +48,7 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
     possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
     if possible and not incident.leaving and job.retried < job.settings.retries:
         job.retried += 1
+        job.regroup = True
         job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
         return
     reason = f"The job ends: {reason}"

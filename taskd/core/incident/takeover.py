@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taskd.core import commands as c
+from taskd.core.election.election import STANDBY
 from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
 
@@ -60,8 +61,12 @@ class Takeover:
     def _fence(self, number: int, why: str) -> None:
         node = self._job.topology.nodes[number]
         if node.agent:
-            self._job.say(c.Fence(node.agent, number, why))
+            self._job.fence(node.agent, number, why)
         node.agent = ""
+        # lost with the manager before this one, which knew who it was
+        holder = self._job.election.holder(number)
+        if holder and holder not in self._job.fenced:
+            self._job.fence(holder, number, why)
 
     def assign(self, incident: Incident) -> None:
         """A standby for every lost node, as far as there are any."""
@@ -74,8 +79,8 @@ class Takeover:
             if agent is None:
                 self._job.note(f"node {number} waits for a standby")
                 continue
-            if not topology.majority():
-                heard, everybody = topology.heard()
+            if not self._job.majority():
+                heard, everybody = self._job.heard()
                 self._job.note(
                     f"node {number} is not given to a standby: only {heard} of {everybody} agents"
                     " are heard, no majority"
@@ -139,9 +144,8 @@ class Takeover:
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
-        self._job.say(
-            c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}")
-        )
+        why = f"node {moving.node} has moved: {moving.why}"
+        self._job.fence(moving.before.agent, moving.node, why)
 
     def put_back(self, incident: Incident, why: str) -> None:
         """The node stays with the agent that has had it."""
@@ -158,10 +162,13 @@ class Takeover:
             incident.undo_renew(rank)
         incident.failures.clear()
         topology.stood_down.add(moving.assignee)
+        self._job.election.arrive(moving.assignee, STANDBY, "")
         self._job.say(c.StandDown(moving.assignee, number, why))
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
+        else:  # what it has said meanwhile was not heard
+            self._job.say(c.AskWho((moving.before.agent,)))
         self.keep_records()
 
     def keep_records(self) -> None:
