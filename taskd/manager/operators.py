@@ -74,7 +74,7 @@ class Operators:
                 )
             )
             self._devices.stand(now)
-            self._members.admit_all(now)
+            self._members.offer_all(now)
             return
         if not isinstance(message, m.Inject | m.CodeTold):
             self._feed(message, now)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgpack
+import zmq
 
 from taskd.core import events as e
 from taskd.core.delivery import Inbox, Outbox
@@ -40,6 +41,20 @@ class Dropped(ValueError):
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
         self.kind = kind
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a message has come from: the way back, what its envelope says, and its first frame."""
+
+    route: bytes
+    envelope: m.Envelope
+    frame: zmq.Frame
+
+    @property
+    def descriptor(self) -> int:
+        """Of the connection."""
+        return int(self.frame.get(zmq.SRCFD))
 
 
 @dataclass

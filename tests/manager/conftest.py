@@ -15,7 +15,8 @@ import zmq
 from taskd.core import events as e
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
-from taskd.manager.server import Limits, Outcome, Server
+from taskd.manager.limits import Limits
+from taskd.manager.server import Outcome, Server
 from taskd.protocol import keys
 from taskd.protocol import messages as m
 
