@@ -40,7 +40,7 @@ def test_the_table_says_what_the_ladder_chooses():
 def test_the_limits_are_those_of_the_code():
     from taskd.agent import managers
     from taskd.core.events import Settings
-    from taskd.manager.server import Limits
+    from taskd.manager.limits import Limits
     from taskd.protocol import pings
 
     assert f"after {managers.FIRST:g} s, the second {managers.NEXT:g} s later" in TEXT

@@ -11,7 +11,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
-from taskd.manager.server import Limits
+from taskd.manager.limits import Limits
 from taskd.protocol import messages as m
 
 
