@@ -241,7 +241,7 @@ class Control:
             A sentence that says what was done.
 
         Raises:
-            ControlError: The device is not known, and why.
+            ControlError: The device may be used already, or its release cannot be recorded.
 
         Example:
             from taskd.control import Control, ControlError
