@@ -264,13 +264,12 @@ def start_taskd_agent() -> Any:
         The agent's result (torch's RunResult); None without an agent, or for MindSpore.
 
     Example:
+        from types import SimpleNamespace
+
         from taskd.api import init_taskd_agent, start_taskd_agent
 
-        class Agent:  # torchrun passes its own
-            def run(self):
-                return "the ranks have ended"
-
-        assert init_taskd_agent({"Framework": "PyTorch"}, Agent())
+        agent = SimpleNamespace(run=lambda: "the ranks have ended")  # torchrun passes its own
+        assert init_taskd_agent({"Framework": "PyTorch"}, agent)
         print(start_taskd_agent())
     """
     if _agent is None:
