@@ -244,7 +244,8 @@ def render() -> str:
     rows = [f"| {row[0]} | {', '.join(row[1:])} |" for row in contents]
     rows.append("| [Commands](#commands) | `taskd --help` and the help of every command |")
     parts.append("\n".join(["| To | Use |", "|---|---|", *rows]))
-    return "\n\n".join([*parts, *body, "## Commands", *_commands()]) + "\n"
+    body += ["## Commands", "As `taskd COMMAND --help` prints it."]
+    return "\n\n".join([*parts, *body, *_commands()]) + "\n"
 
 
 def _exported(module: ast.Module) -> list[str]:
