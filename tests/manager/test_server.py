@@ -226,7 +226,9 @@ def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
     manager = start(2)
     a, b = manager.protected(2)
     b.socket.close()
-    manager.wait(lambda: b.incarnation not in manager.server.voters.routes)  # the manager has noticed
+    manager.wait(
+        lambda: b.incarnation not in manager.server.voters.routes
+    )  # the manager has noticed
     a.send(e.RankDied(0, 0, "SIGKILL"))
     a.expect(c.Pause)
     b.connect()
