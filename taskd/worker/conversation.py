@@ -22,10 +22,11 @@ import torch.distributed as dist
 from taskd import settings
 from taskd.core import commands, events
 from taskd.core.repair import Plan
+from taskd.core.snapshots import FINAL
 from taskd.cython_api import core
 from taskd.devices import Device
 from taskd.protocol import messages
-from taskd.vault import FINAL, Entries
+from taskd.vault import Entries
 from taskd.worker import buckets, replicas, verify
 from taskd.worker import entry as records
 from taskd.worker.abort import Aborter

@@ -19,9 +19,9 @@ import torch
 
 from taskd.core import events
 from taskd.core.repair import Plan
+from taskd.core.snapshots import PASS_END
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
-from taskd.vault import PASS_END
 from taskd.worker import carried, damage, loading, verify
 from taskd.worker.batches import Batches
 from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from taskd.core import events
-from taskd.vault import FINAL, PASS_END
+from taskd.core.snapshots import FINAL, PASS_END
 from taskd.worker import buckets, loading
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches

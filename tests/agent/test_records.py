@@ -17,9 +17,10 @@ from taskd import record
 from taskd.agent import permits
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records, put_back
+from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api import core
 from taskd.protocol import curve, keys, messages
-from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
+from taskd.vault import NOTE, NOTES, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0
@@ -158,7 +159,8 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
 import os, sys
 from pathlib import Path
 from taskd.cython_api import core
-from taskd.vault import PROVISIONAL, Entries
+from taskd.core.snapshots import PROVISIONAL
+from taskd.vault import Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
 core.attach(str(directory / "page"), 0)

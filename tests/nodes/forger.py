@@ -16,9 +16,9 @@ import time
 
 import zmq
 
+from taskd.core.snapshots import FINAL
 from taskd.protocol import curve, keys, messages
 from taskd.record import Seal
-from taskd.vault import FINAL
 
 LISTENS = "0A"  # in /proc/net/tcp
 
