@@ -15,6 +15,7 @@ import click
 from taskd import dumps, settings, start
 from taskd.cli.arguments import Run
 from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
 
@@ -48,7 +49,7 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--subhealthy-strategy",
-    type=click.Choice(ladder.SUB_HEALTHY),
+    type=click.Choice(list(STRATEGIES)),
     help=(
         "What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."
     ),

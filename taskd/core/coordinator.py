@@ -17,6 +17,7 @@ from collections.abc import Callable
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.admission import OVER, Admission
+from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
@@ -24,7 +25,6 @@ from taskd.core.forming import Forming
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
@@ -251,8 +251,7 @@ class Coordinator:
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
-        moves = bool(event.level) and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH
-        if not moves or node is None:
+        if event.demand is not Demand.MOVE_NODE or node is None:
             self.faults.levelled(event, now)
             return
         self.faults.levelled(event, now, self.switch.refusal(node))
@@ -315,7 +314,7 @@ class Coordinator:
         )
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
-        self.job.note(f"process-recover-enable {'on' if event.on else 'pause'}: {text}")
+        self.job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")
         self.job.say(c.Answer(event.request, True, text))
 
     # -- time and whole restarts -------------------------------------------------------------------

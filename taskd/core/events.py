@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from taskd.core.demand import Demand
+
 
 @dataclass(frozen=True)
 class AgentJoined:
@@ -111,14 +113,18 @@ class NodeSubHealthy:
 
 @dataclass(frozen=True)
 class DeviceLevel:
-    """Something has arisen on the device of `rank`, whatever process the rank has: `level` is a
-    word of core.levels, "" for nothing new, `text` says by which rule. `unusable`: why no further
-    process may be started on it, "" where one may. `request`: see NodeSubHealthy."""
+    """Something has arisen on the device of `rank`, whatever process the rank has: `text` says by
+    which rule. `level` is its name, "" for nothing new; `demand` what it asks for, and `why`.
+    `usable`: a process may be started on a device of that level. `unusable`: why no further process
+    may be started on this one, "" where one may. `request`: see NodeSubHealthy."""
 
     request: str
     rank: int
-    level: str
     text: str
+    level: str = ""
+    demand: Demand = Demand.NOTHING
+    usable: bool = True
+    why: str = ""
     unusable: str = ""
 
 
@@ -551,7 +557,7 @@ class Settings:
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
-    sub_healthy: str = "ignore"  # subHealthyStrategy, one of ladder.SUB_HEALTHY
+    sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY
     # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     pause_again: float = 0.5
     # agents ask for more for ranks that are in user code and within their limit (RankBusy)

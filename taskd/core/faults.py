@@ -13,10 +13,11 @@ from collections.abc import Mapping
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.demand import Demand
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
+from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.phases import Phase
-from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.state import JobState
 
 
@@ -108,74 +109,60 @@ class Faults:
             self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
-        """Something has arisen on a rank's device: what its level asks for, as far as that can be
-        had. `refusal`: why its node cannot be moved, or the like."""
-        job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
+        """Something has arisen on a rank's device: what is asked for, as far as that can be had.
+        `refusal`: why its node cannot be moved, or the like."""
+        job, rank = self._job, self._job.ranks[event.rank]
         rank.unusable = event.unusable
         if not event.level:  # nothing new
             job.note(f"rank {event.rank}: {event.text}")
             if event.request:
                 job.say(c.Answer(event.request, True, event.text))
             return
-        level = NAMED[event.level]
-        rule = TABLE[level]
-        if not rule.usable:
-            rank.unusable = event.unusable or level.word
-        text = f"rank {event.rank}: its device is {level.word}: {event.text}"
-        settled = (
-            rule.why
-            if rule.asks in (Asks.NOTHING, Asks.WAIT)
-            else (
-                refusal or f"subHealthyStrategy is {job.settings.sub_healthy}"
-                if rule.asks is Asks.HOT_SWITCH
-                else (
-                    "not every rank has begun its protected"
-                    f" loop{'' if rule.usable else ': it is remembered, and acted on then'}"
-                    if not job.protected
-                    else (
-                        "the rank has ended"
-                        if rank.ended
-                        else (
-                            "the rank is replaced already"
-                            if incident is not None and event.rank in incident.killed
-                            else (
-                                "the replacement has no state that could be in doubt"
-                                if incident is not None
-                                and event.rank in incident.new
-                                and rule.asks is Asks.RETRY
-                                else ""
-                            )
-                        )
-                    )
-                )
-            )
-        )
+        if not event.usable:
+            rank.unusable = event.unusable or event.level
+        text = f"rank {event.rank}: its device is {event.level}: {event.text}"
+        settled = self._settled(event, refusal)
         if event.request:
-            done = not refusal and (job.protected or not rule.usable or rule.asks is Asks.NOTHING)
-            job.say(
-                c.Answer(
-                    event.request,
-                    done,
-                    f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}",
-                )
-            )
+            answered = event.demand is Demand.NOTHING or job.protected or not event.usable
+            asks = f"it asks: {event.demand.value}{': ' if settled else ''}{settled}"
+            job.say(c.Answer(event.request, answered and not refusal, f"{text}; {asks}"))
         if settled:
             job.note(f"{text}; {settled}")
-            return
-        why = f"its device is {level.word}" if rule.asks is not Asks.RETRY else ""
-        if rule.asks is Asks.RETRY and "retry" not in job.settings.ladder:
-            why = f"its device is {level.word}, and retry is not configured"
-        elif (
-            rule.asks is Asks.RETRY
-            and incident is not None
-            and event.rank in incident.retry_requested
-        ):
+        else:
+            self._meet(event, text, now)
+
+    def _settled(self, event: e.DeviceLevel, refusal: str) -> str:
+        """Why nothing is done about it here; "" where something is."""
+        job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
+        remembered = "" if event.usable else ": it is remembered, and acted on then"
+        strategy = f"a sub-healthy node: {SUB_HEALTHY[job.settings.sub_healthy]}"
+        killed = incident is not None and event.rank in incident.killed
+        stateless = incident is not None and event.rank in incident.new
+        reasons = (
+            (event.demand in (Demand.NOTHING, Demand.WAIT), event.why),
+            (event.demand is Demand.MOVE_NODE, refusal or strategy),
+            (not job.protected, f"not every rank has begun its protected loop{remembered}"),
+            (rank.ended, "the rank has ended"),
+            (killed, "the rank is replaced already"),
+            (
+                stateless and event.demand is Demand.RETRY,
+                "the replacement has no state that could be in doubt",
+            ),
+        )
+        return next((why for holds, why in reasons if holds), "")
+
+    def _meet(self, event: e.DeviceLevel, text: str, now: float) -> None:
+        job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
+        retry = event.demand is Demand.RETRY
+        why = "" if retry else f"its device is {event.level}"
+        if retry and "retry" not in job.settings.ladder:
+            why = f"its device is {event.level}, and retry is not configured"
+        elif retry and incident is not None and event.rank in incident.retry_requested:
             why = "its device asks again for the step to be repeated"
         gone = frozenset() if rank.alive else frozenset({event.rank})
-        self._recovery.fault(
-            text, now, dead=gone, evicted={event.rank: why} if why and rank.alive else None
-        )
-        if rule.asks is Asks.RETRY and self._recovery.incident is not None:
+        evicted = {event.rank: why} if why and rank.alive else None
+        self._recovery.fault(text, now, dead=gone, evicted=evicted)
+        if retry and self._recovery.incident is not None:
             self._recovery.incident.retry_requested.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:

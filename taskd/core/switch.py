@@ -1,8 +1,7 @@
-"""What is done about a node that still works and should not be relied on: the documented
-`subHealthyStrategy`.
+"""What is done about a node that still works and should not be relied on.
 
-`ignore`: nothing. `graceExit`: the training state is saved, then the job ends. `forceExit`: the job
-ends. `hotSwitch`: a standby takes the node's place while the job goes on. It starts the node's
+It is ignored; or the training state is saved, and the job ends; or the job ends; or the node
+*moves*: a standby takes its place while the job goes on. It starts the node's
 ranks, which run the user's script up to its first attempt; when they are ready, all ranks are
 stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy
 hot-switch). Whatever goes wrong before the new ranks have their state leaves the job where it is.
@@ -18,7 +17,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
-from taskd.core.incident.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
+from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.state import Moving
 from taskd.core.state import JobState
 
@@ -64,14 +63,12 @@ class Switch:
         job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
         text = f"node {number} is sub-healthy: {event.why}"
         refusal = self.refusal(number)
-        job.note(f"{text}; {refusal or f'subHealthyStrategy {strategy}'}")
+        job.note(f"{text}; {refusal or SUB_HEALTHY[strategy]}")
         if refusal:
             self._answer([event.request], False, refusal)
-        elif strategy in (GRACE_EXIT, FORCE_EXIT):
-            self._answer([event.request], True, f"{text}: the job ends by {strategy}")
-            self._recovery.leave(
-                text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now
-            )
+        elif strategy in (SAVE, END):
+            self._answer([event.request], True, f"{text}: {SUB_HEALTHY[strategy]}")
+            self._recovery.leave(text, ("dump", "exit") if strategy == SAVE else ("exit",), now)
         elif strategy == MOVE:
             plan = next((p for p in self._plans if p.node == number), None)
             if plan is None:
@@ -81,20 +78,17 @@ class Switch:
             self._answer([event.request], True, f"{text}: ignored")
 
     def refusal(self, number: int) -> str:
-        """Why nothing can be done about a node that is sub-healthy; "": something can."""
+        """Why nothing can be done about a node that is sub-healthy; "" where something can."""
         job = self._job
         node = job.topology.nodes.get(number)
-        return (
-            f"node {number} is none of this job's"
-            if node is None
-            else f"node {number} is lost"
-            if not node.living
-            else "not every rank has begun its protected loop"
-            if not job.protected
-            else "a job of one node has its state nowhere else"
-            if job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
-            else ""
+        alone = job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
+        reasons = (
+            (node is None, f"node {number} is none of this job's"),
+            (node is not None and not node.living, f"node {number} is lost"),
+            (not job.protected, "not every rank has begun its protected loop"),
+            (alone, "a job of one node has its state nowhere else"),
         )
+        return next((why for holds, why in reasons if holds), "")
 
     def prepared(self, event: e.NodePrepared, now: float) -> None:
         plan = self._with(event.node, event.agent)

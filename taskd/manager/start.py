@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core import events
-from taskd.faults.separated import Separated
 from taskd.manager.config import Config
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
+from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import secret
 
 
@@ -32,7 +33,7 @@ def make(
             config.nodes,
             config.ranks_per_node,
             config.ladder,
-            sub_healthy=settings.sub_healthy_strategy(environ),
+            sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
         ),

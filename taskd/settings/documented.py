@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 
@@ -93,9 +93,9 @@ FAULT_RETRY_TIMES = Parameter(
 )
 SUB_HEALTHY = Parameter(
     "subHealthyStrategy",
-    kinds.choice(*ladder.SUB_HEALTHY),
-    ladder.SUB_HEALTHY[0],
-    ladder.SUB_HEALTHY[0],
+    kinds.choice(*STRATEGIES),
+    "ignore",
+    "ignore",
     "What to do about a sub-healthy node. With hotSwitch, Ascend Operator turns process-level"
     " recovery on. In taskd: `TASKD_SUBHEALTHY_STRATEGY`.",
     Where.LABEL,

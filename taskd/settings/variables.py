@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import documented, kinds
 from taskd.settings.parameter import Parameter, Section
 
@@ -128,9 +129,9 @@ TASKD_STANDBY = Parameter(
 )
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
-    kinds.choice(*ladder.SUB_HEALTHY),
-    ladder.SUB_HEALTHY[0],
-    ladder.SUB_HEALTHY[0],
+    kinds.choice(*STRATEGIES),
+    "ignore",
+    "ignore",
     "What to do about a sub-healthy node; the guides' label `subHealthyStrategy`; `taskd run"
     " --subhealthy-strategy`.",
 )

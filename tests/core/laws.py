@@ -8,7 +8,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident.ladder import STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
-from taskd.core.levels import NAMED
+from taskd.mindcluster.levels import NAMED
 from tests.core.wire import SOON
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Laws:
         world = self.world
         node = world.coordinator.job.topology.nodes[command.node]
         asked = "recover" in world.settings.ladder or (
-            command.former and world.settings.sub_healthy == "hotSwitch"
+            command.former and world.settings.sub_healthy == "move"
         )
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "an agent that has a node"

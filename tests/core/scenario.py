@@ -20,7 +20,7 @@ begins a comment. Inputs:
     standby S is lost: text
     recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A
-    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any word of core.levels; unusable: it takes no further process
+    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it takes no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
@@ -65,6 +65,8 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.snapshots import STANDING, Snapshots, after_steps
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import NAMED
 
 INDENT = "  "
 
@@ -402,11 +404,8 @@ class Play:
         return self.step(e.RecoverySwitched("A", state == "on"))
 
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
-        return self.step(
-            e.DeviceLevel(
-                "A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""
-            )
-        )
+        unusable = f"{level}: {why}" if options.get("unusable") else ""
+        return self.step(levels.event(int(number), NAMED[level], why, unusable, "A"))
 
     def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
         return self.step(e.NodePrepared(int(node), name))

@@ -28,21 +28,21 @@ SHARED = {
     )
 }
 BELOW = {"taskd.core", "taskd.protocol"} | SHARED
-MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.faults"}
+MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.mindcluster"}
 ALLOWED = {
     "core": {"taskd.core"},
     "protocol": {"taskd.core", "taskd.protocol"},
-    "manager": BELOW | {"taskd.manager", "taskd.faults"},
-    "agent": BELOW | {"taskd.agent", "taskd.faults"},
-    "worker": BELOW | {"taskd.worker", "taskd.faults"},
-    "faults": BELOW | {"taskd.faults"},
+    "manager": BELOW | {"taskd.manager", "taskd.mindcluster"},
+    "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
+    "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
+    "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
     "record.py": set(),
     "vault.py": {"taskd.core", "taskd.cython_api", "taskd.record"},
     "dumps.py": {"taskd.protocol", "taskd.record"},
     "devices": SHARED,
     "cython_api": SHARED,
-    "settings": {"taskd.core", "taskd.settings"},
+    "settings": {"taskd.core", "taskd.mindcluster", "taskd.settings"},
     "logs.py": {"taskd.settings"},
     "stacks.py": set(),
     "raised.py": {"taskd.cython_api"},

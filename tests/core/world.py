@@ -20,9 +20,10 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY
-from taskd.core.levels import TABLE, Level
 from taskd.core.snapshots import STANDING as STANDING_RECORD
 from taskd.core.snapshots import after_steps
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import TABLE, Level
 from tests.core.electorate import Electorate
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
@@ -162,7 +163,7 @@ class World:
             ("dump", "exit"),
         ]
         ladder = chance.choice(ladders)
-        sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
+        sub_healthy = chance.choice([*["move"] * 8, "ignore", "save", "end"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
         self.settings = e.Settings(nodes, per_node, ladder, sub_healthy, **times)
         self.manager = 0  # how many there have been
@@ -414,7 +415,7 @@ class World:
         unusable = "" if TABLE[level].usable else "it is separated"
         rank = self.chance.choice(self.ranks)
         rank.evidence[level.word] += 1
-        self.deliver(e.DeviceLevel("", rank.number, level.word, "it is hot", unusable))
+        self.deliver(levels.event(rank.number, level, "it is hot", unusable))
 
     def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
         if self.asleep is not None:

@@ -13,9 +13,9 @@ import pytest
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.faults.configuration import SHIPPED
-from taskd.faults.separated import Separated
 from taskd.manager.device_codes import CHANGED, NOT_CHANGED, DeviceCodes
+from taskd.mindcluster.faults.configuration import SHIPPED
+from taskd.mindcluster.faults.separated import Separated
 from taskd.protocol import messages as m
 
 from .conftest import FakeAgent
@@ -111,7 +111,7 @@ def test_answers_before_the_job_is_protected(start, operate, code, ok, words):
 
 
 def test_a_node_that_cannot_move_is_told_to_whoever_asks(start, operate):
-    manager = start(1, sub_healthy="hotSwitch")
+    manager = start(1, sub_healthy="move")
     manager.protected(1)
     answer = tell(operate, manager, 1, "80DE0207")
     assert not answer.ok and "a job of one node has its state nowhere else" in answer.text
@@ -150,7 +150,7 @@ def test_files_that_change_the_level_of_a_code_that_is_there(start, operate, con
 def test_an_agent_may_not_tell_levels(start):
     manager = start(1)
     (agent,) = manager.protected(1)
-    agent.send(e.DeviceLevel("", 1, "SeparateNPU", "x"))
+    agent.send(e.DeviceLevel("", 1, "x", "SeparateNPU"))
     manager.dropped("direction")
 
 

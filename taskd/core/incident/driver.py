@@ -95,7 +95,7 @@ class Recovery:
         incident = self.incident = Incident(self.incidents, now)
         if not self._job.repairs:
             incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
-            self._job.note("recovery is paused (process-recover-enable): nothing is repaired")
+            self._job.note("recovery is paused: nothing is repaired")
         incident.enter(Phase.DETECT, now)
         for rank, how in self._job.take_for_dead().items():
             incident.faults.append(f"rank {rank}: {how}")

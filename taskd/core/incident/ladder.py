@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
-# what is done about a node that is sub-healthy: the documented values of subHealthyStrategy, the
-# default first
-SUB_HEALTHY = IGNORE, GRACE_EXIT, FORCE_EXIT, MOVE = (
-    "ignore",
-    "graceExit",
-    "forceExit",
-    "hotSwitch",
-)
+IGNORE, SAVE, END, MOVE = "ignore", "save", "end", "move"
+# what is done about a node that is sub-healthy, the default first
+SUB_HEALTHY = {
+    IGNORE: "it is ignored",
+    SAVE: "the state is saved, and the job ends",
+    END: "the job ends",
+    MOVE: "it moves to a standby",
+}
 HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")

@@ -8,11 +8,11 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskd.faults import codes, customization
-from taskd.faults.codes import KEYS
-from taskd.faults.configuration import SHIPPED
-from taskd.faults.findings import Broken
-from taskd.faults.separated import NAME, Separated
+from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults.codes import KEYS
+from taskd.mindcluster.faults.configuration import SHIPPED
+from taskd.mindcluster.faults.findings import Broken
+from taskd.mindcluster.faults.separated import NAME, Separated
 
 CODES, RULES = ((SHIPPED / name).read_bytes() for name in (codes.NAME, customization.NAME))
 LONG = settings(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from taskd.core.levels import Level
-from taskd.faults.customization import Duration, Frequency
+from taskd.mindcluster.faults.customization import Duration, Frequency
+from taskd.mindcluster.levels import Level
 
 
 def _after(moment: float) -> float:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from taskd.core.levels import TABLE, Level, stronger
-from taskd.faults.codes import show
-from taskd.faults.configuration import Configuration
-from taskd.faults.counting import Count, Span
-from taskd.faults.customization import Frequency
+from taskd.mindcluster.faults.codes import show
+from taskd.mindcluster.faults.configuration import Configuration
+from taskd.mindcluster.faults.counting import Count, Span
+from taskd.mindcluster.faults.customization import Frequency
+from taskd.mindcluster.levels import TABLE, Level, stronger
 
 # it is there, it is away, it was there for a moment
 OCCUR, RECOVER, ONCE = KINDS = ("occur", "recover", "once")

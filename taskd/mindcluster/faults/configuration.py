@@ -17,10 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taskd.faults import codes, customization
-from taskd.faults.codes import Codes
-from taskd.faults.customization import Customization
-from taskd.faults.findings import ERROR, MAX_BYTES, Broken, Finding, Report, read_regular
+from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults.codes import Codes
+from taskd.mindcluster.faults.customization import Customization
+from taskd.mindcluster.faults.findings import (
+    ERROR,
+    MAX_BYTES,
+    Broken,
+    Finding,
+    Report,
+    read_regular,
+)
 
 SHIPPED = Path(__file__).parent / "defaults"
 POLL_INTERVAL = "PollInterval"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from inotify_simple import INotify, flags
 
-from taskd.faults import codes, customization
-from taskd.faults.configuration import POLL_INTERVAL
+from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults.configuration import POLL_INTERVAL
 
 FILES = (codes.NAME, customization.NAME, POLL_INTERVAL)
 CHANGES = (

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.core.levels import Level
-from taskd.faults.findings import Report, entries, read, unknown
+from taskd.mindcluster.faults.findings import Report, entries, read, unknown
+from taskd.mindcluster.levels import Level
 
 NAME = "faultCode.json"
 DEVICE_KEYS = {

@@ -6,8 +6,9 @@ from itertools import pairwise, product
 
 import pytest
 
+from taskd.core.demand import Demand
 from taskd.core.incident import ladder
-from taskd.core.levels import NAMED, NUMBERS, TABLE, WORDS, Asks, Level, stronger
+from taskd.mindcluster.levels import NAMED, NUMBERS, TABLE, WORDS, Level, stronger
 
 
 def test_every_level_has_a_word_and_a_rule():
@@ -35,7 +36,9 @@ def test_precedence_is_that_of_the_device_plugin():
 @pytest.mark.parametrize("level", Level)
 def test_the_rungs_are_the_ladders_and_in_its_order(level):
     rungs = TABLE[level].rungs
-    assert bool(rungs) == (TABLE[level].asks in (Asks.RETRY, Asks.REPLACE_RANK, Asks.REPLACE_NODE))
+    assert bool(rungs) == (
+        TABLE[level].asks in (Demand.RETRY, Demand.REPLACE_RANK, Demand.REPLACE_NODE)
+    )
     assert all(ladder.STRATEGIES.index(a) < ladder.STRATEGIES.index(b) for a, b in pairwise(rungs))
     assert not rungs or rungs[-1] == "exit"
 

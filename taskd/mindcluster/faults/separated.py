@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taskd.faults.findings import read_regular
+from taskd.mindcluster.faults.findings import read_regular
 
 NAME = "separated.jsonl"
 MOST_BYTES = 64 << 20

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from taskd.core.levels import Level
-from taskd.faults import Refused, codes, configuration, customization, load
-from taskd.faults.findings import Broken
-from taskd.faults.separated import Separated
+from taskd.mindcluster.faults import Refused, codes, configuration, customization, load
+from taskd.mindcluster.faults.findings import Broken
+from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.levels import Level
 
 ONE = {"RestartBusinessCodes": ["80E01801"]}
 

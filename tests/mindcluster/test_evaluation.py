@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.levels import TABLE, Level, stronger
-from taskd.faults import Configuration, Devices, codes, customization, load
-from taskd.faults.evaluation import KINDS, MOST_CODES, Separation, TooMany
+from taskd.mindcluster.faults import Configuration, Devices, codes, customization, load
+from taskd.mindcluster.faults.evaluation import KINDS, MOST_CODES, Separation, TooMany
+from taskd.mindcluster.levels import TABLE, Level, stronger
 
 TABLES = {
     1: Level.NOT_HANDLE,

@@ -8,9 +8,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.levels import Level
-from taskd.faults.counting import Count, Span
-from taskd.faults.customization import Duration, Frequency
+from taskd.mindcluster.faults.counting import Count, Span
+from taskd.mindcluster.faults.customization import Duration, Frequency
+from taskd.mindcluster.levels import Level
 
 # whole seconds, so that limits are met exactly too
 GAPS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["occur", "recover"])), max_size=30)

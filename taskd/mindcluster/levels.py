@@ -6,15 +6,16 @@ leaves a device its process, and must not hide that another code takes the proce
 has happened and what the device is now are told apart: the first is answered, the second says where
 a process may be started.
 
-A level asks for the least that helps; the ladder joins that with what is configured and with what
-is broken besides, and climbs when it does not help. Nothing here knows which code has which level:
-that is `taskd.faults`.
+Nothing here knows which code has which level: that is `taskd.mindcluster.faults`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
+
+from taskd.core.demand import RUNGS, Demand
+from taskd.core.events import DeviceLevel
 
 
 class Level(IntEnum):
@@ -60,28 +61,9 @@ NUMBERS = {  # L1 to L6 of the documents
 }
 
 
-class Asks(Enum):
-    """What is asked of the job, in ascending order of what it costs."""
-
-    NOTHING = "nothing"
-    WAIT = "wait"
-    HOT_SWITCH = "hot switch"
-    RETRY = "retry"
-    REPLACE_RANK = "replace the rank"
-    REPLACE_NODE = "replace the node"
-
-
-# strategies that give it; of those that are configured the first one that fits
-RUNGS: dict[Asks, tuple[str, ...]] = {
-    Asks.RETRY: ("retry", "recover-in-place", "recover", "dump", "exit"),
-    Asks.REPLACE_RANK: ("recover-in-place", "recover", "dump", "exit"),
-    Asks.REPLACE_NODE: ("recover", "dump", "exit"),
-}
-
-
 @dataclass(frozen=True)
 class Rule:
-    asks: Asks
+    asks: Demand
     usable: bool  # a process may be started on a device of this level
     why: str
 
@@ -91,29 +73,31 @@ class Rule:
 
 
 TABLE: dict[Level, Rule] = {
-    Level.NORMAL: Rule(Asks.NOTHING, True, "there is no fault"),
-    Level.NOT_HANDLE: Rule(Asks.NOTHING, True, "training is not affected"),
+    Level.NORMAL: Rule(Demand.NOTHING, True, "there is no fault"),
+    Level.NOT_HANDLE: Rule(Demand.NOTHING, True, "training is not affected"),
     Level.SUB_HEALTH: Rule(
-        Asks.HOT_SWITCH,
+        Demand.MOVE_NODE,
         True,
         "the device works and should not be relied on: subHealthyStrategy decides",
     ),
-    Level.RESTART_REQUEST: Rule(Asks.RETRY, True, "the step under way is in doubt: it is repeated"),
+    Level.RESTART_REQUEST: Rule(
+        Demand.RETRY, True, "the step under way is in doubt: it is repeated"
+    ),
     Level.RESTART_BUSINESS: Rule(
-        Asks.RETRY, True, "the step under way is in doubt: it is repeated"
+        Demand.RETRY, True, "the step under way is in doubt: it is repeated"
     ),
     Level.FREE_RESTART: Rule(
-        Asks.REPLACE_RANK, True, "the device will be reset, which no process on it survives"
+        Demand.REPLACE_RANK, True, "the device will be reset, which no process on it survives"
     ),
     Level.RESTART: Rule(
-        Asks.REPLACE_RANK, True, "the device is reset, which no process on it survives"
+        Demand.REPLACE_RANK, True, "the device is reset, which no process on it survives"
     ),
     Level.PRE_SEPARATE: Rule(
-        Asks.WAIT, False, "the device is left to the process that it has; it gets no other one"
+        Demand.WAIT, False, "the device is left to the process that it has; it gets no other one"
     ),
-    Level.SEPARATE: Rule(Asks.REPLACE_NODE, False, "the device cannot be used any more"),
+    Level.SEPARATE: Rule(Demand.REPLACE_NODE, False, "the device cannot be used any more"),
     Level.MANUALLY_SEPARATE: Rule(
-        Asks.REPLACE_NODE, False, "the device is not used until somebody has released it"
+        Demand.REPLACE_NODE, False, "the device is not used until somebody has released it"
     ),
 }
 
@@ -121,5 +105,16 @@ TABLE: dict[Level, Rule] = {
 def stronger(one: Level, other: Level) -> Level:
     """Of two levels that hold at once, the one that asks for more; of two that ask for the same,
     the one of higher precedence."""
-    order = list(Asks)
+    order = list(Demand)
     return max(one, other, key=lambda level: (order.index(TABLE[level].asks), level))
+
+
+def event(
+    rank: int, level: Level | None, text: str, unusable: str, request: str = ""
+) -> DeviceLevel:
+    """For `core`: something of `level` has arisen on the device of `rank`, None for nothing new;
+    `text`, `unusable` and `request` as there."""
+    if level is None:
+        return DeviceLevel(request, rank, text, unusable=unusable)
+    rule = TABLE[level]
+    return DeviceLevel(request, rank, text, level.word, rule.asks, rule.usable, rule.why, unusable)
