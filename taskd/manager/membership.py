@@ -14,13 +14,12 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.manager.config import MAX_RANKS_PER_NODE
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.lookout import Lookout
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
 from taskd.protocol import messages as m
-
-MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 
 log = logging.getLogger("taskd.manager")
 
@@ -159,7 +158,7 @@ class Membership:
         self, origin: Origin, message: e.StandbyJoined, peer: Peer | None, now: float
     ) -> None:
         check_agent(message.agent, origin.envelope)
-        if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
+        if not 1 <= message.ranks <= MAX_RANKS_PER_NODE or not 0 <= message.records[1] <= 65535:
             raise Dropped("registration", f"a standby for {message.ranks} ranks")
         if peer is None:
             name, room = message.agent[:8], message.ranks

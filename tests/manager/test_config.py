@@ -75,7 +75,7 @@ def test_what_is_switched_off_is_not_repaired(change, environ, rungs):
         ({"node_nums": True}, ["node_nums", "True"]),
         ({"node_nums": "2"}, ["node_nums", "'2'"]),
         ({"node_nums": 2.0}, ["node_nums", "2.0"]),
-        ({"proc_per_node": 1025}, ["proc_per_node", "1025", "1 to 1024"]),
+        ({"proc_per_node": 4097}, ["proc_per_node", "4097", "1 to 4096"]),
         ({"proc_per_node": None}, ["proc_per_node", "None"]),
         ({"plugin_dir": 3}, ["plugin_dir", "3"]),
         ({"fault_recover": "yes"}, ["fault_recover", "'yes'", "'on' or 'off'"]),
