@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from taskd.agent.managers import Managers
 from taskd.agent.ranks import Epoch
 from taskd.agent.verdict import Verdict
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ManagerWatch:
         launcher restarts all, and ranks that were to be protected train without."""
         if self._agent.left and not managers.content:
             self._agent.over.set()
-        phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
+        phases = (slot.PAUSED, slot.HELD) if epoch.passing else (slot.PAUSED,)
         waiting = [
             r
             for r in epoch.ranks.values()

@@ -21,7 +21,7 @@ from taskd.agent.replacements import Order as Start
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import TRAINING
 from taskd.core import commands, events
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
@@ -166,12 +166,12 @@ class Orders:
             if rank.over is not None or rank.paused >= order.pause or not rank.joined:
                 continue
             view = epoch.page.read(rank.local)
-            if view.phase in TRAINING or view.phase in (core.COMMITTED, core.SETUP, core.DONE):
+            if view.phase in TRAINING or view.phase in (slot.COMMITTED, slot.SETUP, slot.DONE):
                 # user code may take what it has left before it counts as hung, anywhere; the
                 # manager adds its own grace
                 left = (
                     self._agent.attention.watchdog.left(view, now)
-                    if view.phase in (*TRAINING, core.COMMITTED)
+                    if view.phase in (*TRAINING, slot.COMMITTED)
                     else BETWEEN_STEPS
                 )
                 self._agent.tell(

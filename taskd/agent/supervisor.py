@@ -39,7 +39,8 @@ from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
 from taskd.core import events
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library_path, slot
+from taskd.cython_api.page import Page
 from taskd.protocol import messages
 from taskd.protocol.keys import Keys
 
@@ -115,7 +116,7 @@ class Supervisor:
         directory = shared_memory.make()
         try:
             record.write_key(directory, self._keys.records, self._job)
-            page = core.Page.create(str(directory / "page"), len(environments))
+            page = Page.create(str(directory / "page"), len(environments))
             for local, environment in environments.items():
                 environment.update(
                     TASKD_AGENT=self._name,
@@ -491,7 +492,7 @@ class Supervisor:
                 waiting=tuple(
                     r.number
                     for r in ranks
-                    if r.over is None and epoch.page.read(r.local).phase == core.PAUSED
+                    if r.over is None and epoch.page.read(r.local).phase == slot.PAUSED
                 )
                 if epoch.protected
                 else (),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taskd.cython_api import core
+from taskd.cython_api import library, poison, sockets
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
@@ -68,13 +68,13 @@ def _memory(job: Job, options: dict[str, str]) -> str:
     if where == "heap":
         return _poison(id(job.__dict__) // PAGE * PAGE)
     if where in ("activation", "gloo"):
-        kind = core.ALLOCATION_TENSOR if where == "activation" else core.ALLOCATION_GLOO
-        if not core.preloaded():
+        kind = poison.TENSOR if where == "activation" else poison.GLOO
+        if not library.preloaded():
             raise NotPossible(
                 "libtaskd is not preloaded in this rank, so that it does not see memory being"
                 " allocated: set LD_PRELOAD"
             )
-        job.when_begun(lambda: core.poison_next(kind))
+        job.when_begun(lambda: poison.next_allocation(kind))
         return (
             "the next block of memory for"
             f" {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
@@ -110,7 +110,7 @@ def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
 
 
 def _poison(address: int) -> str:
-    core.poison(address)
+    poison.page(address)
     return f"the page at {address:#x} is poisoned"
 
 
@@ -129,7 +129,7 @@ def _at_gradient(parameter: torch.nn.Parameter) -> None:
 def _connections() -> list[socket.socket]:
     """The communicators' connections, as duplicates that share everything but the descriptor."""
     found = []
-    for fd in core.sockets_list():
+    for fd in sockets.covered():
         try:
             found.append(socket.socket(fileno=socket.dup(fd)))
         except OSError:  # closed a moment ago

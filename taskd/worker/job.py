@@ -19,12 +19,13 @@ import torch
 
 from taskd.core import events
 from taskd.core.repair import Plan
-from taskd.cython_api import core
+from taskd.cython_api import allocations, damage, slot
 from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.vault import PASS_END
-from taskd.worker import carried, damage, loading, verify
+from taskd.worker import carried, loading, verify
 from taskd.worker.batches import Batches
 from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed
+from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
@@ -36,7 +37,7 @@ log = logging.getLogger("taskd.worker")
 # seconds that a replacement may take to load again what its predecessor had loaded in a pass
 LOADING = 3600.0
 END = object()  # what comes after a loader's last batch
-DAMAGED = 2  # a bit of core.spoiled(): a memory page was lost
+DAMAGED = 2  # a bit of damage.spoiled(): a memory page was lost
 
 
 class Interrupted(BaseException):
@@ -175,7 +176,7 @@ class Job:
             self._loads_from = self.step
         self._iterator = iterator
         while True:
-            if core.pause_number() > self._line.era or self._suspect or self._is_spoiled():
+            if slot.pause_number() > self._line.era or self._suspect or self._is_spoiled():
                 self._repair()
                 if self._line is None:
                     yield from self._plain_rest(iterator, total)
@@ -185,7 +186,7 @@ class Job:
                 if self._leave_pass():
                     return
                 continue
-            hold = core.hold_step()
+            hold = slot.hold_step()
             if hold is not None and self.step >= hold:
                 self._stand()
                 continue
@@ -194,7 +195,7 @@ class Job:
                 # as if it had been fetched now
                 self._line.random.put(self._batches.fetched(self.step)[1])
             elif iterator is not None:
-                core.progress(self.step, core.FETCHING)
+                slot.progress(self.step, slot.FETCHING)
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -256,13 +257,13 @@ class Job:
         if not self.recorder.begin(step, before, after):
             return False
         self._attempt += 1
-        core.attempt(self._attempt)
+        allocations.attempt(self._attempt)
         self._collectives = line.communicators.begun()
         self.recorder.listen()
         self._open, self._gated, self._updates = True, False, 0
-        core.progress(step, core.COMPUTING)
-        core.started(step + 1)
-        hold = core.hold_step()
+        slot.progress(step, slot.COMPUTING)
+        slot.started(step + 1)
+        hold = slot.hold_step()
         if hold is not None and step >= hold:  # it came when this step was begun already
             line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
         if self._plan is not None:
@@ -302,7 +303,7 @@ class Job:
         if not self._gated:
             self._gate(raising=False)
         self._close()
-        if core.pause_number() > line.era or self._is_spoiled():
+        if slot.pause_number() > line.era or self._is_spoiled():
             return False
         random, own = self.recorder.look(self.step + 1)
         if self._is_spoiled():  # by the last look at what is now the record of the next step
@@ -311,7 +312,7 @@ class Job:
         self._updates = 0
         self.step += 1
         self.recorder.commit(self.step, random, own)
-        core.progress(self.step, core.COMMITTED)
+        slot.progress(self.step, slot.COMMITTED)
         if not self._told:
             self._told = True
             line.channel.send(
@@ -332,13 +333,13 @@ class Job:
             # also where a pause has come meanwhile: what the device has lost must be known then
             self._fault = fault
         if isinstance(error, Interrupted) or (
-            isinstance(error, Exception) and core.pause_number() > line.era
+            isinstance(error, Exception) and slot.pause_number() > line.era
         ):
             self._close()
-            if core.pause_number() <= line.era and not self._suspect:
+            if slot.pause_number() <= line.era and not self._suspect:
                 self._is_spoiled()
             return True
-        if isinstance(error, Exception) and core.spoiled():
+        if isinstance(error, Exception) and damage.spoiled():
             self._close()
             return self._is_spoiled()
         if fault is not None:
@@ -364,7 +365,7 @@ class Job:
         self._updates += 1
         if not self._gated:
             self._gate(raising=True)
-            core.progress(self.step, core.UPDATING)
+            slot.progress(self.step, slot.UPDATING)
         self._happen("updating")
 
     def _go_further_back(self) -> None:
@@ -386,7 +387,7 @@ class Job:
         line = self._line
         assert line is not None
         # a pause ends the wait, and the agent asks for one when a rank dies
-        if core.wait_started(self.step + 1, line.era) and not core.spoiled():
+        if slot.wait_started(self.step + 1, line.era) and not damage.spoiled():
             self._gated = True
         elif raising:
             raise Interrupted
@@ -398,12 +399,12 @@ class Job:
             self._forward.stop()
             self._forward = None
         self._attempt += 1
-        core.attempt(self._attempt)
+        allocations.attempt(self._attempt)
 
     def _is_spoiled(self) -> bool:
         """Whether what this rank has computed cannot be used: a connection broke in the middle of a
         message, or a memory page was lost."""
-        spoiled = core.spoiled()
+        spoiled = damage.spoiled()
         if spoiled and not self._suspect:
             self._suspect = True
             if not spoiled & DAMAGED:  # of a lost page the agent tells
@@ -513,7 +514,7 @@ class Job:
         line = self._line
         assert line is not None
         final, provisional = line.entries.steps()
-        found = damage.survey(core.damages(), line.accepted, line.state, line.stripes, self._cut)
+        found = survey(damage.damages(), line.accepted, line.state, line.stripes, self._cut)
         if line.stripes is not None:
             for begin, end in found.stripes:
                 line.stripes.forget_lost(begin, end)  # written again when the step is repeated
@@ -552,7 +553,7 @@ class Job:
         """Take part in a repair and set the loop to the step it resumes at."""
         line = self._line
         assert line is not None
-        core.progress(self.step, core.PAUSED)
+        slot.progress(self.step, slot.PAUSED)
         outcome = line.hold(self._position)
         if isinstance(outcome, LeftAlone):
             self.leave_alone(outcome.reason)
@@ -595,7 +596,7 @@ class Job:
         line = self._line
         assert line is not None
         self.recorder.end_pass(self.step)
-        core.progress(self.step, core.PAUSED)
+        slot.progress(self.step, slot.PAUSED)
         line.copies.wait(line.era)
         line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
         outcome = line.hold(self._position, release=self.step)
@@ -605,7 +606,7 @@ class Job:
         if isinstance(outcome, LeftAlone):
             self.leave_alone(outcome.reason)
         self.recorder.next_pass()
-        core.progress(self.step, core.COMMITTED)
+        slot.progress(self.step, slot.COMMITTED)
         return True
 
     def _stand(self) -> None:
@@ -614,13 +615,13 @@ class Job:
         has to go back to the step before."""
         line = self._line
         assert line is not None
-        core.progress(self.step, core.HELD)
+        slot.progress(self.step, slot.HELD)
         self.recorder.stand(self.step)
         line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
 
         def position() -> tuple[events.Position, str]:
             # a repair: it does not go on any more when the hold ends
-            core.progress(self.step, core.PAUSED)
+            slot.progress(self.step, slot.PAUSED)
             return self._position()
 
         outcome = line.hold(position, standing=True)
@@ -629,7 +630,7 @@ class Job:
         elif isinstance(outcome, Resumed):
             self._take_up(outcome)
         else:
-            core.progress(self.step, core.COMMITTED)
+            slot.progress(self.step, slot.COMMITTED)
 
     # -- a rank that starts anew -------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd import devices, dumps, logs, settings, stacks
 from taskd.core import events
-from taskd.cython_api import core
+from taskd.cython_api import library, slot, sockets
 from taskd.protocol import messages
 from taskd.vault import Entries
 from taskd.worker import attendant, buckets, replacement, replicas, unseen
@@ -65,7 +65,7 @@ def protect(objects: dict[str, Any]) -> Job:
     channel.send(messages.RankHello(rank, incarnation, os.getpid()))
     if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
-        atexit.register(lambda: core.progress(0, core.DONE))
+        atexit.register(lambda: slot.progress(0, slot.DONE))
         channel.close()
         return Job(None)
     communicators = replacement.communicators() if incarnation else Communicators()
@@ -89,7 +89,7 @@ def protect(objects: dict[str, Any]) -> Job:
         verifies=settings.verify(os.environ),
     )
     line.random.watch([*state.generators.values(), *found.generators.values()])
-    core.sockets_limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
+    sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(line)
     stacks.offer(vault, local_rank)
     attendant.start(agent, rank, incarnation, job)
@@ -98,7 +98,7 @@ def protect(objects: dict[str, Any]) -> Job:
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and
     # nothing else's is not where it has left in the middle of a step: whatever its exit code, the
     # others wait for it
-    atexit.register(lambda: None if job.abandoned else core.progress(job.step, core.DONE))
+    atexit.register(lambda: None if job.abandoned else slot.progress(job.step, slot.DONE))
     if incarnation:
         _return(job)
     else:
@@ -216,13 +216,13 @@ def _device(state: TrainingState) -> torch.device:
 
 def _attach() -> None:
     """Claim this rank's slot, unless libtaskd did it when it was preloaded."""
-    if core.slot_number() is None:
-        if not core.preloaded():
+    if slot.number() is None:
+        if not library.preloaded():
             log.info(
                 "libtaskd is not preloaded: the reason of an exit() or abort() will not be"
                 " recorded; set LD_PRELOAD for that"
             )
-        core.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
+        slot.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
     os.environ.pop("TASKD_SLOT", None)  # what this rank starts is not this rank
 
 

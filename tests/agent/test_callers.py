@@ -17,7 +17,7 @@ from taskd.agent import callers
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.watchdog import Limits
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
 from taskd.protocol import keys, messages
 
 CALL = """
@@ -68,7 +68,7 @@ def agent(tmp_path):
     made = Supervisor(
         lambda: ("127.0.0.1", 1), keys.derive(b"tests"), "job", 0.0, False, Limits(least=None)
     )
-    page = core.Page.create(str(tmp_path / "page"), 2)
+    page = Page.create(str(tmp_path / "page"), 2)
     made.epoch = Epoch(0, tmp_path, page)
     for number in (0, 1):
         made.epoch.ranks[number] = Rank(

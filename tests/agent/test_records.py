@@ -17,7 +17,7 @@ from taskd import record
 from taskd.agent import permits
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records, put_back
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
 from taskd.protocol import curve, keys, messages
 from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
 
@@ -32,7 +32,7 @@ class Node:
         directory.mkdir()
         os.mkfifo(directory / NOTES, 0o600)
         record.write_key(directory, KEYS.records, "job")
-        self.page = core.Page.create(str(directory / "page"), 2)
+        self.page = Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
             self.epoch.ranks[local] = Rank(2 * number + local, local, None, None, -1)
@@ -157,11 +157,11 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
     program = """
 import os, sys
 from pathlib import Path
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.vault import PROVISIONAL, Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
-core.attach(str(directory / "page"), 0)
+slot.attach(str(directory / "page"), 0)
 copies, entries = Copies(directory, 0), Entries(directory, 0, 2)
 assert copies.wait(0)  # nobody keeps copies
 print("ready", flush=True)
