@@ -35,9 +35,9 @@ SECTIONS = (
             "Job.batches",
             "Job.long_operation",
             "Job.check",
-            "Attempt",
         ),
     ),
+    ("An attempt", "taskd/worker/attempt.py", ("Attempt",)),
     ("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
     (
         "Requests to a running job: `taskd.control`",

@@ -53,9 +53,9 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
 
 def _memory(job: Job, options: dict[str, str]) -> str:
     where, number = options.get("where", "parameter"), options.get("page")
-    line = job.line
-    if line is None:
+    if job.loop is None:
         raise NotPossible("this job is not protected")
+    line, attempts = job.loop.line, job.loop.attempts
     state = line.state
     rows: dict[str, list[torch.Tensor]] = {
         "parameter": state.of_modules(),
@@ -74,13 +74,13 @@ def _memory(job: Job, options: dict[str, str]) -> str:
                 "libtaskd is not preloaded in this rank, so that it does not see memory being"
                 " allocated: set LD_PRELOAD"
             )
-        job.when_begun(lambda: poison.next_allocation(kind))
+        attempts.begun.add(lambda: poison.next_allocation(kind))
         return (
             "the next block of memory for"
             f" {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
         )
     if where == "update":
-        job.when_updating(
+        attempts.updating.add(
             lambda: _poison(_choose(state.of_optimizers() or state.of_modules(), where, number))
         )
         return "a page will be poisoned when the next update begins"
@@ -115,12 +115,12 @@ def _poison(address: int) -> str:
 
 
 def _at_gradient(parameter: torch.nn.Parameter) -> None:
-    def poison(computed: torch.Tensor) -> None:
+    def hook(computed: torch.Tensor) -> None:
         handle.remove()
         if computed.grad is not None:
             _poison(_choose([computed.grad.detach().view(-1).view(torch.uint8)], "gradient", None))
 
-    handle = parameter.register_post_accumulate_grad_hook(poison)
+    handle = parameter.register_post_accumulate_grad_hook(hook)
 
 
 # -- links -----------------------------------------------------------------------------------------
