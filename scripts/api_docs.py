@@ -38,7 +38,7 @@ SECTIONS = (
         ),
     ),
     ("An attempt", "taskd/worker/attempt.py", ("Attempt",)),
-    ("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
+    ("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
     (
         "Requests to a running job: `taskd.control`",
         "taskd/control.py",
