@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskd import vault
+from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import put_back
 from taskd.core import commands, events
 from taskd.protocol import messages
 
