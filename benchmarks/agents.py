@@ -48,7 +48,7 @@ from ports import free_port
 from rich.console import Console
 from rich.table import Table
 
-from taskd.agent.supervisor import HEARTBEAT
+from taskd.agent.loop import HEARTBEAT
 from taskd.core import events
 from taskd.core.delivery import Inbox, Outbox
 from taskd.manager import journal

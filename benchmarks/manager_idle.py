@@ -26,7 +26,7 @@ import zmq
 from rich.console import Console
 from rich.table import Table
 
-from taskd.agent.supervisor import HEARTBEAT
+from taskd.agent.loop import HEARTBEAT
 from taskd.core import events
 from taskd.protocol import curve, keys, messages, pings
 

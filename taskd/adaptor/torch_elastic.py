@@ -216,7 +216,11 @@ class TaskdElasticAgent(LocalElasticAgent):
             )
             for local, rank in enumerate(ranks)
         ]
-        place.store, place.group_rank, place.group_world_size = self._supervisor.store, node, nodes
+        place.store, place.group_rank, place.group_world_size = (
+            self._supervisor.agent.store,
+            node,
+            nodes,
+        )
         place.master_addr, place.master_port = (
             spec.master_addr or "127.0.0.1",
             spec.master_port or 0,
@@ -227,9 +231,9 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _meeting_place(self, restart: commands.RestartAll) -> tuple[str, int]:
         """A store for this restart only: in one of before gloo finds addresses of dead processes.
         Whose store the manager has named makes it, and tells there where it is."""
-        ours = restart.store == self._supervisor.addresses[0]
+        ours = restart.store == self._supervisor.agent.addresses[0]
         board = (
-            self._supervisor.store
+            self._supervisor.agent.store
             if ours
             else dist.TCPStore(
                 *restart.store, is_master=False, wait_for_workers=False, timeout=MEET
@@ -272,7 +276,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         ids = self._start(worker_group, _Adopted)
         if not self._prepared:
             raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
-        standby = self._supervisor.standby
+        standby = self._supervisor.agent.standby
         if isinstance(order, commands.Prepare):
             standby.get_ready(order, self._pcontext)
         else:
@@ -300,7 +304,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         verdict = self._supervisor.verdict()
-        if self._order is not None and not self._supervisor.standby.holds(self._order):
+        if self._order is not None and not self._supervisor.agent.standby.holds(self._order):
             return self._stand_down()
         if verdict.what == "hold":
             return RunResult(state=WorkerState.HEALTHY)
@@ -446,7 +450,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             stopping.left()
 
     def _stand_by(self, role: str) -> RunResult:
-        spec, standby = self._worker_group.spec, self._supervisor.standby
+        spec, standby = self._worker_group.spec, self._supervisor.agent.standby
         while True:
             log.info("standby: waiting for a node to take over")
             order = self._order = self._supervisor.stand_by(

@@ -1,7 +1,8 @@
 """One agent per node, inside the launcher: it watches, kills and replaces the node's ranks and
 relays for them.
 
-May import `taskd.core`, `taskd.protocol`, `taskd.vault`, `taskd.cython_api`. `supervisor.py` is the
-loop; `zygote.py` is a process of its own; `taskd.adaptor.torch_elastic` is how it gets into
+May import `taskd.core`, `taskd.protocol`, `taskd.vault`, `taskd.cython_api`. `loop.py` is
+its thread, `agent.py` what its parts share, `supervisor.py` the launcher's side of it; `zygote.py`
+is a process of its own; `taskd.adaptor.torch_elastic` is how it gets into
 torchrun.
 """

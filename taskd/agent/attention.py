@@ -1,5 +1,5 @@
 """What an agent does about ranks that train: notices that one makes no progress, answers roll
-calls, tells of lost memory pages, and passes on what operators ask. Used by the supervisor's
+calls, tells of lost memory pages, and passes on what operators ask. Used by the agent's
 thread; threads that wait for something hand the rest back to it."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Call:
 
 @dataclass
 class Attention:
-    """`tell` sends to the manager; `later` has something done by the supervisor's thread."""
+    """`tell` sends to the manager; `later` has something done by the agent's thread."""
 
     tell: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
@@ -181,7 +181,7 @@ class Attention:
         return now - since if pid == rank.pid else 0.0
 
     def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
-        """Log where the rank's threads are, then do `then` in the supervisor's thread."""
+        """Log where the rank's threads are, then do `then` in the agent's thread."""
         pid, number, fd = rank.pid, rank.number, rank.stacks
 
         def take() -> None:

@@ -15,13 +15,13 @@ from taskd.core import events
 from taskd.cython_api import slot
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
 
 class Deaths:
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:

@@ -13,7 +13,7 @@ from taskd.cython_api import slot
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 
@@ -21,7 +21,7 @@ log = logging.getLogger("taskd.agent")
 
 
 class ManagerWatch:
-    def __init__(self, agent: Supervisor, wait: float, allowed: bool) -> None:
+    def __init__(self, agent: Agent, wait: float, allowed: bool) -> None:
         """`wait`: seconds that ranks wait. `allowed`: ranks that no manager is available for train
         without, else the job ends."""
         self._agent, self._wait, self._allowed = agent, wait, allowed

@@ -1,7 +1,7 @@
 """What an agent does when the manager orders it: pass it on to the ranks, pause and hold them, end
 and replace their processes.
 
-Used by the supervisor's thread.
+Used by the agent's thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taskd.cython_api import slot
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -34,7 +34,7 @@ BETWEEN_STEPS = 600.0
 
 
 class Orders:
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def obey(self, order: Any) -> None:

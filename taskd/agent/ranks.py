@@ -62,6 +62,9 @@ class Epoch:
     number: int
     directory: Path
     page: Page
+    pipes: dict[int, int] = field(
+        default_factory=dict
+    )  # by local rank; reading ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
     pause: int = 0

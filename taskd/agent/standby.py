@@ -21,7 +21,7 @@ from taskd.core import commands, events
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -43,9 +43,9 @@ class _Preparation:
 
 class Standby:
     """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the
-    supervisor's."""
+    agent's."""
 
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         # None: there will be none
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -108,7 +108,7 @@ class Standby:
                 local,
                 None,
                 None,
-                agent.pipes[local],
+                epoch.pipes[local],
                 incarnation - 1,
                 joined=True,
                 blank=True,
