@@ -22,6 +22,7 @@ from taskd.agent.manager_watch import ManagerWatch
 from taskd.agent.managers import Managers
 from taskd.agent.orders import Orders
 from taskd.agent.rank_lines import RankLines
+from taskd.agent.rank_processes import RankProcesses
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records
 from taskd.agent.replacements import Replacements
@@ -65,10 +66,11 @@ class Agent:
         self.records: Records | None = None
         self.lines = RankLines(self, f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}")
         self.deaths = Deaths(self)
-        self.orders = Orders(self)
-        self.replacements = Replacements(self.orders.started, self.orders.forked_ended)
+        self.processes = RankProcesses(self)
+        self.replacements = Replacements(self.processes.started, self.processes.forked_ended)
         self.attention = Attention(self.tell, self.call, Watchdog(limits))
         self.standby = Standby(self)
+        self.orders = Orders(self)
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
 
     def call(self, action: Action) -> None:
@@ -132,7 +134,7 @@ class Agent:
             self.records.begin(self.node, epoch)
         for rank in epoch.ranks.values():
             if rank.process is None:
-                self.orders.start(rank)
+                self.processes.start(rank)
         self.announce()
 
     def protect(self, epoch: Epoch) -> None:
@@ -176,7 +178,7 @@ class Agent:
         assert self.managers is not None
         epoch = self.epoch
         for rank in epoch.ranks.values() if epoch is not None else ():
-            self.orders.kill(rank)
+            self.processes.kill(rank)
         self.stopping()
         self.managers.be_node(messages.STANDBY)
         self.announce()

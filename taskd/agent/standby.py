@@ -121,7 +121,7 @@ class Standby:
 
     def _start(self, epoch: Epoch, order: Order) -> None:
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-            self._agent.orders.replace(epoch, rank, incarnation)
+            self._agent.processes.replace(epoch, rank, incarnation)
 
     def _fetch(self, order: Order) -> list[messages.Keep] | None:
         assert self._agent.records is not None
