@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from figures import Figures  # noqa: E402
+from figures import Figures
 
 HEADS = ("", "kills", "median", "least", "90 %", "worst", "usual step", "lost", "kept")
 NAME = "torchrun, restart of all ranks of the job"
