@@ -4,49 +4,18 @@ told. The errors are real: the kernel marks the page, and the touch is a SIGBUS.
 from __future__ import annotations
 
 import errno
-import mmap
 import signal
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
 from taskd.cython_api import poison
+from tests.libtaskd.losing import LOST, MEMORY, PAGE, ran
 
 pytestmark = pytest.mark.usefixtures("poisonable")
 
 HERE = Path(__file__).parent
-PAGE = mmap.PAGESIZE
-LOST = (2, 4)  # BUS_ADRERR or BUS_MCEERR_AR, by kernel
-
-MEMORY = """
-    import ctypes, errno, mmap, os, socket, struct, sys, threading
-    from taskd.cython_api import damage, library, poison, slot
-
-    PAGE = mmap.PAGESIZE
-    libc = ctypes.CDLL(None, use_errno=True)  # lets other threads run while it is inside
-    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-    libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-    libc.memchr.restype = ctypes.c_void_p
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-    def pages(count, fd=-1):
-        memory = mmap.mmap(fd, count * PAGE, flags=mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        ctypes.memset(address, 7, count * PAGE)
-        return memory, address
-
-    def say(*words):
-        print(*words, flush=True)
-"""
-
-
-def ran(ranks, code, *flags, status=0, **more):
-    ended, out, err = ranks.run(MEMORY + code, *flags, **more)
-    assert ended == status, (ended, out, err)
-    return out
 
 
 @pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "faulthandler"])
@@ -339,166 +308,6 @@ def test_locked_memory(ranks):
 
 # A signal as the kernel sends it where it handles memory failures itself, with the size of what was
 # lost.
-TOLD = """
-    def tell(code, address, shift):
-        info = struct.pack("iiiiQh", 7, 0, code, 0, address, shift).ljust(128, b"\\0")
-        SYS_rt_tgsigqueueinfo = {"x86_64": 297, "aarch64": 240}[os.uname().machine]
-        assert libc.syscall(SYS_rt_tgsigqueueinfo, os.getpid(), threading.get_native_id(), 7, info) == 0
-
-    HUGE = 1 << 21
-    memory, at = pages(3 * HUGE // PAGE)
-    begin = (at + HUGE - 1) // HUGE * HUGE
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "shift", "bytes_lost"),
-    [
-        (4, 12, 1 << 12),
-        (5, 12, 1 << 12),
-        (4, 21, 1 << 21),
-        (4, 0, 1 << 12),
-        (4, 63, 1 << 12),
-        (4, -1, 1 << 12),
-    ],
-)
-def test_size_of_what_was_lost(page, ranks, code, shift, bytes_lost):
-    if PAGE != 4096:
-        pytest.skip(f"written for pages of 4096 bytes, here they have {PAGE}")
-    ran(
-        ranks,
-        TOLD
-        + f"""
-    damage.register(damage.TENSORS, [(begin, HUGE)])
-    poison.page(begin)
-    tell({code}, begin + 24, {shift})
-    assert memory[begin - at : begin - at + HUGE] == bytes({bytes_lost}) + b"\\7" * (HUGE - {bytes_lost})
-    assert damage.damages()[0]["bytes"] == {bytes_lost}
-    tell({code}, begin + 24, {shift})
-    assert damage.damaged() == 1, "nothing was lost there"
-    damage.register(damage.TENSORS, [(begin, HUGE - 1)])
-    poison.page(begin)
-    tell({code}, begin + 24, {shift})
-    say("alive")
-    """,
-        status=-signal.SIGBUS if bytes_lost > 4096 else 0,
-    )
-    assert len(page.records(0)) == (1 if bytes_lost > 4096 else 0)
-
-
-@pytest.mark.parametrize("code", [1, 3, 0, -1, -6])
-def test_other_kinds_of_bus_error_kill(page, ranks, code):
-    ran(
-        ranks,
-        TOLD
-        + f"""
-    damage.register(damage.TENSORS, [(at, 3 * HUGE)])
-    poison.page(begin)
-    tell({code}, begin, 12)
-    """,
-        status=-signal.SIGBUS,
-    )
-    assert (page.read(0).damaged, page.records(0)[0]["code"]) == (0, code)
-
-
-def test_machine_code_is_no_number(page, ranks):
-    out = ran(
-        ranks,
-        """
-    PROT = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-    memory = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=PROT)
-    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    damage.register(damage.TENSORS, [(at, PAGE)])
-    poison.page(at)
-    say(at)
-    ctypes.CFUNCTYPE(None)(at)()
-    """,
-        status=-signal.SIGBUS,
-    )
-    [record] = page.records(0)
-    assert record["addr"] == record["ip"] == int(out)
-    assert page.read(0).damaged == 0
-
-
-# ---- what only the kernel touches ------------------------------------------------------------------------------------
-
-ENDS = """
-    if sys.argv[1:] == ["tcp"]:
-        server = socket.create_server(("127.0.0.1", 0))
-        one = socket.create_connection(server.getsockname())
-        other = server.accept()[0]
-    else:
-        one, other = socket.socketpair()
-    memory, at = pages(4)
-"""
-
-
-@pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_receive_into_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
-    damage.register(damage.TENSORS, [(at, 4 * PAGE)])
-    other.sendall(b"x" * 4 * PAGE)
-    poison.page(at)
-    poison.page(at + 2 * PAGE)
-    got = 0
-    while got < 4 * PAGE:
-        got += one.recv_into(memoryview(memory)[got:])
-    assert bytes(memory) == b"x" * 4 * PAGE
-    assert damage.damaged() == 2, damage.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert page.read(0).damaged == 2
-
-
-@pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_send_from_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
-    damage.register(damage.TENSORS, [(at, 4 * PAGE)])
-    poison.page(at + PAGE)
-    poison.page(at + 3 * PAGE)
-    sent, got = 0, b""
-    while sent < 4 * PAGE:
-        rest = memoryview(memory)[sent:]
-        sent += os.writev(one.fileno(), [rest[:100], rest[100:]])
-    while len(got) < 4 * PAGE:
-        got += other.recv(4 * PAGE)
-    assert got == (b"\\7" * PAGE + bytes(PAGE)) * 2
-    assert damage.damaged() == 2, damage.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert page.read(0).damaged == 2
-
-
-def test_a_bad_buffer_is_an_error_and_no_death(page, ranks):
-    ran(
-        ranks,
-        ENDS
-        + """
-    def number(call, *args):
-        return ctypes.get_errno() if call(*args) < 0 else 0
-    libc.recv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
-    other.sendall(b"x" * 4 * PAGE)
-    parts = (ctypes.c_uint64 * 2)(8, PAGE)
-    assert number(libc.recv, one.fileno(), 8, PAGE, 0) == errno.EFAULT
-    assert number(libc.recv, one.fileno(), 8, 2**62, 0) == errno.EFAULT
-    assert number(libc.writev, one.fileno(), 8, 1) == errno.EFAULT
-    assert number(libc.writev, one.fileno(), ctypes.addressof(parts), 1) == errno.EFAULT
-    poison.page(at)
-    assert number(libc.recv, one.fileno(), at, PAGE, 0) == errno.EFAULT, "lost, but in nothing that we know"
-    damage.register(damage.TENSORS, [(at, 4 * PAGE)])
-    slot.detach()
-    assert number(libc.recv, one.fileno(), at, PAGE, 0) == errno.EFAULT
-    """,
-    )
-    assert page.records(0) == []
-
-
-# ---- faults on purpose -----------------------------------------------------------------------------------------------
-
-
 def test_poison_what_is_not_there(page):
     with pytest.raises(OSError) as error:
         poison.page(PAGE)
