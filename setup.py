@@ -1,5 +1,5 @@
-"""Builds libtaskd.so with a C compiler alone, then the Cython binding that links to it. The rest is
-in pyproject.toml."""
+"""Builds libtaskd.so with a C compiler alone, then the Cython modules that link to it. The rest
+is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -76,16 +76,20 @@ class Build(build_ext):
 
 headers = sorted(str(p) for p in Path("csrc").glob("*.h"))
 library = Extension(LIBRARY, sorted(str(p) for p in Path("csrc").glob("*.c")), depends=headers)
-binding = Extension(
-    "taskd.cython_api.core",
-    ["taskd/cython_api/core.pyx"],
-    include_dirs=["csrc"],
-    libraries=["taskd"],
-    extra_link_args=["-Wl,-rpath,$ORIGIN/../python/cython_api/libs"],
-    depends=headers,
-)
+BINDINGS = ("allocations", "damage", "library", "memory", "page", "poison", "slot", "sockets")
+bindings = [
+    Extension(
+        f"taskd.cython_api.{name}",
+        [f"taskd/cython_api/{name}.pyx"],
+        include_dirs=["csrc"],
+        libraries=["taskd"],
+        extra_link_args=["-Wl,-rpath,$ORIGIN/../python/cython_api/libs"],
+        depends=headers,
+    )
+    for name in BINDINGS
+]
 
 setup(
-    ext_modules=[library, *cythonize([binding], build_dir="build/cython", language_level=3)],
+    ext_modules=[library, *cythonize(bindings, build_dir="build/cython", language_level=3)],
     cmdclass={"build_ext": Build},
 )

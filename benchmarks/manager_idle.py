@@ -23,10 +23,10 @@ from typing import Any
 
 import psutil
 import zmq
+from figures import Figures
 from rich.console import Console
-from rich.table import Table
 
-from taskd.agent.supervisor import HEARTBEAT
+from taskd.agent.loop import HEARTBEAT
 from taskd.core import events
 from taskd.protocol import curve, keys, messages, pings
 
@@ -142,17 +142,15 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=20.0)
     arguments = parser.parse_args()
-    table = Table(
-        title=f"An idle manager, heartbeats each {HEARTBEAT:.0f} s, {arguments.seconds:g} s each"
-    )
-    for heading in (
+    table = Figures(
+        f"An idle manager, heartbeats each {HEARTBEAT:.0f} s, {arguments.seconds:g} s each",
         "agents",
         "CPU, % of a core",
         "wake-ups of its main thread /s",
         "RSS, MiB",
         f"below {LIMIT:g} %",
-    ):
-        table.add_column(heading, justify="right")
+        words=0,
+    )
     rows = [measure(count, arguments.seconds) for count in (0, arguments.agents)]
     for row in rows:
         numbers = (

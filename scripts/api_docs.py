@@ -187,7 +187,8 @@ GROUPS = (
         " [tutorial](tutorial.md) has a complete script.",
         "taskd.",
     ),
-    Group("", JOB, ("Job", "Job.protected", "Job.steps", "Job.batches", "Attempt")),
+    Group("", JOB, ("Job", "Job.protected", "Job.steps", "Job.batches")),
+    Group("", "taskd/worker/attempt.py", ("Attempt",)),
     Group(
         "Check results and announce long operations",
         JOB,
@@ -212,7 +213,7 @@ GROUPS = (
     Group("Add devices and error patterns", "taskd/devices/__init__.py", ("of", "register"), "",
           "taskd.devices."),
     Group("Use the functions of the MindCluster guides", "taskd/api.py", ()),
-    Group("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
+    Group("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
     Group("", CONTROL, ("ControlError", "NoManager", "NoAnswer")),
 )  # fmt: skip
 

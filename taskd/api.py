@@ -198,16 +198,16 @@ def destroy_taskd_worker() -> bool:
 
 
 def _attach() -> bool:
-    slot, page = os.environ.get("TASKD_SLOT"), os.environ.get("TASKD_PAGE")
-    if not slot or not page:
+    number, page = os.environ.get("TASKD_SLOT"), os.environ.get("TASKD_PAGE")
+    if not number or not page:
         return True  # no agent started this process: nothing to attach to
-    if not (slot.isascii() and slot.isdigit()):
+    if not (number.isascii() and number.isdigit()):
         return _refuse(
             "init_taskd_worker",
-            f"TASKD_SLOT={slot!r}: allowed is a number; the agent sets it, leave it alone",
+            f"TASKD_SLOT={number!r}: allowed is a number; the agent sets it, leave it alone",
         )
     try:
-        from taskd.cython_api import core
+        from taskd.cython_api import slot
     except ImportError as error:
         text = (
             "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed"
@@ -216,10 +216,10 @@ def _attach() -> bool:
         log.warning(text, error)
         return True
     try:
-        core.attach(page, int(slot))
+        slot.attach(page, int(number))
     except (OSError, ValueError) as error:
         return _refuse(
-            "init_taskd_worker", f"slot {slot} of the state page {page} cannot be had: {error}"
+            "init_taskd_worker", f"slot {number} of the state page {page} cannot be had: {error}"
         )
     return True
 

@@ -9,17 +9,14 @@ accelerators.
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-import zmq
-
 from taskd import settings
 from taskd.core import commands, events
-from taskd.protocol import messages, secret
+from taskd.protocol import messages, question, secret
 from taskd.protocol.link import Link
 
 
@@ -272,26 +269,22 @@ class Control:
         return self._ask(messages.StatusAsked(request := _name()), request, timeout)
 
     def _ask(self, message: Any, request: str, timeout: float) -> str:
-        deadline = time.monotonic() + timeout
-        self._link.send(message)
-        poller = zmq.Poller()
-        poller.register(self._link.socket, zmq.POLLIN)
-        poller.register(self._link.monitor, zmq.POLLIN)
-        while (left := deadline - time.monotonic()) > 0:
-            ready = dict(poller.poll(int(left * 1000) + 1))
-            if self._link.monitor in ready:
-                self._link.read_monitor()
-            while (answer := self._link.receive()) is not None:
-                if isinstance(answer, commands.Answer) and answer.request == request:
-                    if not answer.ok:
-                        raise ControlError(answer.text)
-                    return answer.text
-            # its last words are heard; the next one knows nothing of the request
-            if self._link.connections and not self._link.connected:
-                raise ControlError(
-                    "the manager that was asked is gone: see with taskd status what has been done,"
-                    " and ask again"
-                )
+        try:
+            answer = question.ask(
+                self._link,
+                message,
+                lambda said: isinstance(said, commands.Answer) and said.request == request,
+                timeout,
+            )
+        except question.ManagerGone:
+            raise ControlError(
+                "the manager that was asked is gone: see with taskd status what has been done,"
+                " and ask again"
+            ) from None
+        if answer is not None:
+            if not answer.ok:
+                raise ControlError(answer.text)
+            return str(answer.text)
         if not self._link.heard and not self._link.connected:
             raise NoManager(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"

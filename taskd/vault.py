@@ -24,7 +24,7 @@ from pathlib import Path
 from taskd import record
 from taskd.core.events import Position
 from taskd.core.snapshots import FINAL, KINDS, SLOTS, STRIPES, Snapshots
-from taskd.cython_api import core
+from taskd.cython_api import memory
 
 log = logging.getLogger("taskd.records")
 
@@ -108,16 +108,16 @@ class SlotFile:
 
     def begin(self, index: int) -> None:
         """Invalidate slot `index` before its bytes are touched."""
-        core.store_release(self.address + index * _HEADER_BYTES, 0)
+        memory.store_release(self.address + index * _HEADER_BYTES, 0)
 
     def commit(self, index: int, step: int, length: int, checksum: int, kind: int) -> None:
         """The bytes of slot `index` are in place."""
         at = index * _HEADER_BYTES
         struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
-        core.store_release(self.address + at, step + 1)
+        memory.store_release(self.address + at, step + 1)
 
     def checksum(self, index: int, length: int) -> int:
-        value: int = core.checksum(self.address + self.offset(index), length)
+        value: int = memory.checksum(self.address + self.offset(index), length)
         return value
 
 

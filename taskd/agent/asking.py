@@ -4,9 +4,8 @@ launcher already?"""
 from __future__ import annotations
 
 import socket
-import time
 
-from taskd.protocol import messages
+from taskd.protocol import messages, question
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
@@ -23,12 +22,13 @@ def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> message
         return None
     link = Link(address, keys, job, messages.STANDBY, refusal=False)
     try:
-        link.send(messages.Arrived(node))
-        end = time.monotonic() + ANSWER
-        while link.socket.poll(max(int((end - time.monotonic()) * 1000), 0)):
-            answer = link.receive()
-            if isinstance(answer, messages.UnderWay):
-                return answer
+        return question.ask(
+            link,
+            messages.Arrived(node),
+            lambda answer: isinstance(answer, messages.UnderWay),
+            ANSWER,
+        )
+    except question.ManagerGone:
         return None
     finally:
         link.close()

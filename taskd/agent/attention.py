@@ -1,5 +1,5 @@
 """What an agent does about ranks that train: notices that one makes no progress, answers roll
-calls, tells of lost memory pages, and passes on what operators ask. Used by the supervisor's
+calls, tells of lost memory pages, and passes on what operators ask. Used by the agent's
 thread; threads that wait for something hand the rest back to it."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from taskd.agent import load
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Watchdog
 from taskd.core import commands, events
-from taskd.cython_api import core
+from taskd.cython_api import slot
+from taskd.cython_api.page import View
 from taskd.protocol import messages
 
 log = logging.getLogger("taskd.agent")
@@ -37,7 +38,7 @@ class _Call:
 
 @dataclass
 class Attention:
-    """`tell` sends to the manager; `later` has something done by the supervisor's thread."""
+    """`tell` sends to the manager; `later` has something done by the agent's thread."""
 
     tell: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
@@ -128,7 +129,7 @@ class Attention:
         view, now = epoch.page.read(rank.local), time.monotonic()
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
-        where = core.PHASES[view.phase] + (f", {state}" if state else "")
+        where = slot.PHASES[view.phase] + (f", {state}" if state else "")
         cpu, queued = load.spent(rank.pid)
         self.tell(
             events.RankPresent(
@@ -180,7 +181,7 @@ class Attention:
         return now - since if pid == rank.pid else 0.0
 
     def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
-        """Log where the rank's threads are, then do `then` in the supervisor's thread."""
+        """Log where the rank's threads are, then do `then` in the agent's thread."""
         pid, number, fd = rank.pid, rank.number, rank.stacks
 
         def take() -> None:
@@ -210,7 +211,7 @@ class Attention:
         self.watchdog.excuse(time.monotonic())
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
-            if view.phase in (core.COMPUTING, core.UPDATING) and view.step >= (step or 0):
+            if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
                 self.tell(events.RankPassed(rank.number, rank.incarnation, view.step))
 
     def inject(self, epoch: Epoch, order: messages.Inject) -> None:
@@ -252,6 +253,6 @@ class Attention:
         return True
 
 
-def _first_not_begun(view: core.View) -> int:
+def _first_not_begun(view: View) -> int:
     # a rank that fetches its batch is on its way into the step and does not look again
-    return int(view.step) + (view.phase in (core.COMPUTING, core.UPDATING, core.FETCHING))
+    return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))

@@ -14,7 +14,7 @@ from taskd.core import events
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -22,7 +22,7 @@ log = logging.getLogger("taskd.agent")
 class RankLines:
     """`name`: of the socket, in the abstract namespace."""
 
-    def __init__(self, agent: Supervisor, name: str) -> None:
+    def __init__(self, agent: Agent, name: str) -> None:
         self._agent, self.name = agent, name
         self.listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK

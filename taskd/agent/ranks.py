@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from taskd.core import events
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
 
 
 @dataclass
@@ -61,7 +61,10 @@ class Epoch:
 
     number: int
     directory: Path
-    page: core.Page
+    page: Page
+    pipes: dict[int, int] = field(
+        default_factory=dict
+    )  # by local rank; reading ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
     pause: int = 0

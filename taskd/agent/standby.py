@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskd import vault
+from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import put_back
 from taskd.core import commands, events
 from taskd.protocol import messages
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -43,9 +43,9 @@ class _Preparation:
 
 class Standby:
     """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the
-    supervisor's."""
+    agent's."""
 
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         # None: there will be none
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -108,7 +108,7 @@ class Standby:
                 local,
                 None,
                 None,
-                agent.pipes[local],
+                epoch.pipes[local],
                 incarnation - 1,
                 joined=True,
                 blank=True,
@@ -121,7 +121,7 @@ class Standby:
 
     def _start(self, epoch: Epoch, order: Order) -> None:
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-            self._agent.orders.replace(epoch, rank, incarnation)
+            self._agent.processes.replace(epoch, rank, incarnation)
 
     def _fetch(self, order: Order) -> list[messages.Keep] | None:
         assert self._agent.records is not None

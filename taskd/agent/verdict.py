@@ -1,4 +1,4 @@
-"""What the supervisor's thread tells the launcher's."""
+"""What the agent's thread tells the launcher's."""
 
 from __future__ import annotations
 

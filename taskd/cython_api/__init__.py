@@ -1,8 +1,9 @@
-"""The Python side of libtaskd: `core`, a Cython module that is linked to the very library that is
-preloaded.
+"""The Python side of libtaskd: Cython modules linked to the very library that is preloaded.
 
-Imports the standard library only. Read csrc/libtaskd.h next; it has the contracts, and core.pyi the
-names.
+`page` is the agent's side of a state page, `slot` a rank's. `sockets`: what a pause cuts; `damage`,
+`allocations`: lost memory pages; `poison`: errors on purpose; `memory`: order and checksums;
+`library`: which libtaskd it is. Imports the standard library only. csrc/libtaskd.h has the
+contracts, the .pyi files have the names.
 """
 
 from __future__ import annotations

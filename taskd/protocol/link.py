@@ -129,14 +129,3 @@ class Link:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close()
-
-
-def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) -> bool:
-    """Whether a manager of that job answers there: it asks an agent that it does not know who it
-    is. Such a handshake takes 2 ms."""
-    link = Link(address, keys, job, 0, refusal=False)
-    try:
-        link.send(messages.Heartbeat(0))
-        return bool(link.socket.poll(int(limit * 1000))) and link.receive() is not None
-    finally:
-        link.close()

@@ -23,7 +23,7 @@ from taskd import settings
 from taskd.core import commands, events
 from taskd.core.repair import Plan
 from taskd.core.snapshots import FINAL
-from taskd.cython_api import core
+from taskd.cython_api import allocations, damage, memory, slot
 from taskd.devices import Device
 from taskd.protocol import messages
 from taskd.vault import Entries
@@ -116,8 +116,8 @@ class Conversation:
         `release`: return Released once no step before this one will be repeated. `on_formed`:
         called when the first communicators stand. `standing`: held on request, without a fault."""
         self._position, restored, entered = position, None, self.era
-        self.clean, self.damaged = None, core.damaged()
-        self._answer(core.pause_number())
+        self.clean, self.damaged = None, damage.damaged()
+        self._answer(slot.pause_number())
         while True:
             order = self.channel.receive()
             try:
@@ -125,9 +125,9 @@ class Conversation:
                     self._answer(order.pause)
                 elif (
                     isinstance(order, (commands.Rebuild, commands.Restore))
-                    and order.pause < core.pause_number()
+                    and order.pause < slot.pause_number()
                 ):
-                    self._answer(core.pause_number())  # overtaken before it was begun
+                    self._answer(slot.pause_number())  # overtaken before it was begun
                 elif isinstance(order, commands.Rebuild):
                     self._rebuild(order)
                     if on_formed is not None:
@@ -136,9 +136,9 @@ class Conversation:
                 elif isinstance(order, commands.Restore):
                     restored = self._restore(order.plan)
                     digest = self._digest()
-                    if core.damaged() != self.damaged:
+                    if damage.damaged() != self.damaged:
                         raise RuntimeError("a memory page was lost while the state was restored")
-                    core.accept_damage(self.damaged)
+                    damage.accept(self.damaged)
                     self.accepted = self.damaged
                     self.clean = order.plan.step
                     self._send(
@@ -153,7 +153,7 @@ class Conversation:
                         return Released(order.step)
                 elif isinstance(order, (commands.Hold, commands.Continue)):
                     # else a repair is under way, and it ends with a Resume
-                    if standing and core.pause_number() <= entered:
+                    if standing and slot.pause_number() <= entered:
                         return Continued()
                 elif isinstance(order, messages.TakeUp) and position is None:
                     return TakenUp()
@@ -162,14 +162,14 @@ class Conversation:
             # whatever went wrong is reported; the coordinator decides what next
             except Exception as error:
                 generation = getattr(order, "generation", 0)
-                if core.pause_number() > self.era:
+                if slot.pause_number() > self.era:
                     log.info(
                         "rank %d: %s of generation %d was overtaken by a pause",
                         self.rank,
                         type(order).__name__,
                         generation,
                     )
-                    self._answer(core.pause_number())
+                    self._answer(slot.pause_number())
                 else:
                     log.warning(
                         "rank %d: %s failed", self.rank, type(order).__name__, exc_info=True
@@ -232,7 +232,7 @@ class Conversation:
             self.aborter.wait(pause)  # a late one would hit the communicators that are built next
         if self._position is None:
             return
-        lost, self.damaged = core.damaged() != self.damaged, core.damaged()
+        lost, self.damaged = damage.damaged() != self.damaged, damage.damaged()
         at, unfit = self._position()
         self._stands = at.step
         if self._touched:
@@ -284,13 +284,13 @@ class Conversation:
         # memory is what is doubted
         if not before and self.entries.marked() != plan.step:
             replicas.check(self.state.replicated, entry.mark, plan.step)
-        if not before or core.spoiled():
+        if not before or damage.spoiled():
             scatter(entry.private, self.state.private)
         entry = replace(entry, orders=buckets.agreed(entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)
-        if not before or core.spoiled():
+        if not before or damage.spoiled():
             self.gradients.restore(entry.gradients, entry.skipped)
         if not before:
             buckets.put_synced(self.state.ddps, entry.synced)
@@ -304,17 +304,17 @@ class Conversation:
             verify.memory(self, entry)
         # "steps below this one": a stale, higher number would open the gate of a later step too
         # early
-        core.started(plan.step)
+        slot.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)
 
     def _give(self, destination: int) -> None:
-        damaged = core.damaged()
+        damaged = damage.damaged()
         for pieces in _chunks(self.state.replicated):
             dist.send(torch.cat(pieces), destination)
         # a page that failed unnoticed until it was read here is zeros over there: without this word
         # the other would count them as the state, and be believed in the next round
         dist.send(
-            torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self.place()),
+            torch.tensor([damage.damaged() != damaged], dtype=torch.uint8, device=self.place()),
             destination,
         )
 
@@ -341,18 +341,18 @@ class Conversation:
 @contextmanager
 def scratch() -> Iterator[None]:
     """What is allocated in here is made anew by every repair: a lost page of it is no loss."""
-    core.scratch(True)
+    allocations.scratch(True)
     try:
         yield
     finally:
-        core.scratch(False)
+        allocations.scratch(False)
 
 
 def digest(tensors: list[torch.Tensor]) -> str:
     value = 0
     for row in tensors:
         host = row if row.device.type == "cpu" else row.cpu()
-        value = core.checksum(host.data_ptr(), host.numel(), value)
+        value = memory.checksum(host.data_ptr(), host.numel(), value)
     return f"{value:016x}"
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.vault import NOTE, NOTES
 
 
@@ -30,5 +30,5 @@ class Copies:
     def wait(self, era: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when a pause newer
         than `era` is."""
-        done: bool = core.wait_copied(self._number, era)
+        done: bool = slot.wait_copied(self._number, era)
         return done

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from taskd.core.snapshots import FINAL, PASS_END, PROVISIONAL, STANDING, drifting
-from taskd.cython_api import core
+from taskd.cython_api import damage, slot
 from taskd.worker import buckets, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
@@ -72,7 +72,7 @@ class Recorder:
         self._refresh()
         record = self._own(before, step)
         left = line.gradients.now()
-        if core.spoiled():
+        if damage.spoiled():
             return False
         same = record == self._last and left.same(self._left)
         self._note_drift(step, same)
@@ -88,7 +88,7 @@ class Recorder:
         self._left = NOTHING  # the tensors are the script's to let go of
         if line.stripes is not None:
             line.stripes.write(step)
-        if core.spoiled() or not line.copies.wait(line.era):
+        if damage.spoiled() or not line.copies.wait(line.era):
             return False
         self.note_memory(step, record[4])
         return True
@@ -127,7 +127,7 @@ class Recorder:
         line = self._line
         random = line.random.take()
         record, left = self._own(random, step), line.gradients.now()
-        if not core.spoiled():
+        if not damage.spoiled():
             self._note_drift(step, record == self._last and left.same(self._left))
             self._write(step, STANDING, record, random, None, left)
 
@@ -206,7 +206,7 @@ class Recorder:
         state = line.state
         self._refresh()
         differing = replicas.differing(state.replicated, line.communicators.world_size)
-        if not differing or core.spoiled() or core.pause_number() > line.era:
+        if not differing or damage.spoiled() or slot.pause_number() > line.era:
             return
         text = (
             "%d of %d tensors differ between the ranks since step %d at the latest, and are kept"
@@ -266,17 +266,17 @@ class Recorder:
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         line = self._line
-        damaged = core.damaged()
+        damaged = damage.damaged()
         parts = entries.encode(entry, line.entries.seal, step)
         # a page of a gradient that was lost under the copy is zeros in it: that is no record
-        line.entries.write(step, kind, parts, whole=lambda: core.damaged() == damaged)
+        line.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
         line.copies.wrote(step, kind)
 
     def lay_out(self) -> None:
         line = self._line
         if line.device.device.type == "cpu":
-            core.register_memory(
-                core.TENSORS,
+            damage.register(
+                damage.TENSORS,
                 [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)],
             )
         if line.stripes is None:
@@ -291,4 +291,4 @@ class Recorder:
             )
             line.stripes = None
             return
-        core.register_memory(core.SHARED, [line.stripes.region()])
+        damage.register(damage.SHARED, [line.stripes.region()])

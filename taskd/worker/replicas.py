@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from taskd.cython_api import core
+from taskd.cython_api import memory
 
 BYTES = 64  # at each end of a tensor: what an update changes, it changes in nearly every element
 ROWS = 16  # looked at for one step, others for the next: ~40 us
@@ -30,7 +30,7 @@ def differing(rows: list[torch.Tensor], world_size: int) -> list[int]:
     hosted = [row.cpu() for row in rows]
     # int64 holds no 64-bit checksum
     sums = torch.tensor(
-        [core.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
+        [memory.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
     )
     if not len(sums) or world_size == 1:
         return []
@@ -53,9 +53,9 @@ def mark(rows: list[torch.Tensor], step: int) -> int:
         if row.device.type != "cpu":
             continue
         size, address = row.numel(), row.data_ptr()
-        value = core.checksum(address, min(BYTES, size), value)
+        value = memory.checksum(address, min(BYTES, size), value)
         if size > BYTES:
-            value = core.checksum(address + size - BYTES, BYTES, value)
+            value = memory.checksum(address + size - BYTES, BYTES, value)
     return value
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from taskd.cython_api import core
+from taskd.cython_api import damage
 from taskd.vault import SlotFile, stripe_path
 
 
@@ -78,10 +78,10 @@ class Stripes:
             # without any
             return
         file.begin(slot)
-        damaged = core.damaged()
+        damaged = damage.damaged()
         if self._pieces:
             torch._foreach_copy_(self._targets[slot], self._pieces)
-        if core.damaged() != damaged:
+        if damage.damaged() != damaged:
             return  # a page was lost under the copy: what was written is not the start of the step
         file.commit(slot, step, self._length, 0, 0)
         self._written[slot] = (step, self._length)

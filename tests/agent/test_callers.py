@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent import callers
+from taskd.agent.agent import Agent
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.supervisor import Supervisor
 from taskd.agent.watchdog import Limits
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
 from taskd.protocol import keys, messages
 
 CALL = """
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(
         self,
-        agent: Supervisor,
+        agent: Agent,
         hello: callers.Hello,
         wrapped: bool = False,
         user: int | None = None,
@@ -65,10 +65,8 @@ class Process:
 
 @pytest.fixture
 def agent(tmp_path):
-    made = Supervisor(
-        lambda: ("127.0.0.1", 1), keys.derive(b"tests"), "job", 0.0, False, Limits(least=None)
-    )
-    page = core.Page.create(str(tmp_path / "page"), 2)
+    made = Agent(keys.derive(b"tests"), "job", 0.0, Limits(least=None), unprotected=False)
+    page = Page.create(str(tmp_path / "page"), 2)
     made.epoch = Epoch(0, tmp_path, page)
     for number in (0, 1):
         made.epoch.ranks[number] = Rank(

@@ -15,10 +15,11 @@ import zmq
 
 from taskd import record
 from taskd.agent import permits
+from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import Records, put_back
+from taskd.agent.records import Records
 from taskd.core.snapshots import FINAL, PROVISIONAL
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
 from taskd.protocol import curve, keys, messages
 from taskd.vault import NOTE, NOTES, Entries, left_behind
 
@@ -29,18 +30,18 @@ PATIENCE = 20.0
 class Node:
     """An agent's part, and the files of its ranks 2 n and 2 n + 1."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, job: str) -> None:
         directory.mkdir()
         os.mkfifo(directory / NOTES, 0o600)
         record.write_key(directory, KEYS.records, "job")
-        self.page = core.Page.create(str(directory / "page"), 2)
+        self.page = Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
             self.epoch.ranks[local] = Rank(2 * number + local, local, None, None, -1)
         self.identity = KEYS.identity()
         self.may = lambda question: True  # the manager's word; None: it says nothing
         self.questions: list[messages.May] = []
-        self.records = Records("127.0.0.1", KEYS, self.identity, "job", self.ask)
+        self.records = Records("127.0.0.1", KEYS, self.identity, job, self.ask)
         self.records.begin(number, self.epoch)
         self.number = 0
 
@@ -72,8 +73,8 @@ class Node:
 def nodes(tmp_path):
     made: list[Node] = []
 
-    def make(number: int) -> Node:
-        made.append(Node(tmp_path / f"{number}-{len(made)}", number))
+    def make(number: int, job: str = "job") -> Node:
+        made.append(Node(tmp_path / f"{number}-{len(made)}", number, job))
         return made[-1]
 
     yield make
@@ -141,8 +142,7 @@ def test_nothing_is_known_of_a_node_that_was_never_kept(nodes):
 
 def test_another_job_changes_nothing(nodes, tmp_path):
     here, there = nodes(1), nodes(0)
-    stranger = nodes(1)
-    stranger.records._job = "another"
+    stranger = nodes(1, job="another")
     stranger.records.keep_at(there.records.address)
     stranger.write(0, 1, FINAL, b"theirs")
     here.records.keep_at(there.records.address)
@@ -158,12 +158,12 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
     program = """
 import os, sys
 from pathlib import Path
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.core.snapshots import PROVISIONAL
 from taskd.vault import Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
-core.attach(str(directory / "page"), 0)
+slot.attach(str(directory / "page"), 0)
 copies, entries = Copies(directory, 0), Entries(directory, 0, 2)
 assert copies.wait(0)  # nobody keeps copies
 print("ready", flush=True)
@@ -182,7 +182,7 @@ print("paused", copies.wait(0), flush=True)
     ) as rank:
         assert rank.stdout.readline() == "ready\n"
         here.records.keep_at(there.records.address)
-        until(lambda: here.records._out is not None)
+        until(lambda: here.records.copying.active)
         print(file=rank.stdin, flush=True)
         assert rank.stdout.readline() == "copied True\n"
         assert kept(there.fetch(1, there.records.address)) == {(2, 5): (PROVISIONAL, b"five")}
@@ -193,17 +193,17 @@ print("paused", copies.wait(0), flush=True)
 
 
 def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
-    monkeypatch.setattr("taskd.agent.records.PATIENCE", 0.2)
+    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
     here, there = nodes(1), nodes(0)
     here.records.keep_at(there.records.address)
     here.write(0, 1, PROVISIONAL, b"one")
-    until(lambda: kept(there.fetch(1, there.records.address)) and here.records._unanswered is None)
-    there.records._job = "another"  # it takes nothing any more
+    until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
+    there.records.keeping._job = "another"  # it takes nothing any more
     here.write(0, 2, PROVISIONAL, b"two")
-    until(lambda: not here.records._copying)
-    there.records._job = "job"
+    until(lambda: not here.records.copying.active)
+    there.records.keeping._job = "job"
     here.write(0, 3, PROVISIONAL, b"three")  # acknowledged, and all before it with it
-    until(lambda: here.records._copying)
+    until(lambda: here.records.copying.active)
 
 
 class Liar:
@@ -309,7 +309,7 @@ def test_what_waits_is_bounded_and_given_up(nodes, liar, monkeypatch):
     evil = liar(there.records.address)
     for node in range(5):
         evil.say(forged(1, 2 * node, node))
-    until(lambda: there.questions and not there.records._permits.waiting)
+    until(lambda: there.questions and not there.records.keeping.waiting)
     assert 1 <= len(there.questions) <= 5 and there.records.keeps() == ()
 
 

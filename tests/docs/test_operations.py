@@ -38,11 +38,11 @@ def test_the_table_says_what_the_ladder_chooses():
 
 
 def test_the_limits_are_those_of_the_code():
-    from taskd.agent import managers
+    from taskd.agent import successor
     from taskd.core.events import Settings
     from taskd.manager.limits import Limits
     from taskd.protocol import pings
 
-    assert f"after {managers.FIRST:g} s, the second {managers.NEXT:g} s later" in TEXT
+    assert f"after {successor.FIRST:g} s, the second {successor.NEXT:g} s later" in TEXT
     assert f"for {pings.noticed(2):g} s, and once more for {Limits().probe:g} s" in TEXT
     assert Settings(1, 1).reschedule == 270.0

@@ -10,7 +10,7 @@ import pytest
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.repair import Plan
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.worker.conversation import Continued, Conversation, Resumed
 
 PLAN = Plan(7, (0,), (), (), "as it is")
@@ -46,7 +46,7 @@ class Rank(Conversation):
 @pytest.fixture
 def page(monkeypatch) -> SimpleNamespace:
     page = SimpleNamespace(pause=0)
-    monkeypatch.setattr(core, "pause_number", lambda: page.pause)
+    monkeypatch.setattr(slot, "pause_number", lambda: page.pause)
     return page
 
 
