@@ -49,10 +49,11 @@ from rich.console import Console
 from rich.table import Table
 
 from taskd.agent.supervisor import HEARTBEAT
-from taskd.core import events
 from taskd.core.delivery import Inbox, Outbox
 from taskd.manager import journal
-from taskd.protocol import curve, keys, messages, pings
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import VERSION
+from taskd.protocol import curve, keys, pings
 
 TARGETS = {1000: 0.05, 10_000: 0.4}  # seconds from the fault until all have acknowledged the pause
 JOB = "benchmark"
@@ -70,7 +71,7 @@ _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
 class Agent:
-    """One node. What it says is packed by hand: `messages.encode` of thousands of agents would be
+    """One node. What it says is packed by hand: `codec.encode` of thousands of agents would be
     most of what is measured."""
 
     def __init__(self, crowd: Crowd, node: int) -> None:
@@ -84,7 +85,7 @@ class Agent:
         self.generation = self.pause = 0
         self.met = False
         self.socket = curve.client(
-            crowd.context, "127.0.0.1", crowd.keys, self.identity, messages.MAX_BYTES
+            crowd.context, "127.0.0.1", crowd.keys, self.identity, codec.MAX_BYTES
         )
         for option, value in pings.options(crowd.job).items():
             self.socket.setsockopt(option, value)
@@ -110,7 +111,7 @@ class Agent:
     def send(self, body: bytes, number: int) -> None:
         self.seq += 1
         self.socket.send(
-            msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
+            msgpack.packb([VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
             _NOBLOCK,
         )
 
@@ -124,7 +125,7 @@ class Agent:
 
     def join(self) -> None:
         ranks = list(self.ranks)
-        joined = events.AgentJoined(
+        joined = from_agent.AgentJoined(
             self.node,
             tuple(ranks),
             ("127.0.0.1", 1),
@@ -137,7 +138,7 @@ class Agent:
                 self.crowd.records.getsockname()[1],
             ),
         )
-        self.say(msgpack.unpackb(messages.encode(joined)))
+        self.say(msgpack.unpackb(codec.encode(joined)))
 
     def hear(self) -> None:
         # asked, because the descriptor tells of news once only

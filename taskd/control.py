@@ -24,8 +24,9 @@ from typing import Any
 import zmq
 
 from taskd import settings
-from taskd.core import commands, events
-from taskd.protocol import messages, secret
+from taskd.messages import codec, from_operator, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR
+from taskd.protocol import secret
 from taskd.protocol.link import Link
 
 
@@ -57,7 +58,7 @@ class Control:
             keys = secret.of_running(job, environ, self._address[1])
         except secret.NoSecret as error:
             raise NoManager(str(error)) from None
-        self._link = Link(self._address, keys, job, messages.OPERATOR)
+        self._link = Link(self._address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
 
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step; returns in words which. Takes about the rest of the
@@ -67,7 +68,7 @@ class Control:
         back then.
         """
         try:
-            return self._ask(events.HoldRequested(request := _name()), request, timeout)
+            return self._ask(from_operator.HoldRequested(request := _name()), request, timeout)
         except NoAnswer:
             self.resume()
             raise ControlError(
@@ -76,13 +77,13 @@ class Control:
 
     def resume(self, timeout: float = 10.0) -> str:
         """Let held ranks go on. Harmless when none is held."""
-        return self._ask(events.ContinueRequested(request := _name()), request, timeout)
+        return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
 
     def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
         """Have faults repaired, or not: the documented process-recover-enable `on` and `pause`.
         While it is paused the next fault ends the job, by `dump` where that is configured. A new
         manager does not know of it: faults are repaired again."""
-        return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
+        return self._ask(from_operator.RecoverySwitched(request := _name(), on), request, timeout)
 
     def inject(
         self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
@@ -91,7 +92,7 @@ class Control:
         what was done. Like `sub_healthy` and `told_code`, refused (ControlError) by a job that was
         not started with TASKD_FAULT_INJECTION=on."""
         return self._ask(
-            messages.Inject(request := _name(), rank, what, dict(options)), request, timeout
+            to_rank.Inject(request := _name(), rank, what, dict(options)), request, timeout
         )
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
@@ -102,7 +103,9 @@ class Control:
 
         Raises ControlError when the node does not move, and says why; the job goes on where it is.
         """
-        return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
+        return self._ask(
+            from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
+        )
 
     def told_code(
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
@@ -115,17 +118,17 @@ class Control:
         Raises ControlError when nothing can be done, and says why.
         """
         return self._ask(
-            messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
+            from_operator.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
         )
 
     def release_device(self, device: str, timeout: float = 10.0) -> str:
         """Let a device that is ManuallySeparateNPU be used again."""
-        return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
+        return self._ask(from_operator.ReleaseDevice(request := _name(), device), request, timeout)
 
     def status(self, timeout: float = 5.0) -> str:
         """What the job does right now, in lines for people. A manager that is not in charge yet
         does not answer."""
-        return self._ask(messages.StatusAsked(request := _name()), request, timeout)
+        return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
 
     def _ask(self, message: Any, request: str, timeout: float) -> str:
         deadline = time.monotonic() + timeout
@@ -138,7 +141,7 @@ class Control:
             if self._link.monitor in ready:
                 self._link.read_monitor()
             while (answer := self._link.receive()) is not None:
-                if isinstance(answer, commands.Answer) and answer.request == request:
+                if isinstance(answer, to_operator.Answer) and answer.request == request:
                     if not answer.ok:
                         raise ControlError(answer.text)
                     return answer.text

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskd import record
-from taskd.core.events import Position
 from taskd.cython_api import core
+from taskd.messages.values import Position
 
 log = logging.getLogger("taskd.records")
 

@@ -39,8 +39,9 @@ from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits
-from taskd.core import commands, set_up
+from taskd.core import set_up
 from taskd.core.set_up import Failure
+from taskd.messages import to_agent
 from taskd.protocol import keys, secret
 
 log = logging.getLogger("taskd.agent")
@@ -84,7 +85,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._taking = False  # and it has not begun to
         self._attempt_store: Any = None  # where restarted ranks meet, if it is here
         # the last one that torch's own rendezvous has no part in
-        self._restart: commands.RestartAll | None = None
+        self._restart: to_agent.RestartAll | None = None
 
     def _manager_address(self) -> tuple[str, int]:
         group = self._worker_group
@@ -224,7 +225,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if restart is not None and not self._taking:
             place.master_addr, place.master_port = self._meeting_place(restart)
 
-    def _meeting_place(self, restart: commands.RestartAll) -> tuple[str, int]:
+    def _meeting_place(self, restart: to_agent.RestartAll) -> tuple[str, int]:
         """A store for this restart only: in one of before gloo finds addresses of dead processes.
         Whose store the manager has named makes it, and tells there where it is."""
         ours = restart.store == self._supervisor.addresses[0]
@@ -273,7 +274,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if not self._prepared:
             raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
         standby = self._supervisor.standby
-        if isinstance(order, commands.Prepare):
+        if isinstance(order, to_agent.Prepare):
             standby.get_ready(order, self._pcontext)
         else:
             standby.take_over(order, self._pcontext)

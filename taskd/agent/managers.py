@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from taskd import stacks, start
-from taskd.core import commands, events
 from taskd.core.delivery import Outbox
 from taskd.core.terms import Roster, Voter
-from taskd.protocol import messages
+from taskd.messages import codec, from_agent, to_agent
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
 
@@ -44,7 +43,7 @@ PLACES = 16  # where a manager is looked for
 STOPPED = 10.0
 TRIES = 3  # managers that one agent starts before it leaves that to others
 # true at the moment only: nobody wants to hear it later
-PASSING = (events.RankStalled, events.RankPresent)
+PASSING = (from_agent.RankStalled, from_agent.RankPresent)
 
 
 class Managers:
@@ -135,13 +134,13 @@ class Managers:
         if isinstance(message, PASSING):
             if self._outbox.in_step:
                 self.link.send(message)
-        elif isinstance(message, messages.Heartbeat):
+        elif isinstance(message, from_agent.Heartbeat):
             self.link.send(message)
         else:
             self._say(message, self._outbox.number + 1)
 
     def _say(self, message: Any, number: int) -> None:
-        body = messages.encode(message)
+        body = codec.encode(message)
         if self._outbox.add((self.link.node, body), number) and not self.link.say(body, number):
             self._outbox.in_step = False  # its queue is full
 
@@ -157,7 +156,7 @@ class Managers:
 
     def _heard(self, link: Link, number: int) -> None:
         """The manager has heard everything up to `number`."""
-        link.send(messages.Heard(link.taken))
+        link.send(to_agent.Heard(link.taken))
         if link is self.link and self._told in ("", link.manager):
             self._told = link.manager
             for known, (node, body) in self._outbox.heard(number):
@@ -168,7 +167,7 @@ class Managers:
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = messages.Standing(
+        standing = from_agent.Standing(
             voter.term, voter.manager, voter.roster.stamp, self._members, self.content
         )
         (link or self.link).send(standing)
@@ -181,7 +180,7 @@ class Managers:
                     continue
                 # a manager of a later term does not ask a fenced agent for its vote, and what it
                 # says is final
-                fenced = isinstance(message, commands.Fence) and link.term > self.voter.term
+                fenced = isinstance(message, to_agent.Fence) and link.term > self.voter.term
                 if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
                     yield message
@@ -195,21 +194,21 @@ class Managers:
                     )
 
     def _between_us(self, link: Link, message: Any) -> bool:
-        if isinstance(message, messages.Who):
+        if isinstance(message, to_agent.Who):
             if (link.term, link.manager) == (self.voter.term, self.voter.manager):
                 self._confirm(link)
             if link is self.link:
                 self._announce()
             else:
                 self.stand(link)
-        elif isinstance(message, messages.Heard):
+        elif isinstance(message, to_agent.Heard):
             if self.voter.obeys(link.term, link.manager):
                 self._confirm(link)
             self._heard(link, message.number)
-        elif isinstance(message, messages.Claim):
+        elif isinstance(message, to_agent.Claim):
             known = (self.voter.term, self.voter.manager)
             granted = self.voter.claim(link.term, link.manager, message.stamp)
-            link.send(messages.Vote(link.term, granted))
+            link.send(from_agent.Vote(link.term, granted))
             if known != (self.voter.term, self.voter.manager) or not granted:
                 log.info(
                     "term %d of the manager at %s:%d is %s",
@@ -221,7 +220,7 @@ class Managers:
                 self.stand(link)
             elif known != (self.voter.term, self.voter.manager):
                 self._change_to(link)
-        elif isinstance(message, messages.RosterIs):
+        elif isinstance(message, to_agent.RosterIs):
             if self.voter.obeys(link.term, link.manager):
                 self._confirm(link)
                 self._successors, self._shape = (
@@ -233,7 +232,7 @@ class Managers:
                 if message.stamp > self.voter.roster.stamp:
                     self._members = message.members
                 if self.voter.learn(Roster(message.stamp, frozenset(message.members))):
-                    link.send(messages.RosterKept(message.stamp))
+                    link.send(from_agent.RosterKept(message.stamp))
         else:
             return False
         return True

@@ -20,9 +20,8 @@ from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.replacements import Order as Start
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import TRAINING
-from taskd.core import commands, events
 from taskd.cython_api import core
-from taskd.protocol import messages
+from taskd.messages import from_agent, to_agent, to_rank
 
 if TYPE_CHECKING:
     from taskd.agent.supervisor import Supervisor
@@ -39,72 +38,70 @@ class Orders:
 
     def obey(self, order: Any) -> None:
         agent, epoch = self._agent, self._agent.epoch
-        if isinstance(order, commands.Fence):
+        if isinstance(order, to_agent.Fence):
             self._fenced(order)
-        elif isinstance(order, (commands.Prepare, commands.TakeOver, commands.StandDown)):
+        elif isinstance(order, (to_agent.Prepare, to_agent.TakeOver, to_agent.StandDown)):
             if order.agent != agent.name:
                 log.error(
                     "%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8]
                 )
-            elif isinstance(order, commands.StandDown):
+            elif isinstance(order, to_agent.StandDown):
                 agent.standby.stand_down(order)
             else:
                 agent.standby.ordered(order)
-        elif isinstance(order, commands.End):
+        elif isinstance(order, to_agent.End):
             agent.over.set()
             if agent.managers is not None:
                 agent.managers.over = True
             agent.standby.leave()
-        elif isinstance(order, messages.Permit):
+        elif isinstance(order, to_agent.Permit):
             if agent.records is not None:
                 agent.records.permit(order)
-        elif isinstance(order, messages.Refused):
+        elif isinstance(order, to_agent.Refused):
             if epoch is not None:
                 agent.manager_watch.leave_unprotected(
                     epoch, f"the manager refuses this node: {order.reason}"
                 )
         elif epoch is None:
             return
-        elif isinstance(order, commands.Pause):
+        elif isinstance(order, to_rank.Pause):
             self._pause(epoch, order)
-        elif isinstance(
-            order, (commands.Rebuild, commands.Restore, commands.Resume, commands.Release)
-        ):
-            if isinstance(order, commands.Rebuild):
+        elif isinstance(order, (to_rank.Rebuild, to_rank.Restore, to_rank.Resume, to_rank.Release)):
+            if isinstance(order, to_rank.Rebuild):
                 epoch.generation = order.generation
-            elif isinstance(order, commands.Release):
+            elif isinstance(order, to_rank.Release):
                 epoch.released = max(epoch.released, order.step)
-            elif isinstance(order, commands.Resume):
+            elif isinstance(order, to_rank.Resume):
                 agent.protect(epoch)
                 for member in epoch.ranks.values():
                     member.blank = False
                 agent.standby.moved()
             agent.tell_ranks(epoch, order)
-        elif isinstance(order, commands.RollCall):
+        elif isinstance(order, to_rank.RollCall):
             agent.attention.roll_call(epoch, order)
-        elif isinstance(order, commands.AskSteps):
+        elif isinstance(order, to_agent.AskSteps):
             agent.attention.ask_steps(epoch, agent.node)
-        elif isinstance(order, (commands.Hold, commands.Continue)):
+        elif isinstance(order, (to_rank.Hold, to_rank.Continue)):
             self._hold(epoch, order)
-        elif isinstance(order, messages.Inject):
+        elif isinstance(order, to_rank.Inject):
             agent.attention.inject(epoch, order)
-        elif isinstance(order, commands.SaveState):
+        elif isinstance(order, to_rank.SaveState):
             rank = epoch.find(order.rank)
             if rank is not None:
                 agent.tell_rank(rank, order)
-        elif isinstance(order, commands.SaveRecords):
+        elif isinstance(order, to_agent.SaveRecords):
             dumping.save_records(order, agent.node, epoch, agent.records, self._tell_later)
-        elif isinstance(order, commands.Seal):
+        elif isinstance(order, to_agent.Seal):
             dumping.seal(order, self._tell_later)
-        elif isinstance(order, commands.KeepRecords):
+        elif isinstance(order, to_agent.KeepRecords):
             if order.node == agent.node and agent.records is not None:
                 agent.keeper = order.keeper
                 agent.records.keep_at(order.at)
-        elif isinstance(order, (commands.Replace, commands.Kill)):
+        elif isinstance(order, (to_agent.Replace, to_agent.Kill)):
             rank = epoch.find(order.rank)
             if rank is None:
                 log.error("the manager speaks of rank %d, which is not on this node", order.rank)
-            elif isinstance(order, commands.Replace):
+            elif isinstance(order, to_agent.Replace):
                 self.replace(epoch, rank, order.incarnation)
             elif order.incarnation == rank.incarnation and rank.over is not None:
                 agent.deaths.tell_end(rank)  # it is known, or should be
@@ -116,17 +113,17 @@ class Orders:
                     )
                 else:
                     self._end(epoch, rank, order.incarnation)
-        elif isinstance(order, commands.RestartAll):
+        elif isinstance(order, to_agent.RestartAll):
             if dict(order.epochs).get(agent.node) == epoch.number:
                 agent.decide(Verdict("restart", order.reason, order))
-        elif isinstance(order, commands.GiveUp):
+        elif isinstance(order, to_agent.GiveUp):
             agent.decide(Verdict("give up", order.reason))
 
     def _tell_later(self, message: Any) -> None:
         """From another thread."""
         self._agent.call(lambda: self._agent.tell(message))
 
-    def _fenced(self, order: commands.Fence) -> None:
+    def _fenced(self, order: to_agent.Fence) -> None:
         """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
         if self._agent.managers is None or order.agent != self._agent.managers.name:
             return
@@ -139,13 +136,13 @@ class Orders:
             if rank.over is None:
                 self.kill(rank)
 
-    def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
+    def _hold(self, epoch: Epoch, order: to_rank.Hold | to_rank.Continue) -> None:
         epoch.passing, self._held_by = (
-            isinstance(order, commands.Hold) and order.passing,
+            isinstance(order, to_rank.Hold) and order.passing,
             self._agent.obeyed,
         )
         log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
-        self._agent.attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
+        self._agent.attention.hold(epoch, order.step if isinstance(order, to_rank.Hold) else None)
         self._agent.tell_ranks(epoch, order)
 
     _held_by = (0, "")  # the manager that has ordered the last hold
@@ -154,9 +151,9 @@ class Orders:
         """Ranks that another manager wanted to stand for a moment go on."""
         epoch = self._agent.epoch
         if epoch is not None and epoch.passing and self._held_by != self._agent.obeyed:
-            self._hold(epoch, commands.Continue())
+            self._hold(epoch, to_rank.Continue())
 
-    def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
+    def _pause(self, epoch: Epoch, order: to_rank.Pause) -> None:
         epoch.pause = max(epoch.pause, order.pause)
         epoch.page.pause(order.pause)
         for rank in epoch.ranks.values():
@@ -175,7 +172,7 @@ class Orders:
                     else BETWEEN_STEPS
                 )
                 self._agent.tell(
-                    events.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
+                    from_agent.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
                 )
 
     def _end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:

@@ -25,7 +25,8 @@ import zmq
 
 from taskd.agent.permits import Permits
 from taskd.agent.ranks import Epoch
-from taskd.protocol import curve, messages
+from taskd.messages import between_agents, codec, from_agent, to_agent
+from taskd.protocol import curve
 from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import Identity, Keys
 from taskd.record import BadRecord, Seal
@@ -56,7 +57,7 @@ class Records:
         keys: Keys,
         identity: Identity,
         job: str,
-        ask: Callable[[messages.May], None],
+        ask: Callable[[from_agent.May], None],
     ) -> None:
         """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in
         this object's thread."""
@@ -69,7 +70,7 @@ class Records:
         self.address = (host, port)
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> what is kept of it, oldest first
-        self._others: dict[int, dict[int, list[messages.Keep]]] = {}
+        self._others: dict[int, dict[int, list[between_agents.Keep]]] = {}
         self._out: zmq.Socket[bytes] | None = None  # to the agent that keeps ours
         self._epoch: Epoch | None = None
         self._node = 0
@@ -82,7 +83,9 @@ class Records:
         self._fetching: dict[
             int,
             tuple[
-                zmq.Socket[bytes], list[messages.Keep], Callable[[list[messages.Keep] | None], None]
+                zmq.Socket[bytes],
+                list[between_agents.Keep],
+                Callable[[list[between_agents.Keep] | None], None],
             ],
         ] = {}
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -105,14 +108,14 @@ class Records:
         self,
         node: int,
         address: tuple[str, int],
-        then: Callable[[list[messages.Keep] | None], None],
+        then: Callable[[list[between_agents.Keep] | None], None],
     ) -> None:
         """Have `then` called, in this object's thread, with the records of `node` that the agent at
         `address` keeps. Whoever waits has a deadline of its own: an agent that is gone does not
         answer."""
         self._call(lambda: self._fetch(node, address, then))
 
-    def permit(self, answer: messages.Permit) -> None:
+    def permit(self, answer: to_agent.Permit) -> None:
         """The manager has answered what was asked of it."""
         self._call(lambda: self._permits.answered(answer, time.monotonic()))
 
@@ -120,7 +123,7 @@ class Records:
         """Nodes whose records are kept here."""
         return tuple(sorted(self._others.copy()))
 
-    def of(self, node: int) -> list[messages.Keep]:
+    def of(self, node: int) -> list[between_agents.Keep]:
         """What is kept of `node`."""
         return [keep for records in self._others.get(node, {}).copy().values() for keep in records]
 
@@ -227,14 +230,14 @@ class Records:
         if found is None or rank is None or out is None:
             return  # overwritten already: a later one is on its way
         kind, payload = found
-        message = messages.Keep(
+        message = between_agents.Keep(
             self._job, self._node, rank.number, number, step, kind, anew, payload
         )
         if self._unanswered is None:
             self._unanswered = time.monotonic()
         # the keeper has been away for long; the manager will name another one
         with contextlib.suppress(zmq.Again):
-            out.send(messages.encode(message), zmq.NOBLOCK)
+            out.send(codec.encode(message), zmq.NOBLOCK)
 
     def _read(self, local: int) -> Entries | None:
         """The rank's records; it makes a new file when they grow."""
@@ -256,7 +259,7 @@ class Records:
             epoch = self._epoch
             rank = (
                 epoch.find(message.rank)
-                if isinstance(message, messages.Kept) and epoch is not None
+                if isinstance(message, between_agents.Kept) and epoch is not None
                 else None
             )
             if rank is not None and epoch is not None and not epoch.dropped:
@@ -295,18 +298,18 @@ class Records:
             except zmq.Again:
                 return
             try:
-                message = messages.decode(frames[-1].bytes, MAX_BYTES)
-            except messages.BadMessage as error:
+                message = codec.TO_KEEPER.decode(frames[-1].bytes, MAX_BYTES)
+            except codec.BadMessage as error:
                 log.warning("a message to the keeper of records was dropped: %s", error)
                 continue
             if getattr(message, "job", None) != self._job or len(frames) != 2:
                 continue
-            if isinstance(message, messages.Keep | messages.Fetch):
+            if isinstance(message, between_agents.Keep | between_agents.Fetch):
                 self._permits.asked(
                     speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic()
                 )
 
-    def _keep(self, route: bytes, message: messages.Keep) -> None:
+    def _keep(self, route: bytes, message: between_agents.Keep) -> None:
         if refusal := self._refusal(message):
             log.error(
                 "a record of rank %d for step %d is not kept: %s",
@@ -318,9 +321,9 @@ class Records:
         ranks = self._others.setdefault(message.node, {})
         kept = [] if message.anew else ranks.get(message.rank, [])
         ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
-        self._answer(route, messages.Kept(message.rank, message.number))
+        self._answer(route, between_agents.Kept(message.rank, message.number))
 
-    def _hand_over(self, route: bytes, message: messages.Fetch) -> None:
+    def _hand_over(self, route: bytes, message: between_agents.Fetch) -> None:
         found = (
             self._ours()
             if self._epoch is not None and message.node == self._node
@@ -328,12 +331,12 @@ class Records:
         )
         for keep in found:
             self._answer(route, keep)
-        self._answer(route, messages.Fetched(message.node, len(found)))
+        self._answer(route, between_agents.Fetched(message.node, len(found)))
 
-    def _refuse(self, route: bytes, message: messages.Fetch) -> None:
-        self._answer(route, messages.Fetched(message.node, messages.REFUSED))
+    def _refuse(self, route: bytes, message: between_agents.Fetch) -> None:
+        self._answer(route, between_agents.Fetched(message.node, between_agents.REFUSED))
 
-    def _refusal(self, keep: messages.Keep) -> str:
+    def _refusal(self, keep: between_agents.Keep) -> str:
         """Why this is no record of that rank and step, "" if it is one."""
         if keep.kind not in KINDS:
             return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
@@ -343,7 +346,7 @@ class Records:
             return str(error)
         return ""
 
-    def _ours(self) -> list[messages.Keep]:
+    def _ours(self) -> list[between_agents.Keep]:
         """The records of this node's own ranks, which another agent is about to run."""
         epoch = self._epoch
         if epoch is None or epoch.dropped:
@@ -354,7 +357,7 @@ class Records:
             for step in entries.all() if entries is not None else []:
                 if entries is not None and (found := entries.read(step)) is not None:
                     out.append(
-                        messages.Keep(
+                        between_agents.Keep(
                             self._job, self._node, rank.number, 0, step, found[0], False, found[1]
                         )
                     )
@@ -362,7 +365,7 @@ class Records:
 
     def _answer(self, route: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
-            self._router.send_multipart([route, messages.encode(message)], zmq.NOBLOCK)
+            self._router.send_multipart([route, codec.encode(message)], zmq.NOBLOCK)
 
     # -- another node's ----------------------------------------------------------------------------
 
@@ -370,20 +373,20 @@ class Records:
         self,
         node: int,
         address: tuple[str, int],
-        then: Callable[[list[messages.Keep] | None], None],
+        then: Callable[[list[between_agents.Keep] | None], None],
     ) -> None:
         line = self._dealer(address)
         if (before := self._fetching.pop(node, None)) is not None:
             before[0].close(0)
         self._fetching[node] = (line, [], then)
-        line.send(messages.encode(messages.Fetch(self._job, node)))
+        line.send(codec.encode(between_agents.Fetch(self._job, node)))
 
     def _arrived(self, node: int) -> None:
         line, found, then = self._fetching[node]
         for message in _received(line):
-            if isinstance(message, messages.Keep):
+            if isinstance(message, between_agents.Keep):
                 found.append(message)
-            elif isinstance(message, messages.Fetched):
+            elif isinstance(message, between_agents.Fetched):
                 del self._fetching[node]
                 line.close(0)
                 # what did not fit into the line is missing: half of the records are none
@@ -396,7 +399,7 @@ class Records:
         return line
 
 
-def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
+def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
     """Write fetched records into the files of this node's ranks, in place of what is there.
     `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
     said."""
@@ -424,5 +427,5 @@ def _received(socket: zmq.Socket[bytes]) -> list[Any]:
             data = socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return out
-        with contextlib.suppress(messages.BadMessage):
-            out.append(messages.decode(data, MAX_BYTES))
+        with contextlib.suppress(codec.BadMessage):
+            out.append(codec.FROM_KEEPER.decode(data, MAX_BYTES))

@@ -38,9 +38,9 @@ from taskd.agent.replacements import Replacements, runs_python
 from taskd.agent.standby import Order, Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
-from taskd.core import events
 from taskd.cython_api import core, library_path
-from taskd.protocol import messages
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import STANDBY
 from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
@@ -252,7 +252,7 @@ class Supervisor:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when
         the job ends without. `ranks`: how many this agent can run."""
         self._listen(store, max(nodes, 2))
-        self._connect(messages.STANDBY)
+        self._connect(STANDBY)
         return self.standby.wait(ranks)
 
     def adopt(self, epoch: Epoch) -> None:
@@ -274,7 +274,7 @@ class Supervisor:
         for rank in epoch.ranks.values() if epoch is not None else ():
             self.orders.kill(rank)
         self.stopping()
-        self.managers.be_node(messages.STANDBY)
+        self.managers.be_node(STANDBY)
         self.announce()
 
     def verdict(self) -> Verdict:
@@ -333,7 +333,7 @@ class Supervisor:
         """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes'
         have, or the manager is gone."""
         self.left = True
-        self.call(lambda: self.tell(events.AgentLeft(self.node, True)))
+        self.call(lambda: self.tell(from_agent.AgentLeft(self.node, True)))
         if not self.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
@@ -345,7 +345,7 @@ class Supervisor:
         self.stopping()
         if self._running:
             if self.standby.room is None and not self.left:
-                self.call(lambda: self.tell(events.AgentLeft(self.node, ok, why[:500])))
+                self.call(lambda: self.tell(from_agent.AgentLeft(self.node, ok, why[:500])))
             # its last act is to send and to close; the socket's linger is 0.5 s
             self._thread.join(5.0)
         self.replacements.close()
@@ -442,7 +442,7 @@ class Supervisor:
         orphans.reap(self._sessions, present | {p.pid for p in self.retired})
         assert self.managers is not None
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
-        self.tell(messages.Heartbeat(alive, self.managers.unheard))
+        self.tell(from_agent.Heartbeat(alive, self.managers.unheard))
         if epoch is None or self.standby.preparing:
             return
         self.attention.beat(epoch, time.monotonic())
@@ -474,14 +474,14 @@ class Supervisor:
         self.managers.stand()
         if self.standby.room is not None:
             self.managers.begin(
-                events.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1])
+                from_agent.StandbyJoined(self.managers.name, self.standby.room, self.addresses[1])
             )
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
         ranks = list(epoch.ranks.values())
         self.managers.begin(
-            events.AgentJoined(
+            from_agent.AgentJoined(
                 node=self.node,
                 ranks=tuple(r.number for r in ranks),
                 store=self._store_address,
@@ -519,7 +519,7 @@ class Supervisor:
             if rank.over == "ended well":
                 self.deaths.tell_end(rank)
         if self.left:
-            self.tell(events.AgentLeft(self.node, True))
+            self.tell(from_agent.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:
         assert self.managers is not None
@@ -532,7 +532,7 @@ class Supervisor:
     def tell_rank(self, rank: Rank, message: Any) -> None:
         if rank.channel is not None:
             with contextlib.suppress(OSError):  # it is dying; its death will be told
-                rank.channel.send(messages.encode(message))
+                rank.channel.send(codec.encode(message))
 
     def _drop_epoch(self) -> None:
         for epoch in (self.epoch, self._old, self.next):

@@ -19,19 +19,27 @@ from taskd.core.incident import Move, Phase
 from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.listing import some
 from taskd.core.recovery import Recovery
+from taskd.core.settings import Settings
 from taskd.core.state import JobState, RankState
 from taskd.core.stragglers import Stragglers
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
+from taskd.messages.from_rank import FAULTS
 
-OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy
+OF_OPERATORS = (
+    from_operator.HoldRequested
+    | from_operator.ContinueRequested
+    | from_operator.RecoverySwitched
+    | from_operator.NodeSubHealthy
+)
 UNDER_WAY = "an incident was under way when the manager was lost"
 
 
 class Coordinator:
     """The decisions about one job. See the module docstring."""
 
-    def __init__(self, settings: e.Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.job = JobState(settings)
         self.hold = Hold(self.job)
         self.recovery = Recovery(self.job, self.hold)
@@ -52,42 +60,42 @@ class Coordinator:
         # ranks that are known to wait for orders while agents are gathered
         self._waiting: set[int] = set()
         self._handlers: dict[type, Callable[..., None]] = {
-            e.AgentJoined: self._agent_joined,
-            e.AgentLeft: self._agent_left,
+            from_agent.AgentJoined: self._agent_joined,
+            from_agent.AgentLeft: self._agent_left,
             e.AgentLost: self._agent_lost,
-            e.StandbyJoined: self._standby_joined,
+            from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self._standby_lost,
-            e.NodeTaken: self._node_taken,
-            e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
+            from_agent.NodeTaken: self._node_taken,
+            from_operator.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
             e.DeviceLevel: self._device_level,
-            e.RecoverySwitched: self._switch_recovery,
-            e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
-            e.PreparationFailed: lambda event, now: self.switch.failed(event, now),
+            from_operator.RecoverySwitched: self._switch_recovery,
+            from_agent.NodePrepared: lambda event, now: self.switch.prepared(event, now),
+            from_agent.PreparationFailed: lambda event, now: self.switch.failed(event, now),
             e.FormerLost: lambda event, now: self.recovery.former_lost(event),
-            e.RankJoined: self._rank_joined,
-            e.RankDied: self._rank_died,
-            e.RankRaised: self._rank_raised,
-            e.CollectiveFailed: self._collective_failed,
-            e.RankFaulted: self._rank_faulted,
-            e.RankStalled: lambda event, now: self.watch.stalled(event, now),
-            e.RankPresent: lambda event, now: self.watch.present(event, now),
-            e.RankPaused: self._rank_paused,
-            e.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
-            e.RankRebuilt: self._rank_rebuilt,
-            e.RankRestored: lambda event, now: self.recovery.restored(event, now),
-            e.RankFailed: self._rank_failed,
-            e.StateSaved: lambda event, now: self.recovery.saved(event, now),
-            e.RecordsSaved: lambda event, now: self.recovery.saved(event, now),
-            e.Sealed: lambda event, now: self.recovery.sealed(event, now),
-            e.StepCommitted: self._step_committed,
-            e.RankFinished: self._rank_finished,
-            e.RankEnded: self._rank_ended,
-            e.RankBusy: lambda event, now: self.recovery.busy(event, now),
-            e.HoldRequested: self._hold,
-            e.ContinueRequested: self._continue,
-            e.StepsBegun: lambda event, now: self.hold.begun(event),
-            e.RankHeld: self._rank_held,
-            e.RankPassed: lambda event, now: self.hold.passed(event),
+            from_rank.RankJoined: self._rank_joined,
+            from_agent.RankDied: self._rank_died,
+            from_rank.RankRaised: self._rank_raised,
+            from_rank.CollectiveFailed: self._collective_failed,
+            from_rank.RankFaulted: self._rank_faulted,
+            from_agent.RankStalled: lambda event, now: self.watch.stalled(event, now),
+            from_agent.RankPresent: lambda event, now: self.watch.present(event, now),
+            from_rank.RankPaused: self._rank_paused,
+            from_rank.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
+            from_rank.RankRebuilt: self._rank_rebuilt,
+            from_rank.RankRestored: lambda event, now: self.recovery.restored(event, now),
+            from_rank.RankFailed: self._rank_failed,
+            from_rank.StateSaved: lambda event, now: self.recovery.saved(event, now),
+            from_agent.RecordsSaved: lambda event, now: self.recovery.saved(event, now),
+            from_agent.Sealed: lambda event, now: self.recovery.sealed(event, now),
+            from_rank.StepCommitted: self._step_committed,
+            from_rank.RankFinished: self._rank_finished,
+            from_agent.RankEnded: self._rank_ended,
+            from_agent.RankBusy: lambda event, now: self.recovery.busy(event, now),
+            from_operator.HoldRequested: self._hold,
+            from_operator.ContinueRequested: self._continue,
+            from_agent.StepsBegun: lambda event, now: self.hold.begun(event),
+            from_rank.RankHeld: self._rank_held,
+            from_rank.RankPassed: lambda event, now: self.hold.passed(event),
             e.Tick: self._tick,
         }
 
@@ -101,7 +109,7 @@ class Coordinator:
         rank = getattr(event, "rank", None)
         if job.over:
             if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
-                job.say(c.Answer(event.request, False, "the job is over"))
+                job.say(to_operator.Answer(event.request, False, "the job is over"))
         elif rank is not None and rank not in job.ranks:
             job.note(
                 f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to"
@@ -160,7 +168,7 @@ class Coordinator:
 
     # -- agents ------------------------------------------------------------------------------------
 
-    def _agent_joined(self, event: e.AgentJoined, now: float) -> None:
+    def _agent_joined(self, event: from_agent.AgentJoined, now: float) -> None:
         job = self.job
         known = job.topology.nodes.get(event.node)
         # nobody that we know of has a lost node without an agent: the manager before us may have
@@ -169,7 +177,9 @@ class Coordinator:
         if known is not None and (
             known.heir or (job.protected and known.agent != event.agent and not unknown)
         ):
-            job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
+            job.say(
+                to_agent.Fence(event.agent, event.node, f"node {event.node} has another agent now")
+            )
             return
         refusal = job.topology.join(
             event.node, event.ranks, event.store, event.epoch, event.agent, event.records
@@ -189,7 +199,7 @@ class Coordinator:
         if event.generation and not job.protected and job.topology.complete:
             self._take_over(now)
 
-    def _start_anew(self, event: e.AgentJoined, now: float) -> None:
+    def _start_anew(self, event: from_agent.AgentJoined, now: float) -> None:
         """A node's processes are new to us: first contact, a whole restart, or we are a manager
         that was restarted."""
         job = self.job
@@ -245,7 +255,7 @@ class Coordinator:
         incident.new |= self._new
         incident.ready |= self._ready
 
-    def _came_back(self, event: e.AgentJoined, now: float) -> None:
+    def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
         """A node that was taken for lost, before anybody had its place: its ranks are paused like
         all others. Those that the manager before us has ordered are replacements still."""
         incarnations = event.incarnations or (0,) * len(event.ranks)
@@ -264,7 +274,7 @@ class Coordinator:
         incident.ready |= set(event.ready)
         self.recovery.next_round(now, frozenset(event.dead))
 
-    def _agent_left(self, event: e.AgentLeft, now: float) -> None:
+    def _agent_left(self, event: from_agent.AgentLeft, now: float) -> None:
         job = self.job
         node = job.topology.nodes.get(event.node)
         if node is None or node.lost:
@@ -298,7 +308,7 @@ class Coordinator:
             node.lost = True
             job.end(False, f"node {event.node} is lost: {event.why}")
 
-    def _standby_joined(self, event: e.StandbyJoined, now: float) -> None:
+    def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> None:
         job = self.job
         job.topology.stood_down.discard(event.agent)
         if any(event.agent in (n.agent, n.heir) for n in job.topology.nodes.values()):
@@ -321,14 +331,16 @@ class Coordinator:
                 number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now
             )
 
-    def _node_taken(self, event: e.NodeTaken, now: float) -> None:
+    def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
         job = self.job
         node = job.topology.nodes.get(event.node)
         if event.agent in job.topology.stood_down:  # it has not heard of that yet
-            job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
+            job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return
         if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
-            job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
+            job.say(
+                to_agent.Fence(event.agent, event.node, f"node {event.node} was not given to it")
+            )
             return
         job.topology.join(
             event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
@@ -344,7 +356,7 @@ class Coordinator:
 
     # -- forming -----------------------------------------------------------------------------------
 
-    def _rank_joined(self, event: e.RankJoined, now: float) -> None:
+    def _rank_joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self.job
         job.ranks[event.rank].joined = True
         if job.protected or self.building:
@@ -365,12 +377,12 @@ class Coordinator:
         job.note(
             f"all {len(job.ranks)} ranks are protected; ladder: {', '.join(job.settings.ladder)}"
         )
-        job.say(c.Resume(job.pause, job.generation, 0))
+        job.say(to_rank.Resume(job.pause, job.generation, 0))
         self.recovery.nodes.keep_records()
 
     # -- ranks -------------------------------------------------------------------------------------
 
-    def _rank_died(self, event: e.RankDied, now: float) -> None:
+    def _rank_died(self, event: from_agent.RankDied, now: float) -> None:
         job = self.job
         rank = job.ranks[event.rank]
         if not rank.alive:
@@ -382,23 +394,23 @@ class Coordinator:
             # the launcher watches its processes itself; what was being built is void
             self._restart_all(f"rank {event.rank} {event.cause} before every rank was protected")
 
-    def _rank_raised(self, event: e.RankRaised, now: float) -> None:
+    def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
 
-    def _collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
             self.faults.collective_failed(event, now)
         else:
             self._waiting.add(event.rank)
 
-    def _rank_faulted(self, event: e.RankFaulted, now: float) -> None:
-        if not 0 <= event.fault < len(e.FAULTS):
+    def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
+        if not 0 <= event.fault < len(FAULTS):
             self.job.note(
                 f"rank {event.rank} tells of fault type {event.fault}; known are 0 to"
-                f" {len(e.FAULTS) - 1}: taken as {e.OTHER}"
+                f" {len(FAULTS) - 1}: taken as {from_rank.OTHER}"
             )
-            event = e.RankFaulted(
-                event.rank, event.incarnation, event.step, e.OTHER, event.text, event.page
+            event = from_rank.RankFaulted(
+                event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
             )
         if self.job.protected:
             self.faults.device_failed(event, now)
@@ -406,7 +418,7 @@ class Coordinator:
             self._waiting.add(event.rank)
         elif self.building or self.forming is not None:
             self._restart_all(
-                f"rank {event.rank}: {e.FAULTS[event.fault]} fault before every rank was protected:"
+                f"rank {event.rank}: {FAULTS[event.fault]} fault before every rank was protected:"
                 f" {event.text}"
             )
 
@@ -422,10 +434,13 @@ class Coordinator:
         )
         if moves and node is not None:
             self.switch.reported(
-                e.NodeSubHealthy("", node, f"device of rank {event.rank}: {event.text}"), now
+                from_operator.NodeSubHealthy(
+                    "", node, f"device of rank {event.rank}: {event.text}"
+                ),
+                now,
             )
 
-    def _rank_paused(self, event: e.RankPaused, now: float) -> None:
+    def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
         job = self.job
         if not job.protected:
             self._waiting.add(event.rank)
@@ -435,7 +450,7 @@ class Coordinator:
             return
         self.recovery.paused(event, now)
 
-    def _rank_rebuilt(self, event: e.RankRebuilt, now: float) -> None:
+    def _rank_rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
         if self.building and event.generation == self.job.generation:
             self._rebuilt.add(event.rank)
             if len(self._rebuilt) == len(self.job.ranks):
@@ -443,7 +458,7 @@ class Coordinator:
         else:
             self.recovery.rebuilt(event, now)
 
-    def _rank_failed(self, event: e.RankFailed, now: float) -> None:
+    def _rank_failed(self, event: from_rank.RankFailed, now: float) -> None:
         if event.generation != self.job.generation:
             return
         if self.building:
@@ -453,28 +468,28 @@ class Coordinator:
         else:
             self.faults.failed(event, now)
 
-    def _step_committed(self, event: e.StepCommitted, now: float) -> None:
+    def _step_committed(self, event: from_rank.StepCommitted, now: float) -> None:
         if event.generation == self.job.generation:
             self.recovery.committed(event.rank, now)
 
-    def _rank_held(self, event: e.RankHeld, now: float) -> None:
+    def _rank_held(self, event: from_rank.RankHeld, now: float) -> None:
         # in the others it is about to be taken back, and says so again
         if self.recovery.phase in (None, Phase.RESUME):
             self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
         self._look(now)
 
-    def _rank_finished(self, event: e.RankFinished, now: float) -> None:
+    def _rank_finished(self, event: from_rank.RankFinished, now: float) -> None:
         job = self.job
         if event.step <= job.released:
             # a replacement, on its way to where the others have been
-            job.say(c.Release(job.released))
+            job.say(to_rank.Release(job.released))
             return
         job.ranks[event.rank].finished = event.step
         self.recovery.committed(event.rank, now)
         self._look(now)
 
-    def _rank_ended(self, event: e.RankEnded, now: float) -> None:
+    def _rank_ended(self, event: from_agent.RankEnded, now: float) -> None:
         job, incident = self.job, self.recovery.incident
         rank = job.ranks[event.rank]
         if rank.ended or not rank.alive:
@@ -493,7 +508,7 @@ class Coordinator:
             )
         self._look(now)
 
-    def _rank_quit(self, event: e.RankEnded, now: float) -> None:
+    def _rank_quit(self, event: from_agent.RankEnded, now: float) -> None:
         """The process has ended by itself, with status 0, and its loop was not over. All may leave
         theirs together: nobody misses it then. Who is missed is dead."""
         job, incident = self.job, self.recovery.incident
@@ -510,10 +525,10 @@ class Coordinator:
         if all(s.ended for s in job.ranks.values()):
             job.note("all ranks have left their loops together")
             job.released = max(job.released, event.step)
-            job.say(c.Release(job.released))  # the launchers may leave
+            job.say(to_rank.Release(job.released))  # the launchers may leave
         self._look(now)
 
-    def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
+    def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
         text = (
             "faults are repaired"
@@ -523,13 +538,13 @@ class Coordinator:
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
         self.job.note(f"process-recover-enable {'on' if event.on else 'pause'}: {text}")
-        self.job.say(c.Answer(event.request, True, text))
+        self.job.say(to_operator.Answer(event.request, True, text))
 
-    def _hold(self, event: e.HoldRequested, now: float) -> None:
+    def _hold(self, event: from_operator.HoldRequested, now: float) -> None:
         self.hold.request(event.request)
         self._look(now)
 
-    def _continue(self, event: e.ContinueRequested, now: float) -> None:
+    def _continue(self, event: from_operator.ContinueRequested, now: float) -> None:
         self.hold.release(event.request)
         self._look(now)
 
@@ -612,4 +627,4 @@ class Coordinator:
         job.restart = ""
         for node in job.topology.nodes.values():
             node.told = False  # its next processes' records are kept by nobody yet
-        job.say(c.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))
+        job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident import Move, Phase
 from taskd.core.levels import NAMED, TABLE, Asks
 from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
+from taskd.messages import from_rank, to_operator
+from taskd.messages.from_rank import FAULTS
 
 
 class Faults:
@@ -48,7 +49,7 @@ class Faults:
         """The processes are started anew."""
         self._bugs.clear()
 
-    def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         # in the others all leave their collectives, or say RankFailed
         if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
@@ -72,14 +73,14 @@ class Faults:
             incident.suspects = dict(suspects) if again else {}
             self._recovery.next_round(now)
 
-    def device_failed(self, event: e.RankFaulted, now: float) -> None:
+    def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
-        kind = e.FAULTS[event.fault]
+        kind = FAULTS[event.fault]
         text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
         why = ""
         if event.page in rank.pages:
             why = f"the memory page at {event.page:#x} has failed again"
-        elif event.fault != e.NETWORK and "retry" not in self._job.settings.ladder:
+        elif event.fault != from_rank.NETWORK and "retry" not in self._job.settings.ladder:
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
@@ -99,8 +100,12 @@ class Faults:
             and not why
         ):
             # what it will report takes it into account
-            self._recovery.join(text, now, explains=event.fault != e.NETWORK)
-        elif event.fault == e.NETWORK and not why and self._recovery.phase in (None, Phase.RESUME):
+            self._recovery.join(text, now, explains=event.fault != from_rank.NETWORK)
+        elif (
+            event.fault == from_rank.NETWORK
+            and not why
+            and self._recovery.phase in (None, Phase.RESUME)
+        ):
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
             self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
@@ -113,7 +118,7 @@ class Faults:
         if not event.level:  # nothing new
             job.note(f"rank {event.rank}: {event.text}")
             if event.request:
-                job.say(c.Answer(event.request, True, event.text))
+                job.say(to_operator.Answer(event.request, True, event.text))
             return
         level = NAMED[event.level]
         rule = TABLE[level]
@@ -151,7 +156,7 @@ class Faults:
         if event.request:
             done = not refusal and (job.protected or not rule.usable or rule.asks is Asks.NOTHING)
             job.say(
-                c.Answer(
+                to_operator.Answer(
                     event.request,
                     done,
                     f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}",
@@ -179,7 +184,7 @@ class Faults:
             text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
-    def failed(self, event: e.RankFailed, now: float) -> None:
+    def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not do what it was told in the incident."""
         incident = self._recovery.incident
         if incident is None:

@@ -36,11 +36,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskd.core import repair
 from taskd.core.dump import Dump
-from taskd.core.events import Position, Timeline
 from taskd.core.state import RankState
 from taskd.core.topology import Node
+from taskd.messages.values import Plan, Position
 
 
 class Phase(Enum):
@@ -162,6 +161,25 @@ class Moving:
 
 
 @dataclass
+class Timeline:
+    """When each phase of an incident was entered, for the report."""
+
+    entered: list[tuple[str, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, now: float) -> None:
+        self.entered.append((phase, now))
+
+    def durations(self, end: float) -> dict[str, float]:
+        """Seconds spent in each phase, in order of first entry; a phase entered twice is summed."""
+        out: dict[str, float] = {}
+        for (phase, begin), (_, after) in zip(
+            self.entered, [*self.entered[1:], ("", end)], strict=True
+        ):
+            out[phase] = out.get(phase, 0.0) + (after - begin)
+        return out
+
+
+@dataclass
 class Incident:
     number: int
     began: float
@@ -204,7 +222,7 @@ class Incident:
     blamed: int | None = None  # rank whose failure began it
     # this round
     reports: dict[int, Position] = field(default_factory=dict)
-    plan: repair.Plan | None = None
+    plan: Plan | None = None
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)

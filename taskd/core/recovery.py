@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core import dump, ladder, repair
@@ -21,6 +20,7 @@ from taskd.core.listing import some
 from taskd.core.reschedule import Reschedule
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -160,7 +160,7 @@ class Recovery:
 
     # -- what ranks say in an incident -------------------------------------------------------------
 
-    def paused(self, event: e.RankPaused, now: float) -> None:
+    def paused(self, event: from_rank.RankPaused, now: float) -> None:
         incident = self.incident
         if (
             incident is None
@@ -179,7 +179,7 @@ class Recovery:
             incident.reports[event.rank] = event.position
             self.advance(now)
 
-    def busy(self, event: e.RankBusy, now: float) -> None:
+    def busy(self, event: from_agent.RankBusy, now: float) -> None:
         incident = self.incident
         if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
             return
@@ -191,14 +191,14 @@ class Recovery:
             self.incident.ready.add(rank)
             self.advance(now)
 
-    def rebuilt(self, event: e.RankRebuilt, now: float) -> None:
+    def rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
         if self.phase is Phase.REBUILD and event.generation == self._job.generation:
             assert self.incident is not None
             self.incident.rebuilt.add(event.rank)
             self.incident.heard.add(event.rank)
             self.advance(now)
 
-    def restored(self, event: e.RankRestored, now: float) -> None:
+    def restored(self, event: from_rank.RankRestored, now: float) -> None:
         if self.phase is Phase.RESTORE and event.generation == self._job.generation:
             assert self.incident is not None
             self.incident.restored[event.rank] = event.digest
@@ -277,13 +277,15 @@ class Recovery:
             for node in self.nodes.broken(incident):
                 self.nodes.give_up(node, incident.faults[-1])
                 self._forget(job.topology.nodes[node].ranks)
-        job.say(c.Pause(job.pause, incident.faults[-1]))
+        job.say(to_rank.Pause(job.pause, incident.faults[-1]))
         if rung.strategy == ladder.HOT_SWITCH:
             self.nodes.move(incident)
         absent = job.topology.absent()
         for number, rank in job.ranks.items() if rung.strategy != "dump" else ():
             if not rank.alive and number not in absent:
-                job.say(c.Replace(number, rank.incarnation + 1, incident.renew(number, rank)))
+                job.say(
+                    to_agent.Replace(number, rank.incarnation + 1, incident.renew(number, rank))
+                )
         if rung.strategy == "dump":
             self._forget(tuple(r for r, s in job.ranks.items() if not s.alive))
             incident.killed.clear()
@@ -292,7 +294,11 @@ class Recovery:
         for number, why in sorted(incident.condemned.items()) if rung.strategy != "dump" else ():
             if number not in incident.killed:
                 incident.killed[number] = now
-                job.say(c.Kill(number, job.ranks[number].incarnation, why, number in incident.hung))
+                job.say(
+                    to_agent.Kill(
+                        number, job.ranks[number].incarnation, why, number in incident.hung
+                    )
+                )
         incident.deadline = max(
             [incident.deadline, *(told + job.settings.kill for told in incident.killed.values())]
         )
@@ -417,7 +423,7 @@ class Recovery:
             elif before is Phase.REBUILD and len(incident.rebuilt) == len(job.ranks):
                 self._move(Move.REBUILT, now)
                 assert incident.plan is not None
-                job.say(c.Restore(job.pause, job.generation, incident.plan))
+                job.say(to_rank.Restore(job.pause, job.generation, incident.plan))
             elif before is Phase.RESTORE and len(incident.restored) == len(job.ranks):
                 self._compare(now)
             elif before is Phase.RESUME and len(incident.committed) == len(job.ranks):
@@ -479,7 +485,7 @@ class Recovery:
             node = job.topology.node_of(number)
             position = rank.left if new else incident.reports.get(number)
             if position is not None and number in incident.odd:
-                position = replace(position, clean=None, stripes=frozenset())
+                position = position.but(clean=None, stripes=frozenset())
             members.append(repair.Member(number, -1 if node is None else node, not new, position))
         if incident.strategy == "dump":
             self._dump(members, now)
@@ -504,7 +510,7 @@ class Recovery:
         incident.dump = begun
         self._move(Move.SAVING, now)
 
-    def saved(self, event: e.StateSaved | e.RecordsSaved, now: float) -> None:
+    def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
         """A part of the dump is written, or cannot be."""
         incident = self.incident
         if (
@@ -514,7 +520,7 @@ class Recovery:
             or event.pause != self._job.pause
         ):
             return
-        if isinstance(event, e.RecordsSaved):
+        if isinstance(event, from_agent.RecordsSaved):
             if event.why:
                 self.climb(
                     Move.SPENT,
@@ -528,7 +534,7 @@ class Recovery:
         incident.dump.files += event.files
         dump.advance(self._job, incident.dump)
 
-    def sealed(self, event: e.Sealed, now: float) -> None:
+    def sealed(self, event: from_agent.Sealed, now: float) -> None:
         incident, job = self.incident, self._job
         if (
             incident is None
@@ -576,7 +582,7 @@ class Recovery:
         incident.ready.clear()
         for rank in job.ranks.values():
             rank.left, rank.finished = None, None
-        job.say(c.Resume(job.pause, job.generation, incident.plan.step))
+        job.say(to_rank.Resume(job.pause, job.generation, incident.plan.step))
 
     def _close(self, now: float) -> None:
         job, incident = self._job, self.incident
@@ -650,7 +656,7 @@ class Recovery:
             job.restart = f"{reason} This is time {job.retried} of {settings.retries}."
             return
         reason = f"The job ends: {reason}"
-        job.say(c.GiveUp(reason))
+        job.say(to_agent.GiveUp(reason))
         job.end(False, reason)
 
     def _move(self, move: Move, now: float) -> None:
@@ -682,7 +688,7 @@ class Recovery:
                 f"ranks [{some(r for r in silent if r not in incident.killed)}] have not paused;"
                 " asked again"
             )
-            self._job.say(c.Pause(self._job.pause, "asked again"))
+            self._job.say(to_rank.Pause(self._job.pause, "asked again"))
         elif phase is Phase.RESCHEDULE:
             self._not_taken(now)
         elif phase is Phase.DUMP:
@@ -736,7 +742,7 @@ class Recovery:
         for number in topology.lost:
             heir = topology.nodes[number].heir
             self._job.say(
-                c.Fence(
+                to_agent.Fence(
                     heir,
                     number,
                     f"it has not taken node {number} over within {settings.take_over:.0f} s",

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskd.core import commands as c
 from taskd.core.incident import Incident
 from taskd.core.state import JobState
+from taskd.messages import to_agent
 
 
 class Reschedule:
@@ -60,7 +60,7 @@ class Reschedule:
     def _fence(self, number: int, why: str) -> None:
         node = self._job.topology.nodes[number]
         if node.agent:
-            self._job.say(c.Fence(node.agent, number, why))
+            self._job.say(to_agent.Fence(node.agent, number, why))
         node.agent = ""
 
     def assign(self, incident: Incident) -> None:
@@ -103,7 +103,7 @@ class Reschedule:
         for rank in node.ranks:
             incident.renew(rank, self._job.ranks[rank])
         self._job.say(
-            c.TakeOver(
+            to_agent.TakeOver(
                 agent=agent,
                 node=number,
                 ranks=node.ranks,
@@ -140,7 +140,9 @@ class Reschedule:
         assert moving is not None and moving.before is not None
         moving.done = True
         self._job.say(
-            c.Fence(moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}")
+            to_agent.Fence(
+                moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"
+            )
         )
 
     def put_back(self, incident: Incident, why: str) -> None:
@@ -158,7 +160,7 @@ class Reschedule:
             incident.unrenew(rank)
         incident.failures.clear()
         topology.stood_down.add(moving.heir)
-        self._job.say(c.StandDown(moving.heir, number, why))
+        self._job.say(to_agent.StandDown(moving.heir, number, why))
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
@@ -173,4 +175,4 @@ class Reschedule:
         for number in job.topology.renew_keepers():
             keeper = job.topology.nodes[number].keeper
             assert keeper is not None
-            job.say(c.KeepRecords(number, keeper, job.topology.nodes[keeper].records))
+            job.say(to_agent.KeepRecords(number, keeper, job.topology.nodes[keeper].records))

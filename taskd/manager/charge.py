@@ -10,7 +10,8 @@ from typing import Any
 
 from taskd.core.terms import Chair, Roster
 from taskd.manager.outgoing import Outgoing
-from taskd.protocol import messages as m
+from taskd.messages import from_agent, to_agent
+from taskd.messages.envelope import STANDBY
 from taskd.protocol.link import Link
 
 PLACES = 16  # where another manager is looked for
@@ -64,7 +65,7 @@ class Charge:
             del self.ways[agent]
             self.left(agent)
 
-    def stands(self, agent: str, standing: m.Standing) -> None:
+    def stands(self, agent: str, standing: from_agent.Standing) -> None:
         """An agent says where it stands."""
         chair = self.chair
         self.left(agent)
@@ -79,7 +80,7 @@ class Charge:
             and self.in_charge
         ):
             # from one that still obeys, or is, a manager that was cut off: our term is news to it
-            self.send([agent], m.Who())
+            self.send([agent], to_agent.Who())
         anew = chair.hear(agent, standing.term, standing.manager, roster)
         if chair.roster == roster and standing.members:
             self._nodes = dict(standing.members)
@@ -87,9 +88,9 @@ class Charge:
             self._unasked = set(self._looking)  # for another term
         if chair.may_claim(self._looking):
             asked, self._unasked = self._unasked - chair.votes, set()
-            self.send(asked, m.Claim(chair.roster.stamp))
+            self.send(asked, to_agent.Claim(chair.roster.stamp))
 
-    def voted(self, agent: str, vote: m.Vote) -> bool:
+    def voted(self, agent: str, vote: from_agent.Vote) -> bool:
         """True when this makes us the manager in charge, of a job that had one before."""
         self.chair.vote(agent, vote.term, vote.granted)
         became = self.in_charge and not self._was
@@ -105,7 +106,7 @@ class Charge:
     def _count(self) -> tuple[int, int]:
         return len(self.chair.votes & self.chair.roster.members), len(self.chair.roster.members)
 
-    def kept(self, agent: str, kept: m.RosterKept) -> None:
+    def kept(self, agent: str, kept: from_agent.RosterKept) -> None:
         self.chair.kept(agent, kept.stamp)
 
     def left(self, agent: str) -> None:
@@ -141,9 +142,11 @@ class Charge:
             if link.connected:
                 link.send(self.standing())
 
-    def standing(self) -> m.Standing:
+    def standing(self) -> from_agent.Standing:
         """Where this manager stands, to another one."""
-        return m.Standing(self.chair.term, self.chair.name, self.chair.roster.stamp, {}, True)
+        return from_agent.Standing(
+            self.chair.term, self.chair.name, self.chair.roster.stamp, {}, True
+        )
 
     def told(self, term: int) -> None:
         """Another manager is in charge of `term`."""
@@ -169,7 +172,7 @@ class Charge:
             for agent, node in self._nodes.items():
                 # it has nothing that anybody could lose; when it comes back it is added again. Not
                 # while it may be on its way to a node that the manager before us has given it
-                if node == m.STANDBY and agent not in here and not waiting:
+                if node == STANDBY and agent not in here and not waiting:
                     chair.want(agent, False)
             self._publish(roster, known)
 
@@ -178,10 +181,10 @@ class Charge:
         places = tuple((host, self._place[1]) for host in hosts)
         self.places = list(dict.fromkeys((*places, *self.places)))[:PLACES]
         nodes = self._nodes | {agent: node for agent, _, node in agents}
-        self._nodes = {agent: nodes.get(agent, m.STANDBY) for agent in roster.members}
-        whole = m.RosterIs(roster.stamp, self._nodes, places, *self._shape, os.getpid())
+        self._nodes = {agent: nodes.get(agent, STANDBY) for agent in roster.members}
+        whole = to_agent.RosterIs(roster.stamp, self._nodes, places, *self._shape, os.getpid())
         # of 10,000 agents the names are 400 kB
-        stamp = m.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())
+        stamp = to_agent.RosterIs(roster.stamp, {}, places, *self._shape, os.getpid())
         likely = roster.members & {agent for agent, host, _ in agents if host in hosts}
         self.send(likely, whole)
         self.send(roster.members - likely, stamp)

@@ -21,7 +21,8 @@ from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.lookout import Lookout
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Peer, check_agent, check_registration
-from taskd.protocol import messages as m
+from taskd.messages import from_agent, from_rank, to_agent
+from taskd.messages.envelope import STANDBY, Envelope
 
 MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
 
@@ -34,8 +35,8 @@ class _Parked:
     gone."""
 
     route: bytes
-    envelope: m.Envelope
-    event: e.AgentJoined
+    envelope: Envelope
+    event: from_agent.AgentJoined
 
 
 class Membership:
@@ -67,7 +68,7 @@ class Membership:
         self.standbys: dict[str, Peer] = {}  # by the name of their process
         # agents whose node moves to a standby, by the name of the process
         self.former: dict[str, Peer] = {}
-        self.fenced: dict[str, c.Fence] = {}  # by the name of the process
+        self.fenced: dict[str, to_agent.Fence] = {}  # by the name of the process
         self.parked: dict[int, _Parked] = {}
         self.seen: set[int] = set()  # nodes that have ever joined
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
@@ -85,7 +86,7 @@ class Membership:
         """All agents that are part of the job."""
         return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
 
-    def hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> None:
+    def hear(self, peer: Peer, envelope: Envelope, route: bytes, now: float) -> None:
         """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its
         turn."""
         if envelope.seq <= peer.seq:
@@ -99,7 +100,7 @@ class Membership:
             # what was under way on the old connection may be lost: each end says how far it has
             # heard
             peer.outbox.in_step = False
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
         if peer.node in self.parked:
             self.settle(peer.node, now, spoke=True)
         if envelope.number and not peer.inbox.take(envelope.number):
@@ -114,7 +115,7 @@ class Membership:
         """What the agent has said after the last that we have heard is lost: told so twice, it says
         it again (core.delivery)."""
         for _ in range(2):
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
 
     def heard(self, peer: Peer, number: int) -> None:
         """The agent has everything up to order `number`."""
@@ -123,7 +124,7 @@ class Membership:
                 peer.outbox.in_step = False
                 break
 
-    def known(self, envelope: m.Envelope) -> Peer | None:
+    def known(self, envelope: Envelope) -> Peer | None:
         """The agent that speaks."""
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
@@ -131,17 +132,18 @@ class Membership:
         return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
 
     def register(
-        self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float
+        self, route: bytes, envelope: Envelope, event: from_agent.AgentJoined, now: float
     ) -> None:
         try:
             check_agent(event.agent, envelope)
             check_registration(event, envelope.sender, self._settings.nodes)
         except Dropped as reason:
-            self._out.reply(route, m.Refused(str(reason)))
+            self._out.reply(route, to_agent.Refused(str(reason)))
             raise
         if envelope.incarnation in self._coordinator.job.topology.stood_down:
             self._out.reply(
-                route, c.StandDown(envelope.incarnation, event.node, "the node stays where it is")
+                route,
+                to_agent.StandDown(envelope.incarnation, event.node, "the node stays where it is"),
             )
             return
         peer = self.agents.get(event.node)
@@ -153,9 +155,9 @@ class Membership:
                 f"node {event.node} has another agent: this one was replaced, or has the"
                 " --node_rank of another node"
             )
-            self.fence(c.Fence(envelope.incarnation, event.node, why))
+            self.fence(to_agent.Fence(envelope.incarnation, event.node, why))
             self.turn_away(route, self.fenced[envelope.incarnation], now)
-            if peer is not None and not self._out.put(peer.route, self._out.seal(m.Who())):
+            if peer is not None and not self._out.put(peer.route, self._out.seal(to_agent.Who())):
                 self.lose(
                     peer, "its agent is gone and another one has registered for the node", now
                 )
@@ -168,7 +170,7 @@ class Membership:
         commands = self._coordinator.step(event, now)
         entry = self._coordinator.job.topology.nodes.get(event.node)
         if any(
-            isinstance(command, c.Fence) and command.agent == envelope.incarnation
+            isinstance(command, to_agent.Fence) and command.agent == envelope.incarnation
             for command in commands
         ):
             self._carry_out(commands, now)
@@ -184,7 +186,7 @@ class Membership:
                 "the job is over",
             )
             log.warning("node %d is refused: %s", event.node, why_not)
-            self._out.reply(route, m.Refused(why_not))
+            self._out.reply(route, to_agent.Refused(why_not))
             return
         if peer is None:
             log.info(
@@ -206,13 +208,13 @@ class Membership:
         )
         if event.generation == 0:
             for rank in event.joined:
-                self._feed(e.RankJoined(rank, incarnations[rank]), now)
+                self._feed(from_rank.RankJoined(rank, incarnations[rank]), now)
         if before is not None and before.epoch == event.epoch:
             for rank, left in zip(
                 event.dead, event.left or (None,) * len(event.dead), strict=False
             ):
                 self._feed(
-                    e.RankDied(
+                    from_agent.RankDied(
                         rank, incarnations[rank], "died while its agent was out of reach", left
                     ),
                     now,
@@ -226,7 +228,7 @@ class Membership:
             del self.parked[node]
             self.register(parked.route, parked.envelope, parked.event, now)
         # answered by registering again, which changes nothing
-        elif not self._out.put(peer.route, self._out.seal(m.Who())):
+        elif not self._out.put(peer.route, self._out.seal(to_agent.Who())):
             self.lose(peer, "its agent is gone and another one has registered for the node", now)
             if not self._coordinator.job.over:
                 self.settle(node, now)
@@ -237,14 +239,14 @@ class Membership:
                 " end the other one"
             )
             log.warning("a second agent was refused: %s", reason)
-            self._out.reply(parked.route, m.Refused(reason))
+            self._out.reply(parked.route, to_agent.Refused(reason))
 
-    def stand_by(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
+    def stand_by(self, route: bytes, envelope: Envelope, message: Any, now: float) -> None:
         """What an agent without a node says."""
         peer = self.standbys.get(envelope.incarnation)
         if peer is not None:
             self.hear(peer, envelope, route, now)
-        if isinstance(message, e.StandbyJoined):
+        if isinstance(message, from_agent.StandbyJoined):
             check_agent(message.agent, envelope)
             if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
                 raise Dropped("registration", f"a standby for {message.ranks} ranks")
@@ -255,7 +257,7 @@ class Membership:
                     message.ranks,
                 )
                 peer = self.standbys[message.agent] = Peer(
-                    m.STANDBY, message.agent, route, (), envelope.seq, now
+                    STANDBY, message.agent, route, (), envelope.seq, now
                 )
                 peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
             peer.records, peer.ranks = message.records, (0,) * message.ranks
@@ -264,14 +266,14 @@ class Membership:
             self.admit(peer, now)
         elif peer is None:
             self.ask(route, now)
-        elif isinstance(message, e.NodePrepared | e.PreparationFailed):
+        elif isinstance(message, from_agent.NodePrepared | from_agent.PreparationFailed):
             check_agent(message.agent, envelope)
             self._feed(message, now)
-        elif not isinstance(message, m.Heartbeat):
+        elif not isinstance(message, from_agent.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
     def node_taken(
-        self, route: bytes, envelope: m.Envelope, event: e.NodeTaken, now: float
+        self, route: bytes, envelope: Envelope, event: from_agent.NodeTaken, now: float
     ) -> None:
         """A standby is a node from here on."""
         check_agent(event.agent, envelope)
@@ -303,7 +305,8 @@ class Membership:
             log.warning("standby %s is not used: %s", standby.incarnation[:8], why)
         elif chair.fresh or chair.member(standby.incarnation):
             self._feed(
-                e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now
+                from_agent.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records),
+                now,
             )
 
     def everybody(self) -> list[tuple[str, str, int]]:
@@ -319,7 +322,7 @@ class Membership:
             key=lambda known: known[1] != self._host,
         )
 
-    def turn_away(self, route: bytes, fence: c.Fence, now: float) -> None:
+    def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
         """A fenced agent is told so; once a second, however much it says."""
         if now - self._asked.get(route, float("-inf")) >= 1.0:
             self._asked[route] = now
@@ -331,9 +334,9 @@ class Membership:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
             self._asked[route] = now
-            self._out.reply(route, m.Who())
+            self._out.reply(route, to_agent.Who())
 
-    def permit(self, peer: Peer, question: m.May) -> None:
+    def permit(self, peer: Peer, question: from_agent.May) -> None:
         """An agent asks whether another one's records are its business: see core.topology."""
         topology = self._coordinator.job.topology
         asked = topology.may_fetch if question.fetch else topology.may_keep
@@ -348,7 +351,7 @@ class Membership:
         ranks = tuple(range(question.node * each, question.node * each + each)) if granted else ()
         self._out.send(
             peer,
-            m.Permit(
+            to_agent.Permit(
                 question.node,
                 question.agent,
                 question.fetch,
@@ -362,7 +365,7 @@ class Membership:
         if self.former.pop(peer.incarnation, None) is not None:
             self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
             return
-        if peer.node == m.STANDBY:
+        if peer.node == STANDBY:
             log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
             self.standbys.pop(peer.incarnation, None)
             self._charge.chair.want(peer.incarnation, False)
@@ -372,19 +375,21 @@ class Membership:
         self.agents.pop(peer.node, None)
         self._feed(e.AgentLost(peer.node, why), now)
 
-    def carry_out(self, command: c.TakeOver | c.Prepare | c.StandDown | c.Fence) -> None:
+    def carry_out(
+        self, command: to_agent.TakeOver | to_agent.Prepare | to_agent.StandDown | to_agent.Fence
+    ) -> None:
         """What `core` commands about who has a node."""
-        if isinstance(command, c.Fence):
+        if isinstance(command, to_agent.Fence):
             self.fence(command)
-        elif isinstance(command, c.StandDown):
+        elif isinstance(command, to_agent.StandDown):
             self.stand_down(command)
         else:
             log.info("%s", command)
-            if isinstance(command, c.TakeOver):
+            if isinstance(command, to_agent.TakeOver):
                 self._give_away(command)
             self.send_standby(command)
 
-    def _give_away(self, command: c.TakeOver) -> None:
+    def _give_away(self, command: to_agent.TakeOver) -> None:
         if (
             former := self.agents.get(command.node)
         ) is not None and former.incarnation == command.former:
@@ -392,9 +397,9 @@ class Membership:
         before = self._charge.holder(command.node) if not command.former else ""
         # lost with the manager before this one
         if before and before != command.agent and before not in self.fenced:
-            self.fence(c.Fence(before, command.node, command.reason))
+            self.fence(to_agent.Fence(before, command.node, command.reason))
 
-    def fence(self, command: c.Fence) -> None:
+    def fence(self, command: to_agent.Fence) -> None:
         """From here on nothing that this process says is heard."""
         log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
         self.fenced[command.agent] = command
@@ -408,20 +413,22 @@ class Membership:
         ) is not None:
             self._out.send(other, command)
 
-    def send_standby(self, command: c.Prepare | c.TakeOver | c.StandDown) -> None:
+    def send_standby(
+        self, command: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
+    ) -> None:
         if (standby := self.standbys.get(command.agent)) is not None:
             self._out.send(standby, command)
 
-    def stand_down(self, command: c.StandDown) -> None:
+    def stand_down(self, command: to_agent.StandDown) -> None:
         """A standby is not to be the node; if it was already, whoever has had the node has it
         again."""
         log.warning("%s", command)
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:
             del self.agents[command.node]
-            peer.node, peer.ranks = m.STANDBY, (0,) * len(peer.ranks)
+            peer.node, peer.ranks = STANDBY, (0,) * len(peer.ranks)
             self.standbys[command.agent] = peer
         self.send_standby(command)
         for former in [p for p in self.former.values() if p.node == command.node]:
             self.agents[command.node] = self.former.pop(former.incarnation)
-            self._out.send_now(former, m.Who())  # what it has said meanwhile was not heard
+            self._out.send_now(former, to_agent.Who())  # what it has said meanwhile was not heard

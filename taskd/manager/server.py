@@ -24,6 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.settings import Settings
 from taskd.manager import peers
 from taskd.manager.charge import Charge
 from taskd.manager.device_codes import DeviceCodes
@@ -35,7 +36,8 @@ from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
-from taskd.protocol import messages as m
+from taskd.messages import codec, from_agent, from_rank, to_agent, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR, STANDBY, Envelope, unseal
 from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
@@ -44,21 +46,21 @@ BATCH = 1000  # messages per turn: timers and new connections get their turn in 
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK = int(zmq.NOBLOCK)
 TO_ALL = (
-    c.Pause,
-    c.Rebuild,
-    c.Restore,
-    c.Resume,
-    c.Release,
-    c.RollCall,
-    c.AskSteps,
-    c.Hold,
-    c.Continue,
-    c.GiveUp,
-    c.RestartAll,
-    c.End,
-    c.SaveRecords,
+    to_rank.Pause,
+    to_rank.Rebuild,
+    to_rank.Restore,
+    to_rank.Resume,
+    to_rank.Release,
+    to_rank.RollCall,
+    to_agent.AskSteps,
+    to_rank.Hold,
+    to_rank.Continue,
+    to_agent.GiveUp,
+    to_agent.RestartAll,
+    to_agent.End,
+    to_agent.SaveRecords,
 )
-TO_OWNER = (c.Replace, c.Kill, c.SaveState, c.KeepRecords, c.Seal)
+TO_OWNER = (to_agent.Replace, to_agent.Kill, to_rank.SaveState, to_agent.KeepRecords, to_agent.Seal)
 
 log = logging.getLogger("taskd.manager")
 
@@ -96,7 +98,7 @@ class Server:
     """`open()`, then `run()` once; `stop()` may be called from a signal handler or another
     thread."""
 
-    settings: e.Settings
+    settings: Settings
     job: str
     keys: Keys
     host: str
@@ -121,9 +123,7 @@ class Server:
         self._out = Outgoing(self.job, name, lambda: self.charge.chair.term)
         self.charge.open(
             self._out,
-            lambda place: Link(
-                place, self.keys, self.job, m.STANDBY, self._identity, refusal=False
-            ),
+            lambda place: Link(place, self.keys, self.job, STANDBY, self._identity, refusal=False),
         )
         self.members = Membership(
             self.coordinator,
@@ -334,7 +334,7 @@ class Server:
                 self._take(frames, now)
             except Dropped as reason:
                 self.drops.add(reason.kind, str(reason), now)
-            except m.BadMessage as reason:
+            except codec.BadMessage as reason:
                 self.drops.add("not a message", str(reason), now)
             except Exception:
                 log.exception(
@@ -396,28 +396,28 @@ class Server:
         if len(frames) != 2:
             raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
         route, data = frames
-        envelope = peers.unseal(data)
+        envelope = unseal(data)
         peers.check_speaker(envelope, speaker(self._line))
         peers.check_envelope(envelope, self.job)
         if (fence := self.members.fenced.get(envelope.incarnation)) is not None:
             self.members.turn_away(route, fence, now)
             raise Dropped("fenced", f"agent {envelope.incarnation[:8]}: {fence.reason}")
-        message = peers.decode(envelope.body)
-        if envelope.sender == m.OPERATOR:
+        message = peers.decode(envelope)
+        if envelope.sender == OPERATOR:
             self.operators.request(route, message, now)
             return
-        if isinstance(message, m.Standing | m.Vote | m.RosterKept):
+        if isinstance(message, from_agent.Standing | from_agent.Vote | from_agent.RosterKept):
             self._about_charge(route, envelope, message, now)
             return
         if (
-            isinstance(message, m.Heard | m.Heartbeat)
+            isinstance(message, to_agent.Heard | from_agent.Heartbeat)
             and (known := self.members.known(envelope)) is not None
         ):
             self.members.hear(known, envelope, route, now)
-            if isinstance(message, m.Heard):
+            if isinstance(message, to_agent.Heard):
                 self.members.heard(known, message.number)
             elif message.unheard or known.outbox.kept:
-                self._out.send_now(known, m.Heard(known.inbox.number))
+                self._out.send_now(known, to_agent.Heard(known.inbox.number))
             return
         if not self.charge.in_charge:
             self._overheard.add(envelope.incarnation)  # it is asked for this again when we are
@@ -426,20 +426,20 @@ class Server:
                 f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
                 " this manager",
             )
-        if isinstance(message, m.Arrived) and envelope.sender == m.STANDBY:
+        if isinstance(message, from_agent.Arrived) and envelope.sender == STANDBY:
             self._arrived(route, message)
             return
-        if envelope.sender == m.STANDBY:
+        if envelope.sender == STANDBY:
             self.members.stand_by(route, envelope, message, now)
             return
-        if isinstance(message, e.NodeTaken):
+        if isinstance(message, from_agent.NodeTaken):
             self.members.node_taken(route, envelope, message, now)
             return
         if (former := self.members.former.get(envelope.incarnation)) is not None:
             self.members.hear(former, envelope, route, now)
-            if isinstance(message, m.May):
+            if isinstance(message, from_agent.May):
                 self.members.permit(former, message)
-            if isinstance(message, e.AgentLeft):
+            if isinstance(message, from_agent.AgentLeft):
                 self.members.lose(
                     former, f"its launcher has left{': ' + message.why if message.why else ''}", now
                 )
@@ -449,20 +449,22 @@ class Server:
             self.members.hear(peer, envelope, route, now)
             if self.members.agents.get(peer.node) is not peer:
                 return  # that were its last words: another agent has the node by now
-            if isinstance(message, e.AgentJoined):
+            if isinstance(message, from_agent.AgentJoined):
                 self.members.register(route, envelope, message, now)
-            elif isinstance(message, m.May):
+            elif isinstance(message, from_agent.May):
                 self.members.permit(peer, message)
             else:
                 peers.check_event(message, peer)
-                if isinstance(message, m.Injected):
-                    self.operators.answer(c.Answer(message.request, message.ok, message.text))
+                if isinstance(message, from_rank.Injected):
+                    self.operators.answer(
+                        to_operator.Answer(message.request, message.ok, message.text)
+                    )
                     return
                 self._feed(message, now)
                 # one that has ended well waits for the others
-                if isinstance(message, e.AgentLeft) and not message.ok:
+                if isinstance(message, from_agent.AgentLeft) and not message.ok:
                     self.members.agents.pop(peer.node, None)
-        elif isinstance(message, e.AgentJoined):
+        elif isinstance(message, from_agent.AgentJoined):
             self.members.register(route, envelope, message, now)
         else:
             self.members.ask(route, now)
@@ -473,19 +475,19 @@ class Server:
 
     # -- who is in charge --------------------------------------------------------------------------
 
-    def _about_charge(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
+    def _about_charge(self, route: bytes, envelope: Envelope, message: Any, now: float) -> None:
         agent = envelope.incarnation
         peer = self.members.known(envelope)
         if peer is not None:
             self.members.hear(peer, envelope, route, now)
         self.charge.ways[agent] = (route, self._descriptor())
-        if isinstance(message, m.Standing):
+        if isinstance(message, from_agent.Standing):
             self.charge.stands(agent, message)
-        elif isinstance(message, m.Vote):
+        elif isinstance(message, from_agent.Vote):
             if self.charge.voted(agent, message):
-                self.charge.send(self.charge.ways, m.Who())
+                self.charge.send(self.charge.ways, to_agent.Who())
             elif self.charge.in_charge and peer is None:  # late
-                self.charge.send([agent], m.Who())
+                self.charge.send([agent], to_agent.Who())
         else:
             self.charge.kept(agent, message)
             self.members.admit_all(now)
@@ -506,12 +508,12 @@ class Server:
         if self.coordinator.job.protected:
             self.charge.tend(self.members.everybody, self.coordinator.job.topology.unaccounted)
 
-    def _arrived(self, route: bytes, message: m.Arrived) -> None:
+    def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """A launcher that has just been started asks whether the job is under way, and its node
         taken."""
         peer = self.members.agents.get(message.node)
         taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self.starter >= 0)
-        self._out.reply(route, m.UnderWay(self.coordinator.job.protected, taken))
+        self._out.reply(route, to_agent.UnderWay(self.coordinator.job.protected, taken))
 
     def _descriptor(self) -> int:
         """Of the connection that the message at hand has come by."""
@@ -548,7 +550,7 @@ class Server:
                 self.journal.closed(command, now)
             elif isinstance(command, c.Note):
                 log.info("%s", command.text)
-            elif isinstance(command, c.Answer):
+            elif isinstance(command, to_operator.Answer):
                 self.operators.answer(command)
             else:
                 self.members.carry_out(command)
@@ -556,7 +558,7 @@ class Server:
     def _to_all(self, command: Any) -> None:
         log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
         data = self._out.seal(command, numbered=True)
-        end = isinstance(command, c.End)
+        end = isinstance(command, to_agent.End)
         for peer in self.members.peers if end else self.members.agents.values():
             self._out.deliver(peer, data)
         if end:
@@ -567,7 +569,7 @@ class Server:
         topology = self.coordinator.job.topology
         node = (
             command.node
-            if isinstance(command, c.KeepRecords | c.Seal)
+            if isinstance(command, to_agent.KeepRecords | to_agent.Seal)
             else topology.node_of(command.rank)
         )
         owner = None if node is None else self.members.agents.get(node)
@@ -576,7 +578,7 @@ class Server:
         else:
             self._out.send(owner, command)
 
-    def _end(self, command: c.End) -> None:
+    def _end(self, command: to_agent.End) -> None:
         (log.info if command.ok else log.error)("the job is over: %s", command.reason)
         self.journal.end(command.ok, command.reason)
         self.outcome = Outcome(command.ok, command.reason)

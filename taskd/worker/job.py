@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from taskd.core import events
-from taskd.core.repair import Plan
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
+from taskd.messages import from_rank
+from taskd.messages.values import Plan, Position
 from taskd.vault import PASS_END
 from taskd.worker import carried, damage, loading, verify
 from taskd.worker.batches import Batches
@@ -264,7 +264,7 @@ class Job:
         core.started(step + 1)
         hold = core.hold_step()
         if hold is not None and step >= hold:  # it came when this step was begun already
-            line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
+            line.channel.send(from_rank.RankPassed(line.rank, line.incarnation, step))
         if self._plan is not None:
             self._forward = Forward(line, self._plan, self._differs)
         self._happen("begun")
@@ -276,7 +276,7 @@ class Job:
         assert line is not None
         self._suspect = True
         line.channel.send(
-            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, why)
+            from_rank.RankFaulted(line.rank, line.incarnation, self.step, from_rank.OTHER, why)
         )
         raise Interrupted
 
@@ -315,7 +315,7 @@ class Job:
         if not self._told:
             self._told = True
             line.channel.send(
-                events.StepCommitted(
+                from_rank.StepCommitted(
                     line.rank, line.incarnation, line.communicators.generation, self.step - 1
                 )
             )
@@ -348,7 +348,7 @@ class Job:
         # sys.exit() too: the others wait for this rank, whatever its exit code
         if not isinstance(error, GeneratorExit):
             line.channel.send(
-                events.RankRaised(line.rank, line.incarnation, self.step, _text(error))
+                from_rank.RankRaised(line.rank, line.incarnation, self.step, _text(error))
             )
         self.abandoned = True
         return False
@@ -378,7 +378,7 @@ class Job:
             " step is repeated"
         )
         line.channel.send(
-            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text)
+            from_rank.RankFaulted(line.rank, line.incarnation, self.step, from_rank.OTHER, text)
         )
         raise Interrupted
 
@@ -422,7 +422,7 @@ class Job:
             self._tell_collective(fault.text)
         else:
             line.channel.send(
-                events.RankFaulted(
+                from_rank.RankFaulted(
                     line.rank,
                     line.incarnation,
                     self.step,
@@ -434,7 +434,7 @@ class Job:
     def _tell_collective(self, text: str) -> None:
         line = self._line
         assert line is not None
-        line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, self.step, text))
+        line.channel.send(from_rank.CollectiveFailed(line.rank, line.incarnation, self.step, text))
 
     def _happen(self, when: str) -> None:
         """Faults on purpose that were asked for by another thread."""
@@ -502,13 +502,13 @@ class Job:
         self._suspect = True
         text = "the result is not finite; repeated once with the replicas' state"
         line.channel.send(
-            events.RankFaulted(line.rank, line.incarnation, self.step, events.OTHER, text)
+            from_rank.RankFaulted(line.rank, line.incarnation, self.step, from_rank.OTHER, text)
         )
         raise NotFinite
 
     # -- between attempts --------------------------------------------------------------------------
 
-    def _position(self) -> tuple[events.Position, str]:
+    def _position(self) -> tuple[Position, str]:
         """Where this rank stands, and why its process cannot go on, "" if it can."""
         line = self._line
         assert line is not None
@@ -536,7 +536,7 @@ class Job:
         stripes = line.stripes.steps() if line.stripes is not None else frozenset()
         doubted = self._checked == self.step
         return (
-            events.Position(
+            Position(
                 self.step,
                 clean,
                 final,
@@ -597,7 +597,7 @@ class Job:
         self.recorder.end_pass(self.step)
         core.progress(self.step, core.PAUSED)
         line.copies.wait(line.era)
-        line.channel.send(events.RankFinished(line.rank, line.incarnation, self.step))
+        line.channel.send(from_rank.RankFinished(line.rank, line.incarnation, self.step))
         outcome = line.hold(self._position, release=self.step)
         if isinstance(outcome, Resumed):
             self._take_up(outcome)
@@ -616,9 +616,9 @@ class Job:
         assert line is not None
         core.progress(self.step, core.HELD)
         self.recorder.stand(self.step)
-        line.channel.send(events.RankHeld(line.rank, line.incarnation, self.step))
+        line.channel.send(from_rank.RankHeld(line.rank, line.incarnation, self.step))
 
-        def position() -> tuple[events.Position, str]:
+        def position() -> tuple[Position, str]:
             # a repair: it does not go on any more when the hold ends
             core.progress(self.step, core.PAUSED)
             return self._position()

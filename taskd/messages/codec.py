@@ -1,0 +1,108 @@
+"""Messages as bytes (msgpack), and back: one decoder for each direction, which knows the messages
+of that direction and no others.
+
+Sizes, types and ranges are checked while the bytes are read (msgspec), by the declarations. What
+does not fit is a BadMessage, which the shells count and drop. Nothing that is read is executed.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from taskd.messages.between_agents import FromKeeper, ToKeeper
+from taskd.messages.from_agent import FromAgent
+from taskd.messages.from_operator import FromOperator
+from taskd.messages.from_rank import FromRank, Hello
+from taskd.messages.to_agent import ToAgent
+from taskd.messages.to_operator import ToOperator
+from taskd.messages.to_rank import ToRank
+from taskd.messages.values import Message
+
+MAX_BYTES = 1 << 20  # also ZMQ_MAXMSGSIZE: the largest real message is a table of a few kB
+_SHOWN = 200  # characters of a value that is refused
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+_anything = msgspec.msgpack.Decoder()
+
+
+class BadMessage(ValueError):
+    """The bytes are not a message of this direction; the text says what is wrong with them."""
+
+
+class Decoder(Generic[T]):
+    """Of the messages of `union`. `direction`: who says them to whom, in words."""
+
+    def __init__(self, direction: str, union: Any) -> None:
+        self.direction, self.union = direction, union
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
+
+    def decode(self, data: bytes, limit: int = MAX_BYTES) -> T:
+        """The message in `data`, of at most `limit` bytes. Raises BadMessage."""
+        if len(data) > limit:
+            raise BadMessage(f"{len(data)} bytes, at most {limit} are taken")
+        try:
+            return self._decoder.decode(data)
+        except Exception as error:  # several kinds, RecursionError among them, for hostile input
+            raise BadMessage(explained(data, error, f"a message {self.direction}")) from None
+
+
+HELLO = Decoder[Hello]("first from a rank to its agent", Hello)
+FROM_RANK = Decoder[FromRank]("from a rank to its agent", FromRank)
+TO_RANK = Decoder[ToRank]("from an agent to a rank", ToRank)
+FROM_AGENT = Decoder[FromAgent]("from an agent to the manager", FromAgent)
+TO_AGENT = Decoder[ToAgent]("from the manager to an agent", ToAgent)
+FROM_OPERATOR = Decoder[FromOperator]("from an operator to the manager", FromOperator)
+TO_OPERATOR = Decoder[ToOperator]("from the manager to an operator", ToOperator)
+TO_KEEPER = Decoder[ToKeeper]("from an agent to the keeper of its records", ToKeeper)
+FROM_KEEPER = Decoder[FromKeeper]("from a keeper of records", FromKeeper)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message. Raises TypeError for what is not one (a bug)."""
+    if not isinstance(message, Message):
+        raise TypeError(f"{type(message).__name__} is not a message")
+    return _encoder.encode(message)
+
+
+def explained(data: bytes, error: Exception, what: str, fields: tuple[str, ...] = ()) -> str:
+    """What is wrong with `data`, which is not `what`: the message, the field, the value, and what
+    was expected. `fields`: names of the places, where it is written as a list."""
+    if not isinstance(error, msgspec.ValidationError):
+        return f"not msgpack: {type(error).__name__}"
+    try:
+        raw = _anything.decode(data)
+    except Exception as reason:  # the rest of it, which the decoder has not come to
+        return f"not msgpack: {type(reason).__name__}"
+    expected, _, at = str(error).partition(" - at ")
+    expected = expected[:_SHOWN]  # it repeats names that nobody knows
+    path = at.strip("`").rpartition("`")[2]  # of a key of a mapping: "key` in `$.members"
+    name = raw.get("type") if isinstance(raw, dict) else None
+    if name is None or (path in ("", "$", "$.type") and not expected.startswith("Object ")):
+        if fields and (found := re.fullmatch(r"\$\[(\d+)\]", path)):
+            return f"{what}, {fields[int(found[1])]}: {_short(_at(raw, path))}: {expected}"
+        return f"not {what}: {_short(raw if name is None else name)}: {expected}"
+    field = f"{name}{path.removeprefix('$')}"
+    if expected.startswith("Object "):  # "missing required field": there is no value
+        return f"{field}: {expected}"
+    return f"{field}: {_short(_at(raw, path))}: {expected}"
+
+
+def _at(raw: Any, path: str) -> Any:
+    """What is in `raw` at `path`. Where that says [...], in a mapping or a set, what holds it."""
+    for field, index in re.findall(r"\.(\w+)|\[(\d+)\]", path.partition("[...]")[0]):
+        try:
+            raw = raw[field] if field else raw[int(index)]
+        except (KeyError, IndexError, TypeError):  # a field came twice, and the last one is here
+            return raw
+    return raw
+
+
+def _short(value: Any) -> str:
+    # reprlib: str() of deep nesting overflows the stack
+    return reprlib.repr(value)[:_SHOWN]
