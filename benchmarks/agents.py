@@ -39,7 +39,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 import psutil
 import zmq
 from jobs import end_cleanly, machine, ms
@@ -92,7 +92,7 @@ class Agent:
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
         self.say(
             {
-                "t": "Standing",
+                "type": "Standing",
                 "term": 0,
                 "manager": "",
                 "stamp": [0, 0],
@@ -104,21 +104,21 @@ class Agent:
         self.join()
 
     def say(self, message: dict[str, Any], numbered: bool = True) -> None:
-        number, body = self.outbox.number + 1 if numbered else 0, msgpack.packb(message)
+        number, body = self.outbox.number + 1 if numbered else 0, msgspec.msgpack.encode(message)
         if not numbered or self.outbox.add(body, number):
             self.send(body, number)
 
     def send(self, body: bytes, number: int) -> None:
         self.seq += 1
         self.socket.send(
-            msgpack.packb([VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
+            msgspec.msgpack.encode([VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
             _NOBLOCK,
         )
 
     def heard(self, number: int) -> None:
         """How far the manager has heard: it says so over a new connection, which nobody here
         notices otherwise."""
-        self.say({"t": "Heard", "number": self.taken.number}, numbered=False)
+        self.say({"type": "Heard", "number": self.taken.number}, numbered=False)
         self.outbox.in_step = False
         for known, body in self.outbox.heard(number):
             self.send(body, known)
@@ -138,18 +138,18 @@ class Agent:
                 self.crowd.records.getsockname()[1],
             ),
         )
-        self.say(msgpack.unpackb(codec.encode(joined)))
+        self.say(msgspec.msgpack.decode(codec.encode(joined)))
 
     def hear(self) -> None:
         # asked, because the descriptor tells of news once only
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
-            _, _, _, _, _, body, term, number = msgpack.unpackb(self.socket.recv(_NOBLOCK))
+            _, _, _, _, _, body, term, number = msgspec.msgpack.decode(self.socket.recv(_NOBLOCK))
             if number and not self.taken.take(number):
                 continue
-            # a map that begins with "t"; a plan for 10,000 ranks need not be read
-            kind = body[4 : 4 + (body[3] & 0x1F)].decode()
+            # a map that begins with "type"; a plan for 10,000 ranks need not be read
+            kind = body[7 : 7 + (body[6] & 0x1F)].decode()
             if kind in ANSWERED:
-                self.answer(kind, msgpack.unpackb(body), term)
+                self.answer(kind, msgspec.msgpack.decode(body), term)
             elif kind == "Restore":
                 for rank in self.ranks:
                     self.rank_says("RankRestored", rank, generation=self.generation, digest=DIGEST)
@@ -158,11 +158,11 @@ class Agent:
                 self.crowd.met += 1
 
     def rank_says(self, kind: str, rank: int, numbered: bool = True, **fields: Any) -> None:
-        self.say({"t": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
+        self.say({"type": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
 
     def answer(self, kind: str, order: dict[str, Any], term: int) -> None:
         if kind == "Claim":
-            self.say({"t": "Vote", "term": term, "granted": True}, numbered=False)
+            self.say({"type": "Vote", "term": term, "granted": True}, numbered=False)
         elif kind == "Heard":
             self.heard(order["number"])
         elif kind == "RollCall":
@@ -171,7 +171,7 @@ class Agent:
         elif kind == "Who":
             self.join()
         elif kind == "RosterIs":
-            self.say({"t": "RosterKept", "stamp": order["stamp"]}, numbered=False)
+            self.say({"type": "RosterKept", "stamp": order["stamp"]}, numbered=False)
         elif kind == "Pause":
             if order["pause"] > self.pause:
                 self.crowd.paused += 1
@@ -282,7 +282,7 @@ class Crowd:
                 turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
                 agent.say(
                     {
-                        "t": "Heartbeat",
+                        "type": "Heartbeat",
                         "ranks_alive": self.ranks,
                         "unheard": len(agent.outbox.kept),
                     },

@@ -19,7 +19,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 import zmq
 
@@ -130,9 +129,14 @@ class Control:
         does not answer."""
         return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
 
-    def _ask(self, message: Any, request: str, timeout: float) -> str:
+    def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
+        body = codec.encode(message)
+        try:
+            codec.FROM_OPERATOR.decode(body)  # the manager drops what is none without an answer
+        except codec.BadMessage as error:
+            raise ControlError(str(error)) from None
         deadline = time.monotonic() + timeout
-        self._link.send(message)
+        self._link.say(body, 0)
         poller = zmq.Poller()
         poller.register(self._link.socket, zmq.POLLIN)
         poller.register(self._link.monitor, zmq.POLLIN)

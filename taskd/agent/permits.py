@@ -137,7 +137,7 @@ class Permits:
     def _do(self, route: bytes, request: Request, ranks: frozenset[int]) -> None:
         if isinstance(request, between_agents.Fetch):
             self._hand_over(route, request)
-        elif request.rank not in ranks or request.step < 0:
+        elif request.rank not in ranks:
             log.warning(
                 "a record of rank %d, step %d, is none of node %d: dropped",
                 request.rank,

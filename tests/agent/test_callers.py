@@ -39,7 +39,7 @@ class Process:
     def __init__(
         self,
         agent: Supervisor,
-        hello: callers.Hello,
+        hello: from_rank.Hello,
         wrapped: bool = False,
         user: int | None = None,
     ) -> None:

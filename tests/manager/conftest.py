@@ -17,7 +17,7 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Limits, Outcome, Server
 from taskd.messages import codec, from_agent, from_rank, to_agent
-from taskd.messages.envelope import VERSION, Envelope, seal, unseal
+from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
 
 KEYS = keys.derive(b"the secret of the tests")
@@ -55,12 +55,14 @@ class FakeAgent:
         self.connect()
 
     def send(self, message: Any, seq: int | None = None, number: int = 0) -> None:
+        self.say(codec.encode(message), seq, number)
+
+    def say(self, body: bytes, seq: int | None = None, number: int = 0) -> None:
         self.seq += 1
         seq = self.seq if seq is None else seq
-        envelope = Envelope(
-            VERSION, self.job, self.node, self.incarnation, seq, codec.encode(message), 0, number
+        self.socket.send(
+            seal(Envelope(VERSION, self.job, self.node, self.incarnation, seq, body, 0, number))
         )
-        self.socket.send(seal(envelope))
 
     def join(self, **more: Any) -> None:
         self.send(from_agent.Standing(0, "", (0, 0), {}, True))
@@ -79,7 +81,8 @@ class FakeAgent:
         while True:
             assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
             envelope = unseal(self.socket.recv())
-            message = codec.TO_AGENT.decode(envelope.body)
+            said = codec.TO_OPERATOR if self.node == OPERATOR else codec.TO_AGENT
+            message: Any = said.decode(envelope.body)
             if 0 < envelope.number <= self.taken:
                 continue
             self.taken = max(self.taken, envelope.number)

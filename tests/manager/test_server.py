@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 
+import msgspec
 import pytest
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
 from taskd.manager.server import Limits
-from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
+from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
 from taskd.messages.values import Position
 
@@ -134,12 +136,12 @@ def test_a_silent_agent_is_lost(start):
     ("message", "kind"),
     [
         (from_agent.RankDied(2, 0, "a rank of the other node"), "foreign rank"),
-        (from_agent.RankDied(-1, 0, "no rank at all"), "foreign rank"),
         (from_agent.AgentLeft(1, False, "the other node"), "foreign node"),
-        (e.AgentLost(0, "the manager's own event"), "direction"),
-        (e.Tick(), "direction"),
-        (to_agent.GiveUp("a command"), "direction"),
-        (from_rank.RankHello(0, 0, 1), "direction"),
+        (from_agent.RankDied(-1, 0, "no rank at all"), "not a message"),
+        (to_agent.GiveUp("a command"), "not a message"),
+        (from_rank.RankHello(0, 0, 1), "not a message"),
+        (from_operator.HoldRequested("an operator's"), "not a message"),
+        (from_agent.NodePrepared(0, "a standby's"), "direction"),
     ],
 )
 def test_an_agent_says_only_what_is_its_business(start, message, kind):
@@ -158,7 +160,6 @@ def test_an_agent_says_only_what_is_its_business(start, message, kind):
         (0, (0, 99), {}, "proc_per_node"),
         (0, (0, 1), {"incarnations": (1,)}, "incarnations"),
         (0, (0, 1), {"dead": (5,)}, "dead"),
-        (0, (0, 1), {"epoch": -1}, "negative"),
     ],
 )
 def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
@@ -168,6 +169,25 @@ def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
     agent = manager.agent(node, ranks)
     agent.join(**more)
     assert word in agent.expect(to_agent.Refused).reason
+    assert not manager.server.members.agents
+
+
+@pytest.mark.parametrize(
+    "event", [e.AgentLost(0, "x"), e.StandbyLost("x", "x"), e.FormerLost(0, "x", "x"), e.Tick()]
+)
+def test_what_the_manager_finds_out_by_itself_nobody_can_tell_it(start, event):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.say(msgspec.msgpack.encode({"type": type(event).__name__, **asdict(event)}))
+    manager.dropped("not a message")
+    assert manager.server.outcome is None and set(manager.server.members.agents) == {0}
+
+
+@pytest.mark.parametrize("field", ["epoch", "generation", "pause"])
+def test_a_registration_with_a_negative_number_is_none(start, field):
+    manager = start()
+    manager.agent().join(**{field: -1})
+    manager.dropped("not a message")
     assert not manager.server.members.agents
 
 

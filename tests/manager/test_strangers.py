@@ -94,5 +94,5 @@ def test_an_agent_that_sends_rubbish_is_counted_and_the_next_message_is_taken(st
             )
         )
     )
-    manager.dropped("envelope")
+    manager.dropped("not a message", 5)
     works(manager, agent)
