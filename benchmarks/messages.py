@@ -13,28 +13,28 @@ import argparse
 import json
 import timeit
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from taskd.core import commands, events, repair
 from taskd.manager import peers
-from taskd.protocol import messages
+from taskd.messages import codec, from_agent, from_rank, to_rank
+from taskd.messages.envelope import VERSION, Envelope, seal, unseal
+from taskd.messages.values import Plan, Position
 
 NAME = "0123456789abcdef" * 2
-POSITION = events.Position(
-    100, 100, frozenset({98, 99, 100}), frozenset({101}), frozenset({99, 100})
-)
-PLAN = repair.Plan(
+POSITION = Position(100, 100, frozenset({98, 99, 100}), frozenset({101}), frozenset({99, 100}))
+PLAN = Plan(
     100, tuple(range(0, 1000, 2)), (), tuple((r, r - 1) for r in range(1, 1000, 2)), "x" * 200
 )
 RANKS = tuple(range(8))
 MESSAGES = {
-    "heartbeat": messages.Heartbeat(8),
-    "RankPaused": events.RankPaused(3, 0, 7, POSITION),
-    "AgentJoined, 8 ranks": events.AgentJoined(
+    "heartbeat": from_agent.Heartbeat(8),
+    "RankPaused": from_rank.RankPaused(3, 0, 7, POSITION),
+    "AgentJoined, 8 ranks": from_agent.AgentJoined(
         0, RANKS, ("10.0.0.1", 29400), 0, (0,) * 8, RANKS, agent=NAME, records=("10.0.0.1", 4000)
     ),
-    "Restore, 1,000 ranks": commands.Restore(7, 3, PLAN),
+    "Restore, 1,000 ranks": to_rank.Restore(7, 3, PLAN),
 }
 
 
@@ -48,16 +48,17 @@ def least(call: Callable[[], Any], repeat: int) -> float:
 def calls() -> dict[str, Callable[[], Any]]:
     out: dict[str, Callable[[], Any]] = {}
     for name, message in MESSAGES.items():
-        data = messages.encode(message)
-        assert messages.decode(data) == message
-        out[f"{name}, {len(data)} bytes: encode"] = lambda message=message: messages.encode(message)
-        out[f"{name}, {len(data)} bytes: decode"] = lambda data=data: messages.decode(data)
-    body = messages.encode(MESSAGES["heartbeat"])
-    out["heartbeat as the manager reads it"] = lambda: peers.decode(body)
-    envelope = messages.Envelope(messages.VERSION, "job", 0, NAME, 1234, body)
-    sealed = messages.seal(envelope)
-    out[f"envelope, {len(sealed)} bytes: seal"] = lambda: messages.seal(envelope)
-    out[f"envelope, {len(sealed)} bytes: unseal"] = lambda: peers.unseal(sealed)
+        data = codec.encode(message)
+        reader = codec.TO_RANK if isinstance(message, to_rank.Restore) else codec.FROM_AGENT
+        assert reader.decode(data) == message
+        named = f"{name}, {len(data)} bytes"
+        out[f"{named}: encode"] = partial(codec.encode, message)
+        out[f"{named}: decode"] = partial(reader.decode, data)
+    envelope = Envelope(VERSION, "job", 0, NAME, 1234, codec.encode(MESSAGES["heartbeat"]))
+    sealed = seal(envelope)
+    out["heartbeat as the manager reads it"] = partial(peers.decode, envelope)
+    out[f"envelope, {len(sealed)} bytes: seal"] = partial(seal, envelope)
+    out[f"envelope, {len(sealed)} bytes: unseal"] = partial(unseal, sealed)
     return out
 
 

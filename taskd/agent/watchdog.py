@@ -65,7 +65,7 @@ class Watchdog:
         )
 
     def silence(self, view: core.View, now: float) -> float:
-        return now - max(view.heartbeat_ns / 1e9, self._floor)
+        return max(now - max(view.heartbeat_ns / 1e9, self._floor), 0.0)
 
     def due(self, view: core.View, stopped: bool = False) -> float | None:
         """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not
