@@ -54,7 +54,7 @@ class ReleaseDevice(Message, frozen=True):
     """An operator to the manager: a device that is ManuallySeparateNPU may be used again."""
 
     request: Name
-    device: Name
+    device: Text
 
 
 class StatusAsked(Message, frozen=True):

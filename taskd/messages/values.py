@@ -32,7 +32,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=EVER)]
 
 Name = Annotated[str, Meta(max_length=128)]  # of processes, requests, codes, devices, files
 Text = Annotated[str, Meta(max_length=65_536)]
-Report = str
+Report = str  # what the manager says of the whole job
 Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]

@@ -7,6 +7,7 @@ import typing
 
 import msgpack
 import msgspec
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,6 +144,18 @@ def test_another_version_says_what_to_do(data):
 def test_what_is_not_a_message_is_a_bug(thing):
     with pytest.raises(TypeError):
         codec.encode(thing)
+
+
+def test_words_and_numbers_may_be_of_a_kind_of_their_own():
+    class Word(str):
+        pass
+
+    said = from_agent.RankStalled(0, 0, 3, numpy.float64(1.5))
+    assert codec.FROM_AGENT.decode(codec.encode(said)) == said
+    died = from_agent.RankDied(0, 0, Word("x"))
+    assert type(codec.FROM_AGENT.decode(codec.encode(died)).cause) is str
+    with pytest.raises(TypeError):
+        codec.encode(from_agent.RankDied(0, 0, object()))
 
 
 # -- shapes ----------------------------------------------------------------------------------------
