@@ -31,8 +31,8 @@ _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, k
 _HEADER_BYTES = 64
 _PAGE = 4096
 
-# Kinds of entries, see messages.values.Position, in the order in which a step's are written. STANDING:
-# final, of a rank that was held before the step and had not fetched its batch.
+# Kinds of entries, see messages.values.Position, in the order in which a step's are written.
+# STANDING: final, of a rank that was held before the step and had not fetched its batch.
 PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
 KINDS = (PROVISIONAL, PASS_END, STANDING, FINAL)
 

@@ -112,6 +112,15 @@ def _at(raw: Any, path: str) -> Any:
     return raw
 
 
+class _Short(reprlib.Repr):
+    """repr() of deep nesting overflows the stack, and that of a GiB takes four."""
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[: self.maxstring])
+
+    def repr_Ext(self, value: msgspec.msgpack.Ext, level: int) -> str:
+        return f"Ext({value.code}, {self.repr1(value.data, level)})"
+
+
 def _short(value: Any) -> str:
-    # reprlib: str() of deep nesting overflows the stack
-    return reprlib.repr(value)[:_SHOWN]
+    return _Short().repr(value)[:_SHOWN]

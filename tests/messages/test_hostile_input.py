@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 import typing
 
 import msgpack
@@ -118,6 +119,21 @@ def test_a_claimed_size_costs_nothing(claim):
     read(claim)
     read(b"\x82\xa4type\xabAgentJoined\xa5ranks" + claim)
     read(b"\x82\xa4type\xa8RosterIs\xa7members" + claim)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"x" * (64 << 20), [b"x" * (64 << 20)], msgpack.ExtType(1, b"x" * (64 << 20))],
+    ids=type,
+)
+def test_only_the_beginning_of_a_long_value_is_looked_at(value):
+    data = msgpack.packb({"type": "Fetch", "job": "j", "node": value})
+    tracemalloc.start()
+    with pytest.raises(codec.BadMessage, match="^Fetch.node: "):
+        codec.TO_KEEPER.decode(data, 1 << 30)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 100 << 20, "the value as text is four times as long"
 
 
 @pytest.mark.parametrize("name", ["type", "ranks_alive"])
