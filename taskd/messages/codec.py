@@ -7,8 +7,6 @@ does not fit is a BadMessage, which the shells count and drop. Nothing that is r
 
 from __future__ import annotations
 
-import re
-import reprlib
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,13 +15,13 @@ from taskd.messages.between_agents import FromKeeper, ToKeeper
 from taskd.messages.from_agent import FromAgent
 from taskd.messages.from_operator import FromOperator
 from taskd.messages.from_rank import FromRank, Hello
+from taskd.messages.refusal import explained
 from taskd.messages.to_agent import ToAgent
 from taskd.messages.to_operator import ToOperator
 from taskd.messages.to_rank import ToRank
 from taskd.messages.values import Message
 
 MAX_BYTES = 1 << 20  # also ZMQ_MAXMSGSIZE: the largest real message is a table of a few kB
-_SHOWN = 200  # characters of a value that is refused
 
 T = TypeVar("T")
 
@@ -37,7 +35,6 @@ def _exact(value: Any) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_exact)
-_anything = msgspec.msgpack.Decoder()
 
 
 class BadMessage(ValueError):
@@ -77,50 +74,3 @@ def encode(message: Message) -> bytes:
     if not isinstance(message, Message):
         raise TypeError(f"{type(message).__name__} is not a message")
     return _encoder.encode(message)
-
-
-def explained(data: bytes, error: Exception, what: str, fields: tuple[str, ...] = ()) -> str:
-    """What is wrong with `data`, which is not `what`: the message, the field, the value, and what
-    was expected. `fields`: names of the places, where it is written as a list."""
-    if not isinstance(error, msgspec.ValidationError):
-        return f"not msgpack: {type(error).__name__}"
-    try:
-        raw = _anything.decode(data)
-    except Exception as reason:  # the rest of it, which the decoder has not come to
-        return f"not msgpack: {type(reason).__name__}"
-    expected, _, at = str(error).partition(" - at ")
-    expected = expected[:_SHOWN]  # it repeats names that nobody knows
-    path = at.strip("`").rpartition("`")[2]  # of a key of a mapping: "key` in `$.members"
-    name = raw.get("type") if isinstance(raw, dict) else None
-    if name is None or (path in ("", "$", "$.type") and not expected.startswith("Object ")):
-        if fields and (found := re.fullmatch(r"\$\[(\d+)\]", path)):
-            return f"{what}, {fields[int(found[1])]}: {_short(_at(raw, path))}: {expected}"
-        return f"not {what}: {_short(raw if name is None else name)}: {expected}"
-    field = f"{name}{path.removeprefix('$')}"
-    if expected.startswith("Object "):  # "missing required field": there is no value
-        return f"{field}: {expected}"
-    return f"{field}: {_short(_at(raw, path))}: {expected}"
-
-
-def _at(raw: Any, path: str) -> Any:
-    """What is in `raw` at `path`. Where that says [...], in a mapping or a set, what holds it."""
-    for field, index in re.findall(r"\.(\w+)|\[(\d+)\]", path.partition("[...]")[0]):
-        try:
-            raw = raw[field] if field else raw[int(index)]
-        except (KeyError, IndexError, TypeError):  # a field came twice, and the last one is here
-            return raw
-    return raw
-
-
-class _Short(reprlib.Repr):
-    """repr() of deep nesting overflows the stack, and that of a GiB takes four."""
-
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        return repr(value[: self.maxstring])
-
-    def repr_Ext(self, value: msgspec.msgpack.Ext, level: int) -> str:
-        return f"Ext({value.code}, {self.repr1(value.data, level)})"
-
-
-def _short(value: Any) -> str:
-    return _Short().repr(value)[:_SHOWN]

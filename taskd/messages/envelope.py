@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from taskd.messages.codec import MAX_BYTES, BadMessage, explained
+from taskd.messages.codec import MAX_BYTES, BadMessage
+from taskd.messages.refusal import explained
 from taskd.messages.values import Job, Name, NodeOrStandby, Number, SignedNumber
 
 VERSION = 4

@@ -1,6 +1,5 @@
 """What an agent says to the manager, beside what its ranks say. The first message of all tells
-everything that it knows (AgentJoined, or StandbyJoined), so that a new manager can take over.
-"""
+everything that it knows (AgentJoined, or StandbyJoined), so that a new manager can take over."""
 
 from __future__ import annotations
 
@@ -35,15 +34,15 @@ from taskd.messages.values import (
 
 
 class Heartbeat(Message, frozen=True):
-    """Agent to manager: still here. Numbered by the envelope's `seq`. `unheard`: how many of its
-    messages it does not know to have been heard; the manager says then how far it has."""
+    """Still here. Numbered by the envelope's `seq`. `unheard`: how many of its messages the agent
+    does not know to have been heard; the manager says then how far it has."""
 
     ranks_alive: Count
     unheard: Count = 0
 
 
 class Standing(Message, frozen=True):
-    """Agent to a manager that it meets: the term and manager that it has acknowledged last, the
+    """To a manager that the agent meets: the term and manager that it has acknowledged last, the
     newest roster that it has (`members` is empty where it has only the stamp), and whether it has a
     manager (`content`). `members`: see RosterIs."""
 
@@ -55,7 +54,7 @@ class Standing(Message, frozen=True):
 
 
 class Vote(Message, frozen=True):
-    """Agent to manager: whether the claim of `term` is acknowledged."""
+    """Whether the claim of `term` is acknowledged."""
 
     term: Number
     granted: bool
@@ -73,8 +72,8 @@ class Arrived(Message, frozen=True):
 
 
 class May(Message, frozen=True):
-    """Agent to manager: agent `agent` wants its records of `node` kept here, or with `fetch` those
-    of `node` that are here. May it?"""
+    """Agent `agent` wants its records of `node` kept here, or with `fetch` those of `node` that are
+    here. May it?"""
 
     node: Node
     agent: Name

@@ -1,6 +1,5 @@
 """What an operator asks of the manager: `taskd.control`, and the commands that use it. `request`
-names whom to answer.
-"""
+names whom to answer."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class NodeSubHealthy(Message, frozen=True):
 
 
 class CodeTold(Message, frozen=True):
-    """An operator, or what watches the devices, to the manager: `code` on the device of `rank`.
+    """Of an operator, or of what watches the devices: `code` on the device of `rank`.
     `kind`: occur, recover or once. `severity`: as the driver told it, or "". `request` names whom
     to answer."""
 
@@ -51,14 +50,14 @@ class CodeTold(Message, frozen=True):
 
 
 class ReleaseDevice(Message, frozen=True):
-    """An operator to the manager: a device that is ManuallySeparateNPU may be used again."""
+    """A device that is ManuallySeparateNPU may be used again."""
 
     request: Name
     device: Text
 
 
 class StatusAsked(Message, frozen=True):
-    """An operator to the manager: what does the job do?"""
+    """What does the job do?"""
 
     request: Name
 

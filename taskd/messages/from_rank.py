@@ -180,8 +180,8 @@ class Injected(Message, frozen=True):
 
 
 class Here(Message, frozen=True):
-    """Rank to agent: its answer to roll call `call`. `collectives` begun in this attempt, `cpu`
-    seconds used so far."""
+    """The answer to roll call `call`. `collectives` begun in this attempt, `cpu` seconds used so
+    far."""
 
     rank: Rank
     incarnation: Number

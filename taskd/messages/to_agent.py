@@ -1,6 +1,5 @@
 """What the manager says to an agent: orders, and what is between the two of them. Orders to ranks
-travel through the agent of their node.
-"""
+travel through the agent of their node."""
 
 from __future__ import annotations
 
@@ -24,18 +23,17 @@ from taskd.messages.values import (
 
 
 class Heard(Message, frozen=True):
-    """Manager to agent, and the agent's answer: everything up to `number` has been heard. See
-    core.delivery."""
+    """Everything up to `number` has been heard; agents say it too. See core.delivery."""
 
     number: Number
 
 
 class Who(Message, frozen=True):
-    """Manager to an agent that it does not know: register again."""
+    """To an agent that the manager does not know: register again."""
 
 
 class Refused(Message, frozen=True):
-    """Manager to agent: your registration is refused, and why. Final."""
+    """Your registration is refused, and why. Final."""
 
     reason: Report
 
@@ -49,14 +47,13 @@ class UnderWay(Message, frozen=True):
 
 
 class Claim(Message, frozen=True):
-    """Manager to agent: the term of the envelope is claimed, by one that knows the roster of
-    `stamp`."""
+    """The term of the envelope is claimed, by one that knows the roster of `stamp`."""
 
     stamp: Stamp
 
 
 class RosterIs(Message, frozen=True):
-    """Manager to agent: who may vote from now on (only to those that may become the manager's host:
+    """Who may vote from now on (only to those that may become the manager's host:
     `members`, the name of an agent and its node, STANDBY for none), and where managers may be
     found, the most likely place first. `nodes` and `ranks_per_node` of the job. `pid`: of the
     manager's process, for agents on its machine."""

@@ -79,12 +79,12 @@ class Continue(Message, frozen=True):
 
 
 class TakeUp(Message, frozen=True):
-    """Agent to a replacement that was started before it was needed: its predecessor's records are
+    """To a replacement that was started before it was needed: the records of its predecessor are
     in place now."""
 
 
 class Unprotected(Message, frozen=True):
-    """Agent to rank: nobody will repair this job; train on without protection."""
+    """Nobody will repair this job; train on without protection."""
 
     reason: Report
 

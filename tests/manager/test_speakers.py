@@ -130,6 +130,19 @@ def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, n
     assert manager.server.coordinator.recovery.incident is None
 
 
+@pytest.mark.parametrize(
+    "message",
+    [from_agent.RankDied(0, 0, "forged"), from_agent.Heartbeat(1), to_agent.End(True, "forged")],
+    ids=lambda message: type(message).__name__,
+)
+def test_an_operator_does_not_speak_as_an_agent(start, message):
+    manager = start()
+    (agent,) = manager.protected(1)
+    manager.agent(OPERATOR).send(message)
+    manager.dropped("not a message")
+    assert manager.server.coordinator.job.ranks[0].alive and manager.server.outcome is None
+
+
 def test_an_operator_asks_what_the_job_does(start):
     manager = start()
     (agent,) = manager.protected(1)

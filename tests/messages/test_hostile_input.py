@@ -140,6 +140,9 @@ def test_only_the_beginning_of_a_long_value_is_looked_at(value):
 def test_a_long_word_is_shortened_in_the_reason(name):
     read(msgpack.packb({"type": "Heartbeat", "ranks_alive": 1, name: "x" * 900_000}))
     read(msgpack.packb({"type": "Heartbeat", "ranks_alive": 1, "x" * 900_000: 1}))
+    pairs = [("type", "Heartbeat"), ("type", "x" * 900_000), ("ranks_alive", "x" * 100_000)]
+    read(msgpack.Packer().pack_map_pairs(pairs))
+    read(msgpack.Packer().pack_map_pairs([("type", "Heartbeat"), ("type", [[[1]]]), ("x", 1)]))
 
 
 @pytest.mark.parametrize("read", [*(d.decode for d in DECODERS.values()), unseal])
