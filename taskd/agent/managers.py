@@ -2,7 +2,7 @@
 
 An agent has one connection, to the manager whose term it has acknowledged last. When that ends it
 looks for another one in all places where one may be: where the last one was, and at the agents that
-the last one has named as its successors. Managers claim their terms there (core.terms has the
+the last one has named as its successors. Managers claim their terms there (core.election has the
 rule). On the machine of a manager that is gone the agent starts the next one at once, on those of
 its successors after a while, one after the other.
 """
@@ -22,7 +22,8 @@ from typing import Any
 
 from taskd import stacks, start
 from taskd.core.delivery import Outbox
-from taskd.core.terms import Roster, Voter
+from taskd.core.election.roster import Roster
+from taskd.core.election.voter import Voter
 from taskd.messages import codec, from_agent, to_agent
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link

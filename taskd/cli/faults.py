@@ -14,7 +14,7 @@ import click
 
 from taskd import settings
 from taskd.cli.operate import connected
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.core.levels import NUMBERS, TABLE, Asks, Level
 from taskd.faults import codes, configuration
 from taskd.faults.configuration import Configuration, Refused

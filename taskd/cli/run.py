@@ -14,7 +14,7 @@ import click
 
 from taskd import dumps, settings, start
 from taskd.cli.arguments import Run
-from taskd.core import ladder
+from taskd.core.incident import ladder
 
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
 

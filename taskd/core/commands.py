@@ -9,6 +9,76 @@ from taskd.messages import to_agent, to_operator, to_rank
 
 
 @dataclass(frozen=True)
+class Admit:
+    """`agent` is the agent of `node`, from now on or still."""
+
+    agent: str
+    node: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """`agent`, which has registered for `node`, is not admitted. Final."""
+
+    agent: str
+    node: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """Find out whether the agent of `node` lives, because another one has registered for the node:
+    see AgentAnswered and AgentLost."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class AskWho:
+    """Ask `agents` to say again what they know."""
+
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RequestVotes:
+    """This manager claims its term, and knows the roster of `stamp`: ask `agents` to acknowledge
+    that. See core.election."""
+
+    agents: tuple[str, ...]
+    stamp: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TakeCharge:
+    """`votes` of `voters` agents have acknowledged this manager in `term`: it is in charge."""
+
+    term: int
+    votes: int
+    voters: int
+
+
+@dataclass(frozen=True)
+class SendRoster:
+    """Who may vote from now on. `members`: agent -> node, STANDBY for none. `hosts`: where managers
+    may be found, the most likely first. Agents `whole` are sent all of it, `others` all but the
+    members."""
+
+    stamp: tuple[int, int]
+    members: dict[str, int] = field(hash=False)
+    hosts: tuple[str, ...]
+    whole: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resign:
+    """Another manager is in charge: leave, the job goes on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Note:
     """A decision in words, for log and journal."""
 
@@ -31,7 +101,15 @@ class Closed:
 
 
 Command = (
-    Note
+    Admit
+    | Refuse
+    | Challenge
+    | AskWho
+    | RequestVotes
+    | TakeCharge
+    | SendRoster
+    | Resign
+    | Note
     | Closed
     | to_rank.Pause
     | to_rank.Rebuild

@@ -6,7 +6,7 @@ An event of another incarnation of a rank than the present one is late and chang
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from taskd.messages import from_agent, from_operator, from_rank
 
@@ -51,6 +51,58 @@ class FormerLost:
 
 
 @dataclass(frozen=True)
+class AgentStands:
+    """An agent that is connected to this manager says where it stands: the term and manager that it
+    has acknowledged last, the newest roster that it has (`members`: agent -> node; empty where it
+    has only the stamp), and whether it has a manager (`content`). See core.election."""
+
+    agent: str
+    term: int
+    manager: str
+    stamp: tuple[int, int]
+    members: dict[str, int] = field(hash=False)
+    content: bool
+
+
+@dataclass(frozen=True)
+class AgentVoted:
+    """Whether the agent acknowledges this manager's claim of `term`."""
+
+    agent: str
+    term: int
+    granted: bool
+
+
+@dataclass(frozen=True)
+class RosterKept:
+    """The agent has the roster of `stamp`."""
+
+    agent: str
+    stamp: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class AgentDisconnected:
+    """The connection over which the agent has said where it stands has ended."""
+
+    agent: str
+
+
+@dataclass(frozen=True)
+class OtherManager:
+    """Another manager is in charge of `term`."""
+
+    term: int
+
+
+@dataclass(frozen=True)
+class AgentAnswered:
+    """The agent of `node` lives: it has answered a Challenge."""
+
+    node: int
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed; deadlines are looked at."""
 
@@ -60,6 +112,12 @@ Event = (
     | StandbyLost
     | DeviceLevel
     | FormerLost
+    | AgentStands
+    | AgentVoted
+    | RosterKept
+    | AgentDisconnected
+    | OtherManager
+    | AgentAnswered
     | Tick
     | from_agent.AgentJoined
     | from_agent.AgentLeft

@@ -1,7 +1,7 @@
 """What each kind of fault means: whose process is gone, whose cannot be kept, and when the present
 strategy has failed.
 
-A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its
+A rank is evicted because of what is known of it alone: its memory page failed before, it hangs, its
 process says that it cannot go on. When ranks fail at what they do together, whoever says so first
 need not be the cause: so all pause, and only if the pause finds nobody dead, silent or at fault,
 and the same has happened before, that one is replaced. It has one of the ends.
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskd.core import events as e
-from taskd.core.incident import Move, Phase
+from taskd.core.hold import Hold
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
 from taskd.core.levels import NAMED, TABLE, Asks
-from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 from taskd.messages import from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
@@ -23,13 +24,14 @@ from taskd.messages.from_rank import FAULTS
 class Faults:
     """Called for the present incarnation of a rank of a protected job."""
 
-    def __init__(self, job: JobState, recovery: Recovery) -> None:
-        self._job, self._recovery = job, recovery
+    def __init__(self, job: JobState, recovery: Recovery, hold: Hold) -> None:
+        self._job, self._recovery, self._hold = job, recovery, hold
         # rank -> the exception its last failed process ended with
         self._bugs: dict[int, tuple[int, str]] = {}
 
     def died(self, number: int, cause: str, now: float) -> None:
-        if self._recovery.ended(number, now):
+        if self._recovery.expected(number):
+            self._recovery.evicted(number, now)
             return
         rank = self._job.ranks[number]
         text, again = f"rank {number}: {cause}", False
@@ -43,7 +45,7 @@ class Faults:
                 "the same exception at the same step and rank again: a defect of the script, not a"
                 " fault"
             )
-            self._recovery.climb(Move.SPENT, why, now)
+            self._recovery.spent(why, now)
 
     def forget(self) -> None:
         """The processes are started anew."""
@@ -58,20 +60,20 @@ class Faults:
     def stuck(self, why: str, now: float) -> None:
         """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary
         that is none any more."""
-        self._recovery.remind()
+        self._hold.remind()
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
         """Communication has failed, and no rank is known to be the cause."""
         before = self._recovery.incident
         again = before is not None and before.broken
-        incident = self._recovery.join(text, now)
+        incident = self._recovery.join(text, now=now)
         incident.broken = True
         if again and not suspects and incident.strategy == "retry":
-            self._recovery.climb(Move.SPENT, f"the step failed again: {text}", now)
+            self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
-            self._recovery.next_round(now)
+            self._recovery.again(now)
 
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
@@ -87,7 +89,7 @@ class Faults:
         stateless = (
             incident is not None
             and event.rank in incident.new
-            and event.rank not in incident.restored
+            and event.rank not in incident.round.restored
         )
         if incident is not None and (stateless or event.rank in incident.killed):
             # it has no state yet, and says so if a restore has failed; or it will be replaced
@@ -96,11 +98,11 @@ class Faults:
         elif (
             incident is not None
             and incident.phase is Phase.PAUSE
-            and event.rank not in incident.reports
+            and event.rank not in incident.round.reports
             and not why
         ):
             # what it will report takes it into account
-            self._recovery.join(text, now, explains=event.fault != from_rank.NETWORK)
+            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now)
         elif (
             event.fault == from_rank.NETWORK
             and not why
@@ -108,7 +110,7 @@ class Faults:
         ):
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
-            self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
+            self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
         """Something has arisen on a rank's device: what its level asks for, as far as that can be
@@ -168,20 +170,24 @@ class Faults:
         why = f"its device is {level.word}" if rule.asks is not Asks.RETRY else ""
         if rule.asks is Asks.RETRY and "retry" not in job.settings.ladder:
             why = f"its device is {level.word}, and retry is not configured"
-        elif rule.asks is Asks.RETRY and incident is not None and event.rank in incident.told:
+        elif (
+            rule.asks is Asks.RETRY
+            and incident is not None
+            and event.rank in incident.retry_requested
+        ):
             why = "its device asks again for the step to be repeated"
         gone = frozenset() if rank.alive else frozenset({event.rank})
         self._recovery.fault(
-            text, now, dead=gone, condemned={event.rank: why} if why and rank.alive else None
+            text, now, dead=gone, evicted={event.rank: why} if why and rank.alive else None
         )
         if rule.asks is Asks.RETRY and self._recovery.incident is not None:
-            self._recovery.incident.told.add(event.rank)
+            self._recovery.incident.retry_requested.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:
         """Ranks that make no progress while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
         self._recovery.fault(
-            text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
+            text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
     def failed(self, event: from_rank.RankFailed, now: float) -> None:
@@ -189,23 +195,21 @@ class Faults:
         incident = self._recovery.incident
         if incident is None:
             return
-        incident.heard.add(event.rank)
+        incident.rebuild_reported.add(event.rank)
         if (
             incident.phase is Phase.DUMP
-            and incident.dump is not None
-            and event.rank == incident.dump.saver
+            and incident.round.dump is not None
+            and event.rank == incident.round.dump.saver
         ):
-            self._recovery.climb(
-                Move.SPENT, f"rank {event.rank} could not save the state: {event.reason}", now
-            )
+            self._recovery.spent(f"rank {event.rank} could not save the state: {event.reason}", now)
             return
         if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
             return
         self._recovery.join(
-            f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False
+            f"rank {event.rank} in {incident.phase.value}: {event.reason}", False, now=now
         )
         incident.failures[event.rank] += 1
         incident.blamed = event.rank
         if (times := incident.failures[event.rank]) >= self._job.settings.failures:
             incident.suspects = {event.rank: f"it has failed {times} times in this incident"}
-        self._recovery.next_round(now)
+        self._recovery.again(now)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.core import commands as c
+from taskd.core.election.election import Election
+from taskd.core.election.roster import is_majority
 from taskd.core.settings import Settings
 from taskd.core.stragglers import Stragglers
 from taskd.core.topology import Topology
@@ -31,8 +33,8 @@ class RankState:
 
 
 class JobState:
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, election: Election) -> None:
+        self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
         self.generation = 0
@@ -42,7 +44,9 @@ class JobState:
         self.over = False
         self.repairs = True  # faults are repaired; else nothing is done but what ends the job
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
-        self.restart = ""  # why that shall be done now
+        self.restart = ""  # why all ranks shall be restarted now
+        self.regroup = False  # then: their launchers cannot meet as at the start
+        self.fenced: set[str] = set()  # agents that are no part of the job any more
         self.out: list[c.Command] = []
         self._unfinished = Stragglers()
 
@@ -51,6 +55,28 @@ class JobState:
 
     def note(self, text: str) -> None:
         self.out.append(c.Note(text))
+
+    def order(self, commands: list[c.Command]) -> None:
+        self.out += commands
+
+    def fence(self, agent: str, node: int, why: str) -> None:
+        """The agent, which has or had `node`, is no part of the job any more."""
+        self.fenced.add(agent)
+        self.election.depart(agent)
+        self.election.candidate.want(agent, False)
+        self.out.append(to_agent.Fence(agent, node, why))
+
+    def heard(self) -> tuple[int, int]:
+        """How many of the agents that may vote are heard, and how many there are: those on the
+        roster, or all that are known before there is one."""
+        nodes = self.topology.nodes.values()
+        agents = {n.agent for n in nodes if n.living} | {n.assignee for n in nodes}
+        return self.election.count(agents | set(self.topology.standbys)) or self.topology.heard()
+
+    def majority(self) -> bool:
+        """Whether what is decided here cannot be decided otherwise by a manager that the rest of
+        the agents hear."""
+        return is_majority(*self.heard())
 
     def end(self, ok: bool, reason: str) -> None:
         self.over = True

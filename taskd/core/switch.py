@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from taskd.core.hold import Hold
-from taskd.core.incident import Moving
-from taskd.core.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
-from taskd.core.recovery import Recovery
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
+from taskd.core.incident.state import Moving
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
@@ -42,7 +42,7 @@ class _Plan:
     requests: list[str] = field(default_factory=list)
     stage: Stage = Stage.WAITING
     deadline: float | None = None
-    heir: str = ""
+    assignee: str = ""
     incarnations: tuple[int, ...] = ()
     tries: int = 0
     moving: Moving | None = None
@@ -117,7 +117,7 @@ class Switch:
     def _with(self, node: int, agent: str) -> _Plan | None:
         """The plan under way, if it is for that node and standby."""
         plan = self._plans[0] if self._plans else None
-        return plan if plan is not None and (plan.node, plan.heir) == (node, agent) else None
+        return plan if plan is not None and (plan.node, plan.assignee) == (node, agent) else None
 
     # -- stages ------------------------------------------------------------------------------------
 
@@ -136,9 +136,9 @@ class Switch:
                 return self._moved(plan, plan.moving)
             return False
         # lost, or it has got a node that nobody has
-        if plan.heir and plan.heir not in topology.standbys:
-            reserved = node.heir == plan.heir
-            plan.heir = ""
+        if plan.assignee and plan.assignee not in topology.standbys:
+            reserved = node.assignee == plan.assignee
+            plan.assignee = ""
             if not reserved:
                 return self._again(plan, "the standby is lost, or was needed for a lost node", now)
         if not node.living:
@@ -151,7 +151,7 @@ class Switch:
             return self._again(plan, "a rank of the node was replaced meanwhile", now)
         if plan.stage is Stage.STANDING and recovery.incident is None and self._hold.standing:
             plan.stage, plan.deadline = Stage.MOVING, None
-            plan.moving = Moving(plan.node, plan.heir, plan.why)
+            plan.moving = Moving(plan.node, plan.assignee, plan.why)
             recovery.switch(plan.moving, now)
             return True
         return False
@@ -166,7 +166,7 @@ class Switch:
                 plan.deadline = now + job.settings.reschedule
             return False
         topology.reserved[agent] = plan.node
-        plan.heir, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
+        plan.assignee, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
         plan.deadline, plan.incarnations = now + job.settings.prepare, self._incarnations(plan.node)
         job.say(
             to_agent.Prepare(
@@ -193,7 +193,9 @@ class Switch:
         if not moving.done:
             return self._break_off(plan, moving.failed)
         self._plans.remove(plan)
-        self._job.note(text := f"node {plan.node} has moved to standby {plan.heir[:8]}: {plan.why}")
+        self._job.note(
+            text := f"node {plan.node} has moved to standby {plan.assignee[:8]}: {plan.why}"
+        )
         self._answer(plan.requests, True, text)
         return True
 
@@ -214,9 +216,9 @@ class Switch:
         return True
 
     def _stand_down(self, plan: _Plan, why: str) -> None:
-        if self._job.topology.reserved.pop(plan.heir, None) is not None:
-            self._job.say(to_agent.StandDown(plan.heir, plan.node, why))
-        plan.heir = ""
+        if self._job.topology.reserved.pop(plan.assignee, None) is not None:
+            self._job.say(to_agent.StandDown(plan.assignee, plan.node, why))
+        plan.assignee = ""
         self._hold.end_move()
 
     def end(self) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from taskd.core import roll_call
 from taskd.core.faults import Faults
-from taskd.core.incident import Phase
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
 from taskd.core.listing import some
-from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
 from taskd.messages import from_agent, to_rank

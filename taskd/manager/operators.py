@@ -65,7 +65,7 @@ class Operators:
                 )
             )
             self._devices.stand(now)
-            self._members.admit_all(now)
+            self._members.offer_all(now)
             return
         if not isinstance(message, to_rank.Inject | from_operator.CodeTold):
             self._feed(message, now)

@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import zmq
+
 from taskd.core.delivery import Inbox, Outbox
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import OPERATOR, Envelope
@@ -34,6 +36,20 @@ class Dropped(ValueError):
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
         self.kind = kind
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a message has come from: the way back, what its envelope says, and its first frame."""
+
+    route: bytes
+    envelope: Envelope
+    frame: zmq.Frame
+
+    @property
+    def descriptor(self) -> int:
+        """Of the connection."""
+        return int(self.frame.get(zmq.SRCFD))
 
 
 @dataclass

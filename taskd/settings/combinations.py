@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.settings import documented as d
 from taskd.settings import injected, variables
 from taskd.settings.kinds import BadSetting

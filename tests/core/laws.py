@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident import FINAL, Phase
-from taskd.core.ladder import STRATEGIES
+from taskd.core.incident.ladder import STRATEGIES
+from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.levels import NAMED
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 from tests.core.wire import SOON
@@ -85,11 +85,11 @@ class Laws:
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
         saving = incident.strategy == "dump"  # which ends nobody
-        assert (
-            set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over
-        ), "condemned, and left alone"
+        assert set(incident.killed) == (set() if saving else set(incident.evicted)) or k.job.over, (
+            "evicted, and left alone"
+        )
         assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, (
-            "condemned ranks are waited for in no other phase"
+            "evicted ranks are waited for in no other phase"
         )
         if incident.strategy:
             ladder = ("hot-switch", *STRATEGIES)
@@ -151,7 +151,7 @@ class Laws:
             assert command.pause == job.pause
         if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.generation == job.generation
-            assert incident is None or not incident.condemned, (
+            assert incident is None or not incident.evicted, (
                 "somebody is to be killed, and built with"
             )
         if isinstance(command, to_rank.SaveState):
@@ -161,7 +161,7 @@ class Laws:
             )
             assert (
                 job.ranks[command.rank].alive
-                and command.rank not in incident.condemned
+                and command.rank not in incident.evicted
                 and not rank.blank
             )
             if not command.stripes and rank.alive and not rank.spoiled:
@@ -252,7 +252,7 @@ class Laws:
         """Whoever is killed has given a reason, or gives no sign."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
-        assert incident is not None and command.rank in incident.condemned
+        assert incident is not None and command.rank in incident.evicted
         assert "recover-in-place" in world.settings.ladder
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
@@ -303,7 +303,8 @@ class Laws:
         incident = k.recovery.incident
         assert incident is not None
         ends = [
-            r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+            r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
         ]
         known = [p for p in ends if p]
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
@@ -327,7 +328,8 @@ class Laws:
         incident = k.recovery.incident
         assert incident is not None
         ends = {
-            n: r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+            n: r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
         }
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True

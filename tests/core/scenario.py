@@ -4,6 +4,7 @@ wants done.
 A line at the left margin is an input; the lines indented below it are the expected output; `#`
 begins a comment. Inputs:
 
+    with notes                                               decisions in words are output too
     job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
                                                              without look=2 there are no roll calls
                                                              in a repair
@@ -192,6 +193,13 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     to_agent.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
     to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
+    c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
+    c.Challenge: lambda x: f"challenge the agent of node {x.node}",
+    c.AskWho: lambda x: f"ask {', '.join(x.agents)} who they are",
+    c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
+    c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
+    c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
+    c.Resign: lambda x: f"resign: {x.reason}",
     to_agent.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
     to_rank.Rebuild: lambda x: (
         f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
@@ -230,10 +238,14 @@ WORDS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def words(said: list[c.Command]) -> list[str]:
+def words(said: list[c.Command], notes: bool) -> list[str]:
     """One line each; the paragraph of GiveUp is not repeated."""
+    # admitted is who is not refused or fenced
+    hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
     out, given_up = [], None
     for command in said:
+        if isinstance(command, hidden):
+            continue
         if isinstance(command, to_agent.End) and command.reason == given_up:
             out.append("end, not well: the same")
         else:
@@ -252,6 +264,7 @@ class Play:
     now: float = 0.0
     settings: Settings | None = None
     coordinator: Coordinator = field(init=False)
+    notes: bool = False
 
     def take(self, line: str) -> list[str]:
         body, options = line.strip(), {}
@@ -269,9 +282,12 @@ class Play:
         raise ScenarioError(f"not understood: {line!r}")
 
     def step(self, *happened: e.Event) -> list[str]:
-        return words(
-            [command for event in happened for command in self.coordinator.step(event, self.now)]
-        )
+        said = [x for event in happened for x in self.coordinator.step(event, self.now)]
+        return words(said, self.notes)
+
+    def with_notes(self, options: dict[str, str]) -> list[str]:
+        self.notes = True
+        return []
 
     # -- the job
 
@@ -539,6 +555,7 @@ def _generation(play: Play, options: dict[str, str]) -> int:
 WHO = r"(?P<who>everybody|survivors|replacements|the rest|ranks? [\d,-]+) "
 
 INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
+    (r"with notes", Play.with_notes),
     (r"job (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.job),
     (r"form (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.form),
     (r"the manager is replaced by a new one", Play.new_manager),

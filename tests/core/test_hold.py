@@ -6,6 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskd.core.election.election import Election
 from taskd.core.hold import Hold
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
@@ -16,7 +17,7 @@ RANKS = range(NODES * EACH)
 
 
 def standing():
-    job = JobState(Settings(NODES, EACH))
+    job = JobState(Settings(NODES, EACH), Election())
     for node in range(NODES):
         job.topology.join(node, tuple(range(node * EACH, node * EACH + EACH)), ("h", 1), 0)
     job.protected = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from taskd.core import events as e
-from taskd.core import incident
 from taskd.core.coordinator import Coordinator
-from taskd.core.incident import FINAL, PASSING, TABLE, Move, Phase, Timeline, after
+from taskd.core.incident import phases
+from taskd.core.incident.phases import FINAL, PASSING, TABLE, Move, Phase, after
+from taskd.core.incident.state import Timeline
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Position
@@ -98,7 +99,7 @@ def test_a_move_that_the_table_has_not_is_an_error():
 def test_the_theory_above_the_table_names_every_phase(phase):
     assert (
         phase.value
-        in (incident.__doc__ or "")
+        in (phases.__doc__ or "")
         .split('"""')[0]
         .replace(".", " ")
         .replace(",", " ")

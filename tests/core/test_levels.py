@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.core.levels import NAMED, NUMBERS, TABLE, WORDS, Asks, Level, stronger
 
 

@@ -19,10 +19,12 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.election.election import STANDBY
 from taskd.core.levels import TABLE, Level
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.values import Position
+from tests.core.electorate import Electorate
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
 from tests.core.wire import Wire
@@ -49,6 +51,11 @@ GUARDED = (
     | from_rank.RankRebuilt
     | from_rank.RankRestored
     | from_rank.StepCommitted
+)
+
+# orders that nobody in here carries out
+UNHEARD = (
+    c.Note | to_operator.Answer | to_agent.KeepRecords | c.Admit | c.Refuse | c.Challenge | c.Resign
 )
 
 
@@ -126,7 +133,7 @@ class Node:
 class Former:
     """What a node was before it has moved, as long as it may be put back."""
 
-    heir: str
+    assignee: str
     node: dict[str, Any]
     ranks: list[dict[str, Any]]
     lost: bool = False
@@ -164,7 +171,9 @@ class World:
         sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
-        self.coordinator = Coordinator(self.settings)
+        self.manager = 0  # how many there have been
+        self.electorate = Electorate(self)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
         self.nodes = [
@@ -180,7 +189,6 @@ class World:
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
-        self.manager = 0  # how many there have been
         self.jam = 0  # generations whose collectives never end, the present one included
         self.jammed = 0  # the present one
         self.jam_from = 0  # this step
@@ -313,7 +321,7 @@ class World:
         self.laws.before(event)
         commands = self.coordinator.step(event, self.now)
         assert not was_over or all(
-            isinstance(command, to_operator.Answer) for command in commands
+            isinstance(x, to_operator.Answer | c.Refuse) for x in commands
         ), "a command after the end"
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
@@ -342,7 +350,7 @@ class World:
             self.prepare(command)
         elif isinstance(command, to_agent.StandDown):
             self.stand_down(command.agent, command.node)
-        elif not isinstance(command, c.Note | to_operator.Answer | to_agent.KeepRecords):
+        elif not self.electorate.carry_out(command) and not isinstance(command, UNHEARD):
             late = isinstance(
                 command, to_rank.Hold | to_rank.Continue | to_agent.AskSteps | to_rank.RollCall
             )
@@ -354,6 +362,38 @@ class World:
                         rank.deaf = True
                     continue
                 self.wires[node.number].order(command)
+
+    def node_of(self, agent: str) -> int:
+        return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
+
+    def asked_who(self, agent: str) -> None:
+        """It says again what it knows."""
+        delay, manager = self.chance.uniform(0.001, 0.3), self.manager
+        for node in self.nodes:
+            if node.agent == agent and not node.gone and not node.cut:
+                self.after(delay, self.announcing(node))
+        if agent in self.standbys:
+            self.after(delay, lambda: self.standby(agent) if manager == self.manager else None)
+
+    def connecting(self, agent: str) -> Callable[[], None]:
+        manager = self.manager
+
+        def connect() -> None:
+            if manager == self.manager and self.electorate.reachable(agent):
+                self.electorate.connect(agent)
+
+        return connect
+
+    def announcing(self, node: Node) -> Callable[[], None]:
+        """Its agent says what it knows, to the present manager, unless another one has the node
+        by then."""
+        agent, manager = node.agent, self.manager
+
+        def announce() -> None:
+            if (agent, manager) == (node.agent, self.manager) and agent not in self.fenced:
+                self.announce(node)
+
+        return announce
 
     # -- operators
 
@@ -410,6 +450,7 @@ class World:
             self.laws.newest[rank.number] = 0
             self.after(self.chance.uniform(0.5, 3), self.alive(rank, lambda r=rank: self.join(r)))
         node.protected, node.generation, node.hold = False, 0, None
+        self.electorate.connect(node.agent)
         self.announce(node)
 
     def announce(self, node: Node) -> None:
@@ -457,6 +498,8 @@ class World:
         """It waits, and says so again when it is asked by a new manager."""
         again = agent in self.standbys
         self.standbys.add(agent)
+        if not again:
+            self.electorate.connect(agent)
         self.deliver(from_agent.StandbyJoined(agent, self.settings.ranks_per_node))
         if self.likely(0.1) and not again:
             self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
@@ -465,6 +508,7 @@ class World:
         if agent in self.standbys:
             self.counts["standby lost"] += 1
             self.standbys.discard(agent)
+            self.deliver(e.AgentDisconnected(agent))
             self.deliver(e.StandbyLost(agent, "its connection has ended"))
 
     def fence(self, agent: str) -> None:
@@ -510,11 +554,13 @@ class World:
                 self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
             )
-        lost = e.AgentLost(node.number, "its connection has ended")
-        self.after(
-            noticed,
-            lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None,
-        )
+
+        def lost() -> None:
+            if (manager, agent) == (self.manager, node.agent):
+                self.deliver(e.AgentDisconnected(agent))
+                self.deliver(e.AgentLost(node.number, "its connection has ended"))
+
+        self.after(noticed, lost)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -522,6 +568,7 @@ class World:
             node.cut, node.sent = False, self.now
             node.received = self.now
             self.wires[node.number].begin()
+            self.electorate.connect(agent)
             self.announce(node)
 
     def take_over(self, order: to_agent.TakeOver) -> None:
@@ -577,7 +624,7 @@ class World:
         """The standby waits again; whoever has had the node has it again."""
         self.prepared.pop(agent, None)
         former = self.formers.get(number)
-        if former is not None and former.heir == agent:
+        if former is not None and former.assignee == agent:
             node = self.nodes[number]
             there = node.agent == agent and not node.gone and not node.cut
             self.put_back(number)
@@ -605,7 +652,7 @@ class World:
 
     def taken(self, order: to_agent.TakeOver, manager: int) -> None:
         former = self.formers.get(order.node)
-        moves = former is not None and former.heir == order.agent
+        moves = former is not None and former.assignee == order.agent
         if (
             order.agent not in self.standbys
             or manager != self.manager
@@ -1190,28 +1237,28 @@ class World:
         self.manager += 1
         self.prepared.clear()
         for number, former in list(self.formers.items()):
-            if self.nodes[number].agent == former.heir and not self.nodes[number].gone:
-                self.standbys.add(former.heir)  # it stands down
+            if self.nodes[number].agent == former.assignee and not self.nodes[number].gone:
+                self.standbys.add(former.assignee)  # it stands down
             self.put_back(number)
         for node in self.nodes:
             if node.passing and not node.gone:
                 node.passing = False
                 self.stand(node, None)
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.laws.new_manager()
         self.asleep = None
         for wire in self.wires:
             wire.begin()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda n=node: None if n.agent in self.fenced else self.announce(n),
-            )
-        for agent in sorted(self.standbys):
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda a=agent: self.standby(a) if a in self.standbys else None,
-            )
+        for agent in [*(n.agent for n in self.nodes), *sorted(self.standbys)]:
+            self.after(self.chance.uniform(0.05, 1.0), self.connecting(agent))
+        manager = self.manager
+        self.after(60.0, lambda: self.no_majority() if manager == self.manager else None)
         # somebody who was told that the ranks go on looks again whether they do
         self.after(5.0, self.go_on)
+
+    def no_majority(self) -> None:
+        """Agents do not wait for a manager forever."""
+        if not self.over and not self.coordinator.election.in_charge:
+            self.over, self.outcome = True, "no majority"

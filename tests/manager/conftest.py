@@ -15,7 +15,8 @@ import zmq
 from taskd.core.settings import Settings
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
-from taskd.manager.server import Limits, Outcome, Server
+from taskd.manager.limits import Limits
+from taskd.manager.server import Outcome, Server
 from taskd.messages import codec, from_agent, from_rank, to_agent
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys

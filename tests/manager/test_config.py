@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.manager.config import BadConfig, parse
 
 GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}

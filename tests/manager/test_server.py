@@ -12,7 +12,7 @@ import pytest
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
-from taskd.manager.server import Limits
+from taskd.manager.limits import Limits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
 from taskd.messages.values import Position
@@ -255,7 +255,9 @@ def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
     manager = start(2)
     a, b = manager.protected(2)
     b.socket.close()
-    manager.wait(lambda: b.incarnation not in manager.server.charge.ways)  # the manager has noticed
+    manager.wait(
+        lambda: b.incarnation not in manager.server.voters.routes
+    )  # the manager has noticed
     a.send(from_agent.RankDied(0, 0, "SIGKILL"))
     a.expect(to_rank.Pause)
     b.connect()

@@ -100,10 +100,10 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     assert answer(b, 1, "S" * 32, True) and answer(keeper, 1, "S" * 32, True)
     assert not answer(a, 1, "S" * 32, True) and not answer(keeper, 0, "S" * 32, True)
     topology.reserved.clear()
-    topology.nodes[1].heir = stranger  # told to take it over
+    topology.nodes[1].assignee = stranger  # told to take it over
     assert answer(keeper, 1, stranger, True) == (2, 3)
     assert not answer(keeper, 1, stranger, False)
-    topology.nodes[1].heir = ""
+    topology.nodes[1].assignee = ""
     assert not answer(keeper, 1, "", True)
 
 

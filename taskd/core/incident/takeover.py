@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskd.core.incident import Incident
+from taskd.core import commands as c
+from taskd.core.election.election import STANDBY
+from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
 from taskd.messages import to_agent
 
 
-class Reschedule:
+class Takeover:
     def __init__(self, job: JobState) -> None:
         self._job = job
 
@@ -30,7 +32,7 @@ class Reschedule:
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
-            incident.condemned if incident is not None else ()
+            incident.evicted if incident is not None else ()
         )
         if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
             ranks = {r for r in ranks if self._job.ranks[r].unusable}
@@ -45,7 +47,7 @@ class Reschedule:
     def lose(self, number: int) -> None:
         """The node's processes are gone for us."""
         node = self._job.topology.nodes[number]
-        node.lost, node.heir = True, ""
+        node.lost, node.assignee = True, ""
         for rank in node.ranks:
             state = self._job.ranks[rank]
             # another node has other devices
@@ -60,22 +62,26 @@ class Reschedule:
     def _fence(self, number: int, why: str) -> None:
         node = self._job.topology.nodes[number]
         if node.agent:
-            self._job.say(to_agent.Fence(node.agent, number, why))
+            self._job.fence(node.agent, number, why)
         node.agent = ""
+        # lost with the manager before this one, which knew who it was
+        holder = self._job.election.holder(number)
+        if holder and holder not in self._job.fenced:
+            self._job.fence(holder, number, why)
 
     def assign(self, incident: Incident) -> None:
         """A standby for every lost node, as far as there are any."""
         topology = self._job.topology
         for number in topology.lost:
             node = topology.nodes[number]
-            if node.heir:
+            if node.assignee:
                 continue
-            agent = topology.heir(number)
+            agent = topology.standby_for(number)
             if agent is None:
                 self._job.note(f"node {number} waits for a standby")
                 continue
-            if not topology.majority():
-                heard, everybody = topology.heard()
+            if not self._job.majority():
+                heard, everybody = self._job.heard()
                 self._job.note(
                     f"node {number} is not given to a standby: only {heard} of {everybody} agents"
                     " are heard, no majority"
@@ -99,7 +105,7 @@ class Reschedule:
         node = topology.nodes[number]
         del topology.standbys[agent]
         topology.reserved.pop(agent, None)
-        node.heir = agent
+        node.assignee = agent
         for rank in node.ranks:
             incident.renew(rank, self._job.ranks[rank])
         self._job.say(
@@ -131,7 +137,7 @@ class Reschedule:
             r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
         }
         self.lose(moving.node)
-        self._give(incident, moving.node, moving.heir, node.records, moving.why, node.agent)
+        self._give(incident, moving.node, moving.assignee, node.records, moving.why, node.agent)
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
@@ -139,11 +145,8 @@ class Reschedule:
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
-        self._job.say(
-            to_agent.Fence(
-                moving.before.agent, moving.node, f"node {moving.node} has moved: {moving.why}"
-            )
-        )
+        why = f"node {moving.node} has moved: {moving.why}"
+        self._job.fence(moving.before.agent, moving.node, why)
 
     def put_back(self, incident: Incident, why: str) -> None:
         """The node stays with the agent that has had it."""
@@ -157,13 +160,16 @@ class Reschedule:
         moving.before.told = False
         self._job.ranks.update(moving.ranks)
         for rank in moving.ranks:
-            incident.unrenew(rank)
+            incident.undo_renew(rank)
         incident.failures.clear()
-        topology.stood_down.add(moving.heir)
-        self._job.say(to_agent.StandDown(moving.heir, number, why))
+        topology.stood_down.add(moving.assignee)
+        self._job.election.arrive(moving.assignee, STANDBY, "")
+        self._job.say(to_agent.StandDown(moving.assignee, number, why))
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
+        else:  # what it has said meanwhile was not heard
+            self._job.say(c.AskWho((moving.before.agent,)))
         self.keep_records()
 
     def keep_records(self) -> None:

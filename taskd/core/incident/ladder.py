@@ -54,10 +54,10 @@ class Damage:
     protected: bool  # every rank had called protect() and begun its loop
     ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
     # living ranks whose process cannot be kept, and why
-    condemned: Mapping[int, str] = field(default_factory=dict)
+    evicted: Mapping[int, str] = field(default_factory=dict)
     living_nodes: int = 1
     moving: bool = False  # a node is being given to a standby, and everything else is well
-    # of dead and condemned ranks, those whose device is, and why
+    # of dead and evicted ranks, those whose device is, and why
     unusable: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -106,11 +106,11 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
         return None if damage.moving else "no node is being moved"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
-    if strategy == "retry" and damage.condemned:
-        rank = min(damage.condemned)
+    if strategy == "retry" and damage.evicted:
+        rank = min(damage.evicted)
         return (
             f"it keeps every process, and that of rank {rank} cannot be kept:"
-            f" {damage.condemned[rank]}"
+            f" {damage.evicted[rank]}"
         )
     if strategy == "dump":
         return None
@@ -128,7 +128,7 @@ def _because(strategy: str, damage: Damage) -> str:
     if strategy == "retry":
         return "every process is alive: rebuild the communicators and repeat the step"
     if strategy == "recover-in-place":
-        dead = sorted(damage.dead | set(damage.condemned))
+        dead = sorted(damage.dead | set(damage.evicted))
         if not dead:
             return "no process is missing: rebuild the communicators and repeat the step"
         return (

@@ -1,4 +1,4 @@
-"""No two managers act: the rule of core.terms, played with partitions, returning managers and
+"""No two managers act: the rule of core.election, played with partitions, returning managers and
 changing rosters."""
 
 from __future__ import annotations
@@ -10,41 +10,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.terms import NONE, Chair, Roster, Stamp, Voter
+from taskd.core.election.candidate import Candidate
+from taskd.core.election.roster import NONE, Roster, Stamp
+from taskd.core.election.voter import Voter
 
 
-def formed(agents: str) -> tuple[Chair, dict[str, Voter]]:
+def formed(agents: str) -> tuple[Candidate, dict[str, Voter]]:
     """A job whose first manager, M, is in charge of agents `agents`."""
-    chair, voters = Chair("M"), {a: Voter() for a in agents}
+    candidate, voters = Candidate("M"), {a: Voter() for a in agents}
     for name, voter in voters.items():
-        assert voter.claim(chair.term, chair.name, chair.roster.stamp)
-        chair.vote(name, chair.term, True)
-    chair.form(frozenset(agents))
+        assert voter.claim(candidate.term, candidate.name, candidate.roster.stamp)
+        candidate.vote(name, candidate.term, True)
+    candidate.form(frozenset(agents))
     for name, voter in voters.items():
-        assert voter.learn(chair.roster)
-        chair.kept(name, chair.roster.stamp)
-    return chair, voters
+        assert voter.learn(candidate.roster)
+        candidate.kept(name, candidate.roster.stamp)
+    return candidate, voters
 
 
-def stand(name: str, voters: dict[str, Voter], agents: str) -> Chair:
+def stand(name: str, voters: dict[str, Voter], agents: str) -> Candidate:
     """A new manager that hears `agents`, until nothing changes any more."""
-    chair = Chair(name)
+    candidate = Candidate(name)
     for _ in range(10):
         for agent in agents:
             voter = voters[agent]
-            chair.hear(agent, voter.term, voter.manager, voter.roster)
+            candidate.hear(agent, voter.term, voter.manager, voter.roster)
         for agent in agents:
-            granted = voters[agent].claim(chair.term, chair.name, chair.roster.stamp)
-            chair.vote(agent, chair.term, granted)
-        roster = chair.advance()
+            granted = voters[agent].claim(candidate.term, candidate.name, candidate.roster.stamp)
+            candidate.vote(agent, candidate.term, granted)
+        roster = candidate.advance()
         for agent in agents if roster is not None else ():
             voters[agent].learn(roster)
-            chair.kept(agent, roster.stamp)
-    return chair
+            candidate.kept(agent, roster.stamp)
+    return candidate
 
 
 def test_a_job_that_is_being_formed_has_a_manager_without_a_vote():
-    assert Chair("M").in_charge and Chair("M").fresh
+    assert Candidate("M").in_charge and Candidate("M").fresh
 
 
 def test_the_successor_of_a_dead_manager():
@@ -84,44 +86,48 @@ def test_a_manager_that_returns_learns_that_it_is_deposed():
 
 def test_a_second_claim_of_the_same_term_is_refused():
     _, voters = formed("abc")
-    one, other = Chair("N", 2), Chair("O", 2)
-    for chair in (one, other):
+    one, other = Candidate("N", 2), Candidate("O", 2)
+    for candidate in (one, other):
         for name, voter in voters.items():
-            chair.hear(name, 1, "M", voter.roster)
-            chair.vote(name, 2, voter.claim(2, chair.name, chair.roster.stamp))
+            candidate.hear(name, 1, "M", voter.roster)
+            candidate.vote(name, 2, voter.claim(2, candidate.name, candidate.roster.stamp))
     assert one.in_charge and not other.in_charge
 
 
 def test_a_candidate_with_an_old_roster_is_refused():
-    chair, voters = formed("abc")
+    candidate, voters = formed("abc")
     voters["s"] = Voter()
-    voters["s"].claim(chair.term, "M", chair.roster.stamp)
-    chair.want("s", True)
-    roster = chair.advance()
+    voters["s"].claim(candidate.term, "M", candidate.roster.stamp)
+    candidate.want("s", True)
+    roster = candidate.advance()
     for name in "bcs":
         voters[name].learn(roster)
-        chair.kept(name, roster.stamp)
-    assert chair.member("s")
+        candidate.kept(name, roster.stamp)
+    assert candidate.member("s")
     assert not voters["b"].claim(9, "N", voters["a"].roster.stamp)
 
 
 def test_one_change_of_the_roster_at_a_time():
-    chair, voters = formed("abc")
-    chair.want("s", True)
-    chair.want("t", True)
-    first = chair.advance()
-    assert first.members == frozenset("abcs") and chair.advance() is None and not chair.member("s")
+    candidate, voters = formed("abc")
+    candidate.want("s", True)
+    candidate.want("t", True)
+    first = candidate.advance()
+    assert (
+        first.members == frozenset("abcs")
+        and candidate.advance() is None
+        and not candidate.member("s")
+    )
     for name in "abc":
-        chair.kept(name, first.stamp)
-    assert chair.member("s") and not chair.settled
-    assert chair.advance().members == frozenset("abcst")
+        candidate.kept(name, first.stamp)
+    assert candidate.member("s") and not candidate.settled
+    assert candidate.advance().members == frozenset("abcst")
 
 
 def test_a_change_that_is_taken_back_before_it_was_made():
-    chair, _ = formed("abc")
-    chair.want("s", True)
-    chair.want("s", False)
-    assert chair.advance() is None and chair.settled
+    candidate, _ = formed("abc")
+    candidate.want("s", True)
+    candidate.want("s", False)
+    assert candidate.advance() is None and candidate.settled
 
 
 @dataclass
@@ -131,7 +137,7 @@ class Play:
 
     seed: int
     voters: dict[str, Voter] = field(default_factory=dict)
-    chairs: list[Chair] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     # term -> manager in charge of a formed job
     acting: dict[int, str] = field(default_factory=dict)
     committed: list[Roster] = field(default_factory=list)  # rosters that a majority has had
@@ -141,49 +147,51 @@ class Play:
         dice = random.Random(self.seed)
         names = [f"a{i}" for i in range(dice.randint(1, 6))]
         first, self.voters = formed(names)  # type: ignore[arg-type]
-        self.chairs, self.acting = [first], {first.term: first.name}
+        self.candidates, self.acting = [first], {first.term: first.name}
         self.committed, self.parents = [first.roster], {}
         for step in range(dice.randint(20, 120)):
             groups = [dice.randrange(dice.choice([1, 1, 2, 3])) for _ in range(20)]
             if dice.random() < 0.2:
-                self.chairs.append(Chair(f"M{step}", term=dice.randint(1, 3)))
+                self.candidates.append(Candidate(f"M{step}", term=dice.randint(1, 3)))
             if dice.random() < 0.2:
                 self.voters[f"s{step}"] = Voter()
-            for chair in dice.sample(self.chairs, min(len(self.chairs), 3)):
+            for candidate in dice.sample(self.candidates, min(len(self.candidates), 3)):
                 side = dice.randrange(3)
                 heard = [
                     a
                     for i, a in enumerate(sorted(self.voters))
                     if groups[i % 20] == side and dice.random() < 0.9
                 ]
-                self.turn(chair, heard, dice)
+                self.turn(candidate, heard, dice)
         for name, voter in self.voters.items():
             assert voter.term == 0 or voter.manager, name
 
-    def turn(self, chair: Chair, heard: list[str], dice: random.Random) -> None:
+    def turn(self, candidate: Candidate, heard: list[str], dice: random.Random) -> None:
         for agent in heard:
             voter = self.voters[agent]
             # else what it said was lost, or was said before it learned more
             if dice.random() < 0.7:
-                chair.hear(agent, voter.term, voter.manager, voter.roster)
-        if chair.deposed:
+                candidate.hear(agent, voter.term, voter.manager, voter.roster)
+        if candidate.deposed:
             return
         for agent in heard:
             before = self.voters[agent].term
-            granted = self.voters[agent].claim(chair.term, chair.name, chair.roster.stamp)
+            granted = self.voters[agent].claim(
+                candidate.term, candidate.name, candidate.roster.stamp
+            )
             assert self.voters[agent].term >= before
             if dice.random() < 0.9:
-                chair.vote(agent, chair.term, granted)
-        if chair.fresh or not chair.in_charge:
+                candidate.vote(agent, candidate.term, granted)
+        if candidate.fresh or not candidate.in_charge:
             return
-        if chair.votes:
-            assert self.acting.setdefault(chair.term, chair.name) == chair.name, (
-                f"two managers in term {chair.term}"
+        if candidate.votes:
+            assert self.acting.setdefault(candidate.term, candidate.name) == candidate.name, (
+                f"two managers in term {candidate.term}"
             )
         if dice.random() < 0.4:
-            chair.want(dice.choice(sorted(self.voters)), dice.random() < 0.6)
-        before = chair.roster
-        roster = chair.advance() or chair.roster
+            candidate.want(dice.choice(sorted(self.voters)), dice.random() < 0.6)
+        before = candidate.roster
+        roster = candidate.advance() or candidate.roster
         if roster is not before:
             self.parents[roster.stamp] = before.stamp
             assert len(roster.members ^ before.members) <= 1
@@ -191,12 +199,16 @@ class Play:
             voter = self.voters[agent]
             # an agent that is cut off carries out what was sent before: a roster is only taken from
             # whom it obeys
-            if voter.obeys(chair.term, chair.name) and voter.learn(roster) and dice.random() < 0.9:
-                chair.kept(agent, roster.stamp)
+            if (
+                voter.obeys(candidate.term, candidate.name)
+                and voter.learn(roster)
+                and dice.random() < 0.9
+            ):
+                candidate.kept(agent, roster.stamp)
         if (
             roster.members
-            and roster.stamp[0] == chair.term
-            and chair._committed
+            and roster.stamp[0] == candidate.term
+            and candidate._committed
             and roster not in self.committed
         ):
             for other in self.committed:  # one line, whoever was in charge

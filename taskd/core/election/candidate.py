@@ -1,77 +1,16 @@
-"""Which manager is in charge, and who may vote: so that two managers never both act.
-
-Theory of operation. Every manager claims a *term*, a number above all that it has heard of. An
-agent acknowledges a term once, to one manager, and from then on obeys that manager only; what
-managers of lower terms order is refused and counted. A manager is in charge when a majority of the
-agents of the job has acknowledged its term.
-
-Who is an agent of the job stands in the *roster*, which changes when a standby comes and when a
-lost node's agent is fenced. A roster is numbered by the term in which it was made and a count. It
-changes by one agent at a time, and the next change waits until a majority of the roster has the
-present one; an agent votes only for a manager that knows at least as new a roster. So any two
-majorities, of the same or of two following rosters, have an agent in common, and two managers
-cannot both find one. (The argument is that of Raft's single-server membership change, Ongaro 2014,
-4.1; a new manager first has its roster acknowledged unchanged, which is the correction of 2015.)
-
-A job that is just being formed has no roster: its first manager is in charge without a vote,
-because nothing is protected yet that two managers could spoil. Exactly half of the agents is no
-majority: where the other half is lost, or cut off, nobody takes charge, agents wait as long as they
-wait for a manager, and the job ends.
-"""
+"""A manager's side of an election: whether it is in charge. The rule: see the package."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-Stamp = tuple[int, int]  # of a roster: the term in which it was made, a count
-NONE: Stamp = (0, 0)
-
-
-@dataclass(frozen=True)
-class Roster:
-    stamp: Stamp = NONE
-    members: frozenset[str] = frozenset()
-
-    def majority(self, agents: set[str] | frozenset[str]) -> bool:
-        return 2 * len(self.members & agents) > len(self.members)
+from taskd.core.election.roster import NONE, Roster, Stamp, is_majority
 
 
 @dataclass
-class Voter:
-    """An agent's side."""
-
-    term: int = 0
-    manager: str = ""  # the process that this term was acknowledged to
-    roster: Roster = Roster()  # of agents that cannot become managers the stamp only
-    refused: int = 0  # orders of managers that are not obeyed
-
-    def claim(self, term: int, manager: str, stamp: Stamp) -> bool:
-        """A manager claims `term`, and knows the roster of `stamp`. Whether it is acknowledged."""
-        if (term, manager) == (self.term, self.manager):
-            return True
-        if term <= self.term or stamp < self.roster.stamp:
-            return False
-        self.term, self.manager = term, manager
-        return True
-
-    def obeys(self, term: int, manager: str) -> bool:
-        """Whether an order of `manager` in `term` is carried out; counted if not."""
-        if (term, manager) == (self.term, self.manager):
-            return True
-        self.refused += 1
-        return False
-
-    def learn(self, roster: Roster) -> bool:
-        """The manager in charge sends a roster. Whether it is (or was) taken."""
-        if roster.stamp > self.roster.stamp:
-            self.roster = roster
-        return roster.stamp == self.roster.stamp
-
-
-@dataclass
-class Chair:
-    """A manager's side. `name` is its process."""
+class Candidate:
+    """`name` is the manager's process."""
 
     name: str
     term: int = 1
@@ -106,7 +45,7 @@ class Chair:
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
         # or it need not be looked at who they are
-        enough = 2 * (len(heard) + len(self.votes)) > len(self.roster.members)
+        enough = is_majority(len(heard) + len(self.votes), len(self.roster.members))
         return self._current and (
             self._acknowledged or (enough and self.roster.majority(heard | self.votes))
         )
@@ -115,7 +54,7 @@ class Chair:
     def _acknowledged(self) -> bool:
         """Whether a majority has acknowledged this term. Asked for each message, so it is counted
         as votes come in."""
-        return 2 * len(self._voices) > len(self.roster.members)
+        return is_majority(len(self._voices), len(self.roster.members))
 
     @property
     def settled(self) -> bool:
@@ -124,7 +63,7 @@ class Chair:
 
     @property
     def _committed(self) -> bool:
-        return 2 * len(self._kept) > len(self.roster.members) or self.roster.stamp == NONE
+        return is_majority(len(self._kept), len(self.roster.members)) or self.roster.stamp == NONE
 
     def member(self, agent: str) -> bool:
         """Whether the agent is on a roster that a majority has."""
@@ -153,6 +92,10 @@ class Chair:
             if agent in self.roster.members:
                 self._voices.add(agent)
 
+    def yield_to(self, term: int) -> None:
+        """Another manager is in charge of `term`."""
+        self.deposed = self.deposed or term > self.term
+
     # -- the roster --------------------------------------------------------------------------------
 
     def want(self, agent: str, present: bool) -> None:
@@ -175,10 +118,14 @@ class Chair:
             return self._next(self.roster.members)
         if not self._committed or not self._wanted:
             return None
-        agent, present = self._wanted.popleft()
-        return self._next(
-            self.roster.members | {agent} if present else self.roster.members - {agent}
-        )
+        for agent, present in self._wanted:
+            members = self.roster.members
+            members = members | {agent} if present else members - {agent}
+            # Else this manager were in charge no longer: the change waits for more votes.
+            if is_majority(len(self.votes & members), len(members)):
+                self._wanted.remove((agent, present))
+                return self._next(members)
+        return None
 
     def _next(self, members: frozenset[str]) -> Roster:
         self._adopt(Roster((self.term, self.roster.stamp[1] + 1), members))
