@@ -25,12 +25,13 @@ import zmq
 
 from taskd.agent.permits import Permits
 from taskd.agent.ranks import Epoch
+from taskd.core.snapshots import KINDS
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol import curve
 from taskd.protocol.gate import Gate, speaker
 from taskd.protocol.keys import Identity, Keys
 from taskd.record import BadRecord, Seal
-from taskd.vault import KINDS, NOTE, NOTES, Entries, forget
+from taskd.vault import NOTE, NOTES, Entries, forget
 
 log = logging.getLogger("taskd.agent")
 

@@ -20,11 +20,12 @@ import torch
 import torch.distributed as dist
 
 from taskd import settings
+from taskd.core.snapshots import FINAL
 from taskd.cython_api import core
 from taskd.devices import Device
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-from taskd.vault import FINAL, Entries
+from taskd.vault import Entries
 from taskd.worker import buckets, replicas, verify
 from taskd.worker import entry as records
 from taskd.worker.abort import Aborter

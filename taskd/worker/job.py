@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from taskd.core.snapshots import PASS_END
 from taskd.cython_api import core
 from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.messages import from_rank
 from taskd.messages.values import Plan, Position
-from taskd.vault import PASS_END
 from taskd.worker import carried, damage, loading, verify
 from taskd.worker.batches import Batches
 from taskd.worker.conversation import Conversation, LeftAlone, Released, Resumed

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from taskd.core.snapshots import FINAL, PASS_END, PROVISIONAL, STANDING, drifting
 from taskd.cython_api import core
-from taskd.vault import FINAL, PASS_END, PROVISIONAL, STANDING
 from taskd.worker import buckets, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
@@ -195,7 +195,7 @@ class Recorder:
     def _note_drift(self, step: int, same: bool) -> None:
         """User code between two steps may have changed what was recorded at the last commit."""
         if self._last and not same:
-            self.drifted = {s for s in self.drifted if s >= step - 1} | {step}
+            self.drifted = drifting(self.drifted, step)
 
     def compare(self, step: int) -> None:
         """At the ends of some steps: is what was the same on all ranks still so? Raises what a

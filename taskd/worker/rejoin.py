@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
-from taskd.vault import FINAL, PASS_END
 from taskd.worker import buckets, loading
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches

@@ -17,10 +17,11 @@ from taskd import record
 from taskd.agent import permits
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records, put_back
+from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api import core
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol import curve, keys
-from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
+from taskd.vault import NOTE, NOTES, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0
@@ -159,7 +160,8 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
 import os, sys
 from pathlib import Path
 from taskd.cython_api import core
-from taskd.vault import PROVISIONAL, Entries
+from taskd.core.snapshots import PROVISIONAL
+from taskd.vault import Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
 core.attach(str(directory / "page"), 0)

@@ -61,10 +61,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from msgspec import structs
+
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
+from taskd.core.snapshots import STANDING, Snapshots, after_steps
 from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.values import Position
 
@@ -104,28 +107,16 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def position(text: str) -> Position:
-    """See the module docstring. Three records and two stripes are kept, as the worker does."""
+    """See the module docstring."""
     words = text.replace(":", " ").split()
     step = int(words[1])
-    begun = frozenset(s for s in (step - 1, step) if s >= 0)
-    at: dict[str, Any] = {
-        "computing": {"step": step, "clean": step, "final": begun, "stripes": begun},
-        "updated": {"step": step, "clean": None, "final": begun, "stripes": begun},
-        "held": {
-            "step": step,
-            "clean": step,
-            "final": {step - 1, step},
-            "provisional": {step},
-            "stripes": {step - 2, step - 1},
-        },
-        "committed": {
-            "step": step + 1,
-            "clean": step + 1,
-            "final": begun,
-            "provisional": {step + 1},
-            "stripes": begun,
-        },
-    }[words[0]]
+    stages = {
+        "computing": lambda: after_steps(step, committed=False).position(step, step),
+        "updated": lambda: after_steps(step, committed=False).position(step, None),
+        "held": lambda: _held(step).position(step, step),
+        "committed": lambda: after_steps(step, committed=True).position(step + 1, step + 1),
+    }
+    at = structs.asdict(stages[words[0]]())
     for word in words[2:]:
         name, _, value = word.partition("=")
         at[name] = (
@@ -133,7 +124,14 @@ def position(text: str) -> Position:
             if name in ("step", "clean")
             else numbers(value)
         )
-    return Position(**{k: v if k in ("step", "clean") else frozenset(v) for k, v in at.items()})
+    sets = ("final", "provisional", "stripes", "drifted")
+    return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
+
+
+def _held(step: int) -> Snapshots:
+    kept = after_steps(step - 1, committed=True)
+    kept.write(step, STANDING)
+    return kept
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ ALLOWED = {
     "faults": BELOW | {"taskd.faults"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
     "record.py": set(),
-    "vault.py": {"taskd.messages", "taskd.cython_api", "taskd.record"},
+    "vault.py": {"taskd.core", "taskd.messages", "taskd.cython_api", "taskd.record"},
     "dumps.py": {"taskd.protocol", "taskd.record"},
     "devices": SHARED,
     "cython_api": SHARED,

@@ -22,6 +22,8 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY
 from taskd.core.levels import TABLE, Level
 from taskd.core.settings import Settings
+from taskd.core.snapshots import STANDING as STANDING_RECORD
+from taskd.core.snapshots import after_steps
 from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.values import Position
 from tests.core.electorate import Electorate
@@ -96,15 +98,12 @@ class Rank:
     evidence: Counter[str] = field(default_factory=Counter)
 
     def position(self) -> Position:
-        begun = frozenset(s for s in (self.step - 1, self.step) if s >= 0)
-        if self.stage == COMMITTED:  # between two steps: `step` is the next one
-            before = frozenset(s for s in (self.step - 2, self.step - 1) if s >= 0)
-            final = before | {self.step} if self.recorded == self.step else before
-            return Position(
-                self.step, self.step if self.clean else None, final, frozenset({self.step}), before
-            )
-        clean = self.step if self.stage == COMPUTING and self.clean else None
-        return Position(self.step, clean, begun, frozenset(), begun)
+        committed = self.stage == COMMITTED  # between two steps: `step` is the next one
+        kept = after_steps(self.step - committed, committed=committed)
+        if committed and self.recorded == self.step:
+            kept.write(self.step, STANDING_RECORD)
+        clean = self.step if self.stage != UPDATED and self.clean else None
+        return kept.position(self.step, clean)
 
     def overdue(self, now: float) -> bool:
         stays = self.mode in (TRAINING, HUNG, LOOPING)

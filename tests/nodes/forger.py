@@ -16,10 +16,10 @@ import time
 
 import zmq
 
+from taskd.core.snapshots import FINAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
 from taskd.record import Seal
-from taskd.vault import FINAL
 
 LISTENS = "0A"  # in /proc/net/tcp
 
