@@ -25,7 +25,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     incarnation: Name
     seq: Number
     body: bytes
-    term: Number = 0  # of the manager; see core.terms
+    term: Number = 0  # of the manager; see core.election
     # of what must not be lost, see core.delivery; 0: it need not arrive
     number: SignedNumber = 0
 

@@ -36,7 +36,7 @@ Report = str  # what the manager says of the whole job
 Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
-Stamp = tuple[Number, Number]  # of a roster, see core.terms
+Stamp = tuple[Number, Number]  # of a roster, see core.election
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
