@@ -13,14 +13,15 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-import msgpack
+import msgspec
 import zmq
 from manager_idle import cpu_seconds
 
 from taskd.agent.loop import HEARTBEAT
-from taskd.core import events
 from taskd.core.delivery import Inbox, Outbox
-from taskd.protocol import curve, keys, messages, pings
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import VERSION
+from taskd.protocol import curve, keys, pings
 
 JOB = "benchmark"
 STEP = 100
@@ -55,7 +56,7 @@ POSITION = {
 
 
 class Agent:
-    """One node. What it says is packed by hand: `messages.encode` of thousands of agents would be
+    """One node. What it says is packed by hand: `codec.encode` of thousands of agents would be
     most of what is measured."""
 
     def __init__(self, crowd: Crowd, node: int) -> None:
@@ -69,14 +70,14 @@ class Agent:
         self.generation = self.pause = 0
         self.met = False
         self.socket = curve.client(
-            crowd.context, "127.0.0.1", crowd.keys, self.identity, messages.MAX_BYTES
+            crowd.context, "127.0.0.1", crowd.keys, self.identity, codec.MAX_BYTES
         )
         for option, value in pings.options(crowd.job).items():
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
         self.say(
             {
-                "t": "Standing",
+                "type": "Standing",
                 "term": 0,
                 "manager": "",
                 "stamp": [0, 0],
@@ -88,28 +89,28 @@ class Agent:
         self.join()
 
     def say(self, message: dict[str, Any], numbered: bool = True) -> None:
-        number, body = self.outbox.number + 1 if numbered else 0, msgpack.packb(message)
+        number, body = self.outbox.number + 1 if numbered else 0, msgspec.msgpack.encode(message)
         if not numbered or self.outbox.add(body, number):
             self.send(body, number)
 
     def send(self, body: bytes, number: int) -> None:
         self.seq += 1
         self.socket.send(
-            msgpack.packb([messages.VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
+            msgspec.msgpack.encode([VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
             _NOBLOCK,
         )
 
     def heard(self, number: int) -> None:
         """How far the manager has heard: it says so over a new connection, which nobody here
         notices otherwise."""
-        self.say({"t": "Heard", "number": self.taken.number}, numbered=False)
+        self.say({"type": "Heard", "number": self.taken.number}, numbered=False)
         self.outbox.in_step = False
         for known, body in self.outbox.heard(number):
             self.send(body, known)
 
     def join(self) -> None:
         ranks = list(self.ranks)
-        joined = events.AgentJoined(
+        joined = from_agent.AgentJoined(
             self.node,
             tuple(ranks),
             ("127.0.0.1", 1),
@@ -122,18 +123,18 @@ class Agent:
                 self.crowd.records.getsockname()[1],
             ),
         )
-        self.say(msgpack.unpackb(messages.encode(joined)))
+        self.say(msgspec.msgpack.decode(codec.encode(joined)))
 
     def hear(self) -> None:
         # asked, because the descriptor tells of news once only
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
-            _, _, _, _, _, body, term, number = msgpack.unpackb(self.socket.recv(_NOBLOCK))
+            _, _, _, _, _, body, term, number = msgspec.msgpack.decode(self.socket.recv(_NOBLOCK))
             if number and not self.taken.take(number):
                 continue
-            # a map that begins with "t"; a plan for 10,000 ranks need not be read
-            kind = body[4 : 4 + (body[3] & 0x1F)].decode()
+            # a map that begins with "type"; a plan for 10,000 ranks need not be read
+            kind = body[7 : 7 + (body[6] & 0x1F)].decode()
             if kind in ANSWERS:
-                ANSWERS[kind](self, msgpack.unpackb(body), term)
+                ANSWERS[kind](self, msgspec.msgpack.decode(body), term)
             elif kind == "Restore":
                 for rank in self.ranks:
                     self.rank_says("RankRestored", rank, generation=self.generation, digest=DIGEST)
@@ -142,10 +143,10 @@ class Agent:
                 self.crowd.met += 1
 
     def rank_says(self, kind: str, rank: int, numbered: bool = True, **fields: Any) -> None:
-        self.say({"t": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
+        self.say({"type": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
 
     def claimed(self, order: dict[str, Any], term: int) -> None:
-        self.say({"t": "Vote", "term": term, "granted": True}, numbered=False)
+        self.say({"type": "Vote", "term": term, "granted": True}, numbered=False)
 
     def was_heard(self, order: dict[str, Any], term: int) -> None:
         self.heard(order["number"])
@@ -158,7 +159,7 @@ class Agent:
         self.join()
 
     def learn(self, order: dict[str, Any], term: int) -> None:
-        self.say({"t": "RosterKept", "stamp": order["stamp"]}, numbered=False)
+        self.say({"type": "RosterKept", "stamp": order["stamp"]}, numbered=False)
 
     def pauses(self, order: dict[str, Any], term: int) -> None:
         if order["pause"] > self.pause:
@@ -258,7 +259,7 @@ class Crowd:
                 turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
                 agent.say(
                     {
-                        "t": "Heartbeat",
+                        "type": "Heartbeat",
                         "ranks_alive": self.ranks,
                         "unheard": len(agent.outbox.kept),
                     },

@@ -12,11 +12,11 @@ import os
 import uuid
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from taskd import settings
-from taskd.core import commands, events
-from taskd.protocol import messages, question, secret
+from taskd.messages import codec, from_operator, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR
+from taskd.protocol import question, secret
 from taskd.protocol.link import Link
 
 
@@ -69,7 +69,7 @@ class Control:
             keys = secret.of_running(job, environ, self._address[1])
         except secret.NoSecret as error:
             raise NoManager(str(error)) from None
-        self._link = Link(self._address, keys, job, messages.OPERATOR)
+        self._link = Link(self._address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
 
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step. Takes about the rest of the step under way.
@@ -91,7 +91,7 @@ class Control:
                 print(control.resume())
         """
         try:
-            return self._ask(events.HoldRequested(request := _name()), request, timeout)
+            return self._ask(from_operator.HoldRequested(request := _name()), request, timeout)
         except NoAnswer:
             self.resume()
             raise ControlError(
@@ -113,7 +113,7 @@ class Control:
             with Control() as control:
                 print(control.resume())
         """
-        return self._ask(events.ContinueRequested(request := _name()), request, timeout)
+        return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
 
     def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
         """Turn the repair of faults on or off: process-recover-enable `on` and `pause`.
@@ -136,7 +136,7 @@ class Control:
                 print(control.switch_recovery(False))
                 print(control.switch_recovery(True))
         """
-        return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
+        return self._ask(from_operator.RecoverySwitched(request := _name(), on), request, timeout)
 
     def inject(
         self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
@@ -165,7 +165,7 @@ class Control:
                 print(control.inject(1, "memory", {"where": "parameter"}))
         """
         return self._ask(
-            messages.Inject(request := _name(), rank, what, dict(options)), request, timeout
+            to_rank.Inject(request := _name(), rank, what, dict(options)), request, timeout
         )
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
@@ -193,7 +193,9 @@ class Control:
             with Control() as control:
                 print(control.sub_healthy(0, "its fan is failing"))
         """
-        return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
+        return self._ask(
+            from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
+        )
 
     def told_code(
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
@@ -224,7 +226,7 @@ class Control:
                 print(control.told_code(0, "80E01801", kind="once"))
         """
         return self._ask(
-            messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
+            from_operator.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
         )
 
     def release_device(self, device: str, timeout: float = 10.0) -> str:
@@ -249,7 +251,7 @@ class Control:
                 except ControlError as error:
                     print(error)
         """
-        return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
+        return self._ask(from_operator.ReleaseDevice(request := _name(), device), request, timeout)
 
     def status(self, timeout: float = 5.0) -> str:
         """What the job is doing right now. A manager that is not in charge yet does not answer.
@@ -266,14 +268,19 @@ class Control:
             with Control() as control:
                 print(control.status())
         """
-        return self._ask(messages.StatusAsked(request := _name()), request, timeout)
+        return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
 
-    def _ask(self, message: Any, request: str, timeout: float) -> str:
+    def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
+        try:
+            # the manager drops what is none without an answer
+            codec.FROM_OPERATOR.decode(codec.encode(message))
+        except codec.BadMessage as error:
+            raise ControlError(str(error)) from None
         try:
             answer = question.ask(
                 self._link,
                 message,
-                lambda said: isinstance(said, commands.Answer) and said.request == request,
+                lambda said: isinstance(said, to_operator.Answer) and said.request == request,
                 timeout,
             )
         except question.ManagerGone:

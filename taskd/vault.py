@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskd import record
-from taskd.core.events import Position
 from taskd.core.snapshots import FINAL, KINDS, SLOTS, STRIPES, Snapshots
 from taskd.cython_api import memory
+from taskd.messages.values import Position
 
 log = logging.getLogger("taskd.records")
 

@@ -35,7 +35,7 @@ from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits
-from taskd.core import commands
+from taskd.messages import to_agent
 from taskd.protocol import keys, secret
 from taskd.protocol.addresses import Address
 
@@ -75,7 +75,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._order: Order | None = None
         self._taking = False  # and it has not begun to
         # the last one that torch's own rendezvous has no part in
-        self._restart: commands.RestartAll | None = None
+        self._restart: to_agent.RestartAll | None = None
         self._why = ""  # the job ends
 
     def _make_store(self) -> tuple[Any, Address]:
@@ -151,7 +151,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if restart is not None and not self._taking:
             place.master_addr, place.master_port = self._meeting_place(restart)
 
-    def _meeting_place(self, restart: commands.RestartAll) -> Address:
+    def _meeting_place(self, restart: to_agent.RestartAll) -> Address:
         """Whose store the manager has named makes the one to meet in."""
         agent = self._supervisor.agent
         ours = restart.store == agent.addresses[0]
@@ -184,7 +184,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if not self._prepared:
             raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
         standby = self._supervisor.agent.standby
-        if isinstance(order, commands.Prepare):
+        if isinstance(order, to_agent.Prepare):
             standby.get_ready(order, self._pcontext)
         else:
             standby.take_over(order, self._pcontext)

@@ -29,8 +29,9 @@ from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
-from taskd.core import events
-from taskd.protocol import addresses, messages
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import STANDBY
+from taskd.protocol import addresses
 from taskd.protocol.keys import Keys
 from taskd.protocol.mailbox import Action, Mailbox
 
@@ -86,7 +87,7 @@ class Agent:
         if nodes > 1:
             self.records = Records(address[0], self.keys, self.identity, self.job, self._ask)
 
-    def _ask(self, question: messages.May) -> None:
+    def _ask(self, question: from_agent.May) -> None:
         self.call(lambda: self.tell(question))
 
     @property
@@ -180,7 +181,7 @@ class Agent:
         for rank in epoch.ranks.values() if epoch is not None else ():
             self.processes.kill(rank)
         self.stopping()
-        self.managers.be_node(messages.STANDBY)
+        self.managers.be_node(STANDBY)
         self.announce()
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ class Agent:
         self.managers.stand()
         if self.standby.room is not None:
             self.managers.begin(
-                events.StandbyJoined(self.name, self.standby.room, self.addresses[1])
+                from_agent.StandbyJoined(self.name, self.standby.room, self.addresses[1])
             )
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
@@ -215,7 +216,7 @@ class Agent:
             if rank.over == "ended well":
                 self.deaths.tell_end(rank)
         if self.left:
-            self.tell(events.AgentLeft(self.node, True))
+            self.tell(from_agent.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:
         """To the manager."""
@@ -229,4 +230,4 @@ class Agent:
     def tell_rank(self, rank: Rank, message: Any) -> None:
         if rank.channel is not None:
             with contextlib.suppress(OSError):  # it is dying; its death will be told
-                rank.channel.send(messages.encode(message))
+                rank.channel.send(codec.encode(message))

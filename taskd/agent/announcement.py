@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.core import events
 from taskd.cython_api import slot
+from taskd.messages import from_agent
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
     from taskd.agent.ranks import Epoch
 
 
-def agent_joined(agent: Agent, epoch: Epoch) -> events.AgentJoined:
+def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
     ranks = list(epoch.ranks.values())
     failed = [r for r in ranks if r.failed]
     blank = [r for r in ranks if r.blank and not r.failed]
     waiting = [r for r in ranks if r.over is None and epoch.page.read(r.local).phase == slot.PAUSED]
     store, records = agent.addresses
-    return events.AgentJoined(
+    return from_agent.AgentJoined(
         node=agent.node,
         ranks=tuple(r.number for r in ranks),
         store=store,

@@ -16,10 +16,9 @@ from taskd import stacks
 from taskd.agent import load
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Watchdog
-from taskd.core import commands, events
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
-from taskd.protocol import messages
+from taskd.messages import codec, from_agent, from_rank, to_rank
 
 log = logging.getLogger("taskd.agent")
 
@@ -81,8 +80,13 @@ class Attention:
                         damage["base"],
                     )
                     self.tell(
-                        events.RankFaulted(
-                            rank.number, rank.incarnation, step, events.MEMORY, text, damage["addr"]
+                        from_rank.RankFaulted(
+                            rank.number,
+                            rank.incarnation,
+                            step,
+                            from_rank.MEMORY,
+                            text,
+                            damage["addr"],
                         )
                     )
 
@@ -105,13 +109,13 @@ class Attention:
         for local in found:
             rank, view = ranks[local], views[local]
             self.tell(
-                events.RankStalled(
+                from_agent.RankStalled(
                     rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)
                 )
             )
         return min((t for t in (due, again) if t is not None), default=None)
 
-    def roll_call(self, epoch: Epoch, order: commands.RollCall) -> None:
+    def roll_call(self, epoch: Epoch, order: to_rank.RollCall) -> None:
         living = [r for r in epoch.ranks.values() if r.over != "ended well"]
         self._call = _Call(order.call, time.monotonic() + ANSWER, {r.local for r in living})
         for rank in living:
@@ -119,20 +123,20 @@ class Attention:
                 self._call.missing.discard(rank.local)
                 self._present(epoch, rank, order.call, None)
 
-    def here(self, epoch: Epoch, rank: Rank, answer: messages.Here) -> None:
+    def here(self, epoch: Epoch, rank: Rank, answer: from_rank.Here) -> None:
         call = self._call
         if call is not None and answer.call == call.number and rank.local in call.missing:
             call.missing.discard(rank.local)
             self._present(epoch, rank, answer.call, answer)
 
-    def _present(self, epoch: Epoch, rank: Rank, call: int, answer: messages.Here | None) -> None:
+    def _present(self, epoch: Epoch, rank: Rank, call: int, answer: from_rank.Here | None) -> None:
         view, now = epoch.page.read(rank.local), time.monotonic()
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
         where = slot.PHASES[view.phase] + (f", {state}" if state else "")
         cpu, queued = load.spent(rank.pid)
         self.tell(
-            events.RankPresent(
+            from_agent.RankPresent(
                 rank=rank.number,
                 incarnation=rank.incarnation,
                 call=call,
@@ -172,7 +176,9 @@ class Attention:
             if epoch.protected and self.watchdog.too_long(seconds):
                 step = epoch.page.read(rank.local).step
                 self.tell(
-                    events.RankStalled(rank.number, rank.incarnation, step, seconds, stopped=True)
+                    from_agent.RankStalled(
+                        rank.number, rank.incarnation, step, seconds, stopped=True
+                    )
                 )
 
     def _stopped_for(self, rank: Rank, now: float) -> float:
@@ -197,7 +203,7 @@ class Attention:
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
         self.tell(
-            events.StepsBegun(
+            from_agent.StepsBegun(
                 node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
             )
         )
@@ -212,13 +218,13 @@ class Attention:
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
             if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
-                self.tell(events.RankPassed(rank.number, rank.incarnation, view.step))
+                self.tell(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
 
-    def inject(self, epoch: Epoch, order: messages.Inject) -> None:
+    def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
         rank = epoch.find(order.rank)
         if rank is None or rank.over is not None or not self.ask(rank, order):
             self.tell(
-                messages.Injected(
+                from_rank.Injected(
                     order.request,
                     order.rank,
                     False,
@@ -232,11 +238,13 @@ class Attention:
         """Whoever asked for a fault in it has had it."""
         for request in rank.injections:
             self.tell(
-                messages.Injected(request, rank.number, True, f"its process has ended: {rank.over}")
+                from_rank.Injected(
+                    request, rank.number, True, f"its process has ended: {rank.over}"
+                )
             )
         rank.injections.clear()
 
-    def injected(self, rank: Rank, answer: messages.Injected) -> None:
+    def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
         if answer.request in rank.injections:
             rank.injections.remove(answer.request)
             self.tell(answer)
@@ -247,7 +255,7 @@ class Attention:
         if rank.attendant is None:
             return False
         try:
-            rank.attendant.send(messages.encode(message))
+            rank.attendant.send(codec.encode(message))
         except OSError:  # dying, or stopped for so long that its line is full
             return False
         return True

@@ -15,7 +15,7 @@ from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
 from taskd.agent.ranks import Epoch
-from taskd.protocol import messages
+from taskd.messages import between_agents
 from taskd.vault import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
@@ -73,19 +73,19 @@ class Copying:
                     anew=step == steps[0],
                 )
 
-    def ours(self, node: int) -> list[messages.Keep] | None:
+    def ours(self, node: int) -> list[between_agents.Keep] | None:
         """The records of this node's own ranks, which another agent is about to run; None where
         `node` is another."""
         epoch = self._epoch
         if epoch is None or node != self._node:
             return None
-        out: list[messages.Keep] = []
+        out: list[between_agents.Keep] = []
         for rank in epoch.ranks.values() if not epoch.dropped else ():
             entries = self._read(rank.local)
             for step in entries.all() if entries is not None else []:
                 if entries is not None and (found := entries.read(step)) is not None:
                     out.append(
-                        messages.Keep(
+                        between_agents.Keep(
                             self._job, self._node, rank.number, 0, step, found[0], False, found[1]
                         )
                     )
@@ -132,7 +132,9 @@ class Copying:
         if self._unanswered is None:
             self._unanswered = time.monotonic()
         keeper.send(
-            messages.Keep(self._job, self._node, rank.number, number, step, kind, anew, payload)
+            between_agents.Keep(
+                self._job, self._node, rank.number, number, step, kind, anew, payload
+            )
         )
 
     def _read(self, local: int) -> Entries | None:
@@ -153,7 +155,7 @@ class Copying:
     def _acknowledged(self, keeper: KeeperLine) -> None:
         for message in keeper.received():
             epoch = self._epoch
-            if epoch is None or epoch.dropped or not isinstance(message, messages.Kept):
+            if epoch is None or epoch.dropped or not isinstance(message, between_agents.Kept):
                 continue
             rank = epoch.find(message.rank)
             if rank is None:

@@ -11,8 +11,8 @@ from taskd import vault
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import TRAINING
-from taskd.core import events
 from taskd.cython_api import slot
+from taskd.messages import from_agent
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -110,7 +110,9 @@ class Deaths:
         """Of a rank whose process is over."""
         if rank.failed:
             self._agent.tell(
-                events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
+                from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
             )
         else:
-            self._agent.tell(events.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
+            self._agent.tell(
+                from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+            )

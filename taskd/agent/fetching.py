@@ -10,20 +10,20 @@ from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
 from taskd.core.snapshots import KINDS
-from taskd.protocol import messages
+from taskd.messages import between_agents
 from taskd.record import BadRecord
 from taskd.vault import Entries, forget
 
 log = logging.getLogger("taskd.agent")
 
-Then = Callable[[list[messages.Keep] | None], None]
+Then = Callable[[list[between_agents.Keep] | None], None]
 
 
 @dataclass
 class _Fetch:
     line: KeeperLine
     then: Then
-    found: list[messages.Keep] = field(default_factory=list)
+    found: list[between_agents.Keep] = field(default_factory=list)
 
 
 class Fetching:
@@ -39,7 +39,7 @@ class Fetching:
         if (before := self._fetches.pop(node, None)) is not None:
             before.line.close()
         fetch = self._fetches[node] = _Fetch(self._dial(address), then)
-        fetch.line.send(messages.Fetch(self._job, node))
+        fetch.line.send(between_agents.Fetch(self._job, node))
 
     # -- the thread's poll -------------------------------------------------------------------------
 
@@ -55,9 +55,9 @@ class Fetching:
 
     def _arrived(self, node: int, fetch: _Fetch) -> None:
         for message in fetch.line.received():
-            if isinstance(message, messages.Keep):
+            if isinstance(message, between_agents.Keep):
                 fetch.found.append(message)
-            elif isinstance(message, messages.Fetched):
+            elif isinstance(message, between_agents.Fetched):
                 del self._fetches[node]
                 fetch.line.close()
                 # what did not fit into the line is missing: half of the records are none
@@ -65,7 +65,7 @@ class Fetching:
                 return
 
 
-def put_back(directory: Path, locals_of: dict[int, int], found: list[messages.Keep]) -> None:
+def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
     """Write fetched records into the files of this node's ranks, in place of what is there.
     `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
     said."""

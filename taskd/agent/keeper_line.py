@@ -7,7 +7,8 @@ from typing import Any
 
 import zmq
 
-from taskd.protocol import curve, messages
+from taskd.messages import codec
+from taskd.protocol import curve
 from taskd.protocol.keys import Identity, Keys
 
 MAX_BYTES = 1 << 30  # of a record: module buffers are in it
@@ -25,7 +26,7 @@ class KeeperLine:
     def send(self, message: Any) -> None:
         # it has been away for long; the manager will name another one
         with contextlib.suppress(zmq.Again):
-            self.socket.send(messages.encode(message), zmq.NOBLOCK)
+            self.socket.send(codec.encode(message), zmq.NOBLOCK)
 
     def received(self) -> list[Any]:
         """The messages that have come; what is none is left out."""
@@ -35,8 +36,8 @@ class KeeperLine:
                 data = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return out
-            with contextlib.suppress(messages.BadMessage):
-                out.append(messages.decode(data, MAX_BYTES))
+            with contextlib.suppress(codec.BadMessage):
+                out.append(codec.FROM_KEEPER.decode(data, MAX_BYTES))
 
     def close(self) -> None:
         self.socket.close(0)

@@ -16,7 +16,7 @@ import zmq
 from taskd.agent.keeper_line import MAX_BYTES
 from taskd.agent.permits import Permits
 from taskd.core.snapshots import KINDS
-from taskd.protocol import messages
+from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker
 from taskd.record import BadRecord, Seal
 
@@ -33,25 +33,25 @@ class Keeping:
         router: zmq.Socket[bytes],
         key: bytes,
         job: str,
-        ask: Callable[[messages.May], None],
-        ours: Callable[[int], list[messages.Keep] | None],
+        ask: Callable[[from_agent.May], None],
+        ours: Callable[[int], list[between_agents.Keep] | None],
     ) -> None:
         """`router` is where others are heard, `key` that of records. `ask`: puts a question to the
         manager. `ours`: the records of that node's ranks where they run here, else None."""
         self._router, self._key, self._job, self._ours = router, key, job, ours
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> what is kept of it, oldest first
-        self._kept: dict[int, dict[int, list[messages.Keep]]] = {}
+        self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
 
     def keeps(self) -> tuple[int, ...]:
         """Nodes whose records are kept here."""
         return tuple(sorted(self._kept.copy()))
 
-    def of(self, node: int) -> list[messages.Keep]:
+    def of(self, node: int) -> list[between_agents.Keep]:
         """What is kept of `node`."""
         return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
 
-    def permit(self, answer: messages.Permit) -> None:
+    def permit(self, answer: to_agent.Permit) -> None:
         """The manager has answered what was asked of it."""
         self._permits.answered(answer, time.monotonic())
 
@@ -73,18 +73,18 @@ class Keeping:
             except zmq.Again:
                 return
             try:
-                message = messages.decode(frames[-1].bytes, MAX_BYTES)
-            except messages.BadMessage as error:
+                message = codec.TO_KEEPER.decode(frames[-1].bytes, MAX_BYTES)
+            except codec.BadMessage as error:
                 log.warning("a message to the keeper of records was dropped: %s", error)
                 continue
             if getattr(message, "job", None) != self._job or len(frames) != 2:
                 continue
-            if isinstance(message, messages.Keep | messages.Fetch):
+            if isinstance(message, between_agents.Keep | between_agents.Fetch):
                 self._permits.asked(
                     speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic()
                 )
 
-    def _keep(self, route: bytes, message: messages.Keep) -> None:
+    def _keep(self, route: bytes, message: between_agents.Keep) -> None:
         if refusal := self._refusal(message):
             log.error(
                 "a record of rank %d for step %d is not kept: %s",
@@ -96,9 +96,9 @@ class Keeping:
         ranks = self._kept.setdefault(message.node, {})
         kept = [] if message.anew else ranks.get(message.rank, [])
         ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
-        self._answer(route, messages.Kept(message.rank, message.number))
+        self._answer(route, between_agents.Kept(message.rank, message.number))
 
-    def _refusal(self, keep: messages.Keep) -> str:
+    def _refusal(self, keep: between_agents.Keep) -> str:
         """Why this is no record of that rank and step, "" if it is one."""
         if keep.kind not in KINDS:
             return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
@@ -108,16 +108,16 @@ class Keeping:
             return str(error)
         return ""
 
-    def _hand_over(self, route: bytes, message: messages.Fetch) -> None:
+    def _hand_over(self, route: bytes, message: between_agents.Fetch) -> None:
         ours = self._ours(message.node)
         found = self.of(message.node) if ours is None else ours
         for keep in found:
             self._answer(route, keep)
-        self._answer(route, messages.Fetched(message.node, len(found)))
+        self._answer(route, between_agents.Fetched(message.node, len(found)))
 
-    def _refuse(self, route: bytes, message: messages.Fetch) -> None:
-        self._answer(route, messages.Fetched(message.node, messages.REFUSED))
+    def _refuse(self, route: bytes, message: between_agents.Fetch) -> None:
+        self._answer(route, between_agents.Fetched(message.node, between_agents.REFUSED))
 
     def _answer(self, route: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
-            self._router.send_multipart([route, messages.encode(message)], zmq.NOBLOCK)
+            self._router.send_multipart([route, codec.encode(message)], zmq.NOBLOCK)

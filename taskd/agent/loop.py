@@ -15,7 +15,7 @@ from taskd.agent.agent import Agent
 from taskd.agent.managers import Managers
 from taskd.agent.processes import exit_code
 from taskd.agent.ranks import Rank
-from taskd.protocol import messages
+from taskd.messages import from_agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -127,7 +127,7 @@ class Loop:
         self._sessions |= present
         orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
-        agent.tell(messages.Heartbeat(alive, managers.unheard))
+        agent.tell(from_agent.Heartbeat(alive, managers.unheard))
         if epoch is None or agent.standby.preparing:
             return
         agent.attention.beat(epoch, time.monotonic())

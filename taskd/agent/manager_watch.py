@@ -10,7 +10,7 @@ from taskd.agent.managers import Managers
 from taskd.agent.ranks import Epoch
 from taskd.agent.verdict import Verdict
 from taskd.cython_api import slot
-from taskd.protocol import messages
+from taskd.messages import to_rank
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -102,4 +102,4 @@ class ManagerWatch:
             )
             return
         log.error("%s: this job is not protected", reason)
-        self._agent.tell_ranks(epoch, messages.Unprotected(reason))
+        self._agent.tell_ranks(epoch, to_rank.Unprotected(reason))

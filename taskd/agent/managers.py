@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from taskd.agent.successor import Successor
-from taskd.core import commands, events
 from taskd.core.delivery import Outbox
 from taskd.core.election.roster import Roster
 from taskd.core.election.voter import Voter
-from taskd.protocol import messages
+from taskd.messages import codec, from_agent, to_agent
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
 
@@ -32,7 +31,7 @@ PLACES = 16  # where a manager is looked for
 # with agents
 STOPPED = 10.0
 # true at the moment only: nobody wants to hear it later
-PASSING = (events.RankStalled, events.RankPresent)
+PASSING = (from_agent.RankStalled, from_agent.RankPresent)
 
 
 class Managers:
@@ -73,10 +72,10 @@ class Managers:
         self._acknowledged: float | None = None
         self.over = False  # the job is: nobody is looked for
         self._between_us: dict[type, Callable[[Link, Any], None]] = {
-            messages.Who: self._asked_who,
-            messages.Heard: self._was_heard,
-            messages.Claim: self._claimed,
-            messages.RosterIs: self._learn,
+            to_agent.Who: self._asked_who,
+            to_agent.Heard: self._was_heard,
+            to_agent.Claim: self._claimed,
+            to_agent.RosterIs: self._learn,
         }
 
     @property
@@ -119,13 +118,13 @@ class Managers:
         if isinstance(message, PASSING):
             if self._outbox.in_step:
                 self.link.send(message)
-        elif isinstance(message, messages.Heartbeat):
+        elif isinstance(message, from_agent.Heartbeat):
             self.link.send(message)
         else:
             self._say(message, self._outbox.number + 1)
 
     def _say(self, message: Any, number: int) -> None:
-        body = messages.encode(message)
+        body = codec.encode(message)
         if self._outbox.add((self.link.node, body), number) and not self.link.say(body, number):
             self._outbox.in_step = False  # its queue is full
 
@@ -142,7 +141,7 @@ class Managers:
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = messages.Standing(
+        standing = from_agent.Standing(
             voter.term, voter.manager, voter.roster.stamp, self._members, self.content
         )
         (link or self.link).send(standing)
@@ -157,7 +156,7 @@ class Managers:
                     continue
                 # a manager of a later term does not ask a fenced agent for its vote, and what it
                 # says is final
-                fenced = isinstance(message, commands.Fence) and link.term > self.voter.term
+                fenced = isinstance(message, to_agent.Fence) and link.term > self.voter.term
                 if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
                     yield message
@@ -170,7 +169,7 @@ class Managers:
                         self.voter.refused,
                     )
 
-    def _asked_who(self, link: Link, message: messages.Who) -> None:
+    def _asked_who(self, link: Link, message: to_agent.Who) -> None:
         if (link.term, link.manager) == self.obeyed:
             self._confirm(link)
         if link is self.link:
@@ -178,10 +177,10 @@ class Managers:
         else:
             self.stand(link)
 
-    def _was_heard(self, link: Link, message: messages.Heard) -> None:
+    def _was_heard(self, link: Link, message: to_agent.Heard) -> None:
         if self.voter.obeys(link.term, link.manager):
             self._confirm(link)
-        link.send(messages.Heard(link.taken))
+        link.send(to_agent.Heard(link.taken))
         if link is self.link and self._told in ("", link.manager):
             self._told = link.manager
             for known, (node, body) in self._outbox.heard(message.number):
@@ -189,10 +188,10 @@ class Managers:
                     self._outbox.in_step = False
                     break
 
-    def _claimed(self, link: Link, message: messages.Claim) -> None:
+    def _claimed(self, link: Link, message: to_agent.Claim) -> None:
         known = self.obeyed
         granted = self.voter.claim(link.term, link.manager, message.stamp)
-        link.send(messages.Vote(link.term, granted))
+        link.send(from_agent.Vote(link.term, granted))
         if known != self.obeyed or not granted:
             log.info(
                 "term %d of the manager at %s:%d is %s",
@@ -205,7 +204,7 @@ class Managers:
         elif known != self.obeyed:
             self._change_to(link)
 
-    def _learn(self, link: Link, message: messages.RosterIs) -> None:
+    def _learn(self, link: Link, message: to_agent.RosterIs) -> None:
         if not self.voter.obeys(link.term, link.manager):
             return
         self._confirm(link)
@@ -214,7 +213,7 @@ class Managers:
         if message.stamp > self.voter.roster.stamp:
             self._members = message.members
         if self.voter.learn(Roster(message.stamp, frozenset(message.members))):
-            link.send(messages.RosterKept(message.stamp))
+            link.send(from_agent.RosterKept(message.stamp))
 
     def _confirm(self, link: Link) -> None:
         """The manager that we obey has spoken as one that is in charge."""

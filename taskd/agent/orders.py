@@ -14,9 +14,8 @@ from taskd.agent import dumping
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import TRAINING
-from taskd.core import commands, events
 from taskd.cython_api import slot
-from taskd.protocol import messages
+from taskd.messages import from_agent, to_agent, to_rank
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -33,33 +32,33 @@ class Orders:
         self._held_by = (0, "")  # the manager that has ordered the last hold
         # what an agent without ranks obeys too, and what is about its ranks
         self._of_the_agent: dict[type, Callable[[Any], None]] = {
-            commands.Fence: self._fenced,
-            commands.Prepare: self._of_a_standby,
-            commands.TakeOver: self._of_a_standby,
-            commands.StandDown: self._of_a_standby,
-            commands.End: self._end,
-            messages.Permit: self._permitted,
-            messages.Refused: self._refused,
+            to_agent.Fence: self._fenced,
+            to_agent.Prepare: self._of_a_standby,
+            to_agent.TakeOver: self._of_a_standby,
+            to_agent.StandDown: self._of_a_standby,
+            to_agent.End: self._end,
+            to_agent.Permit: self._permitted,
+            to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
-            commands.Pause: self._pause,
-            commands.Rebuild: self._rebuild,
-            commands.Restore: agent.tell_ranks,
-            commands.Resume: self._resume,
-            commands.Release: self._release,
-            commands.RollCall: lambda epoch, order: agent.attention.roll_call(epoch, order),
-            commands.AskSteps: lambda epoch, _: agent.attention.ask_steps(epoch, agent.node),
-            commands.Hold: self._hold,
-            commands.Continue: self._hold,
-            messages.Inject: lambda epoch, order: agent.attention.inject(epoch, order),
-            commands.SaveState: self._save_state,
-            commands.SaveRecords: self._save_records,
-            commands.Seal: lambda _, order: dumping.seal(order, self._tell_later),
-            commands.KeepRecords: self._keep_records,
-            commands.Replace: self._replace,
-            commands.Kill: self._kill,
-            commands.RestartAll: self._restart_all,
-            commands.GiveUp: lambda _, order: agent.decide(Verdict("give up", order.reason)),
+            to_rank.Pause: self._pause,
+            to_rank.Rebuild: self._rebuild,
+            to_rank.Restore: agent.tell_ranks,
+            to_rank.Resume: self._resume,
+            to_rank.Release: self._release,
+            to_rank.RollCall: lambda epoch, order: agent.attention.roll_call(epoch, order),
+            to_agent.AskSteps: lambda epoch, _: agent.attention.ask_steps(epoch, agent.node),
+            to_rank.Hold: self._hold,
+            to_rank.Continue: self._hold,
+            to_rank.Inject: lambda epoch, order: agent.attention.inject(epoch, order),
+            to_rank.SaveState: self._save_state,
+            to_agent.SaveRecords: self._save_records,
+            to_agent.Seal: lambda _, order: dumping.seal(order, self._tell_later),
+            to_agent.KeepRecords: self._keep_records,
+            to_agent.Replace: self._replace,
+            to_agent.Kill: self._kill,
+            to_agent.RestartAll: self._restart_all,
+            to_agent.GiveUp: lambda _, order: agent.decide(Verdict("give up", order.reason)),
         }
 
     def obey(self, order: Any) -> None:
@@ -72,26 +71,26 @@ class Orders:
     # -- the agent ---------------------------------------------------------------------------------
 
     def _of_a_standby(
-        self, order: commands.Prepare | commands.TakeOver | commands.StandDown
+        self, order: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
     ) -> None:
         agent = self._agent
         if order.agent != agent.name:
             log.error(
                 "%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8]
             )
-        elif isinstance(order, commands.StandDown):
+        elif isinstance(order, to_agent.StandDown):
             agent.standby.stand_down(order)
         else:
             agent.standby.ordered(order)
 
-    def _end(self, order: commands.End) -> None:
+    def _end(self, order: to_agent.End) -> None:
         agent = self._agent
         agent.over.set()
         if agent.managers is not None:
             agent.managers.over = True
         agent.standby.leave()
 
-    def _fenced(self, order: commands.Fence) -> None:
+    def _fenced(self, order: to_agent.Fence) -> None:
         """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
         if self._agent.managers is None or order.agent != self._agent.name:
             return
@@ -104,11 +103,11 @@ class Orders:
             if rank.over is None:
                 self._agent.processes.kill(rank)
 
-    def _permitted(self, order: messages.Permit) -> None:
+    def _permitted(self, order: to_agent.Permit) -> None:
         if self._agent.records is not None:
             self._agent.records.permit(order)
 
-    def _refused(self, order: messages.Refused) -> None:
+    def _refused(self, order: to_agent.Refused) -> None:
         epoch = self._agent.epoch
         if epoch is not None:
             self._agent.manager_watch.leave_unprotected(
@@ -117,37 +116,37 @@ class Orders:
 
     # -- its ranks ---------------------------------------------------------------------------------
 
-    def _rebuild(self, epoch: Epoch, order: commands.Rebuild) -> None:
+    def _rebuild(self, epoch: Epoch, order: to_rank.Rebuild) -> None:
         epoch.generation = order.generation
         self._agent.tell_ranks(epoch, order)
 
-    def _resume(self, epoch: Epoch, order: commands.Resume) -> None:
+    def _resume(self, epoch: Epoch, order: to_rank.Resume) -> None:
         self._agent.protect(epoch)
         for rank in epoch.ranks.values():
             rank.blank = False
         self._agent.standby.moved()
         self._agent.tell_ranks(epoch, order)
 
-    def _release(self, epoch: Epoch, order: commands.Release) -> None:
+    def _release(self, epoch: Epoch, order: to_rank.Release) -> None:
         epoch.released = max(epoch.released, order.step)
         self._agent.tell_ranks(epoch, order)
 
-    def _hold(self, epoch: Epoch, order: commands.Hold | commands.Continue) -> None:
+    def _hold(self, epoch: Epoch, order: to_rank.Hold | to_rank.Continue) -> None:
         epoch.passing, self._held_by = (
-            isinstance(order, commands.Hold) and order.passing,
+            isinstance(order, to_rank.Hold) and order.passing,
             self._agent.obeyed,
         )
         log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
-        self._agent.attention.hold(epoch, order.step if isinstance(order, commands.Hold) else None)
+        self._agent.attention.hold(epoch, order.step if isinstance(order, to_rank.Hold) else None)
         self._agent.tell_ranks(epoch, order)
 
     def look_at_manager(self) -> None:
         """Ranks that another manager wanted to stand for a moment go on."""
         epoch = self._agent.epoch
         if epoch is not None and epoch.passing and self._held_by != self._agent.obeyed:
-            self._hold(epoch, commands.Continue())
+            self._hold(epoch, to_rank.Continue())
 
-    def _pause(self, epoch: Epoch, order: commands.Pause) -> None:
+    def _pause(self, epoch: Epoch, order: to_rank.Pause) -> None:
         epoch.pause = max(epoch.pause, order.pause)
         epoch.page.pause(order.pause)
         for rank in epoch.ranks.values():
@@ -166,22 +165,22 @@ class Orders:
                     else BETWEEN_STEPS
                 )
                 self._agent.tell(
-                    events.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
+                    from_agent.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
                 )
 
-    def _save_state(self, epoch: Epoch, order: commands.SaveState) -> None:
+    def _save_state(self, epoch: Epoch, order: to_rank.SaveState) -> None:
         rank = epoch.find(order.rank)
         if rank is not None:
             self._agent.tell_rank(rank, order)
 
-    def _save_records(self, epoch: Epoch, order: commands.SaveRecords) -> None:
+    def _save_records(self, epoch: Epoch, order: to_agent.SaveRecords) -> None:
         dumping.save_records(order, self._agent.node, epoch, self._agent.records, self._tell_later)
 
     def _tell_later(self, message: Any) -> None:
         """From another thread."""
         self._agent.call(lambda: self._agent.tell(message))
 
-    def _keep_records(self, epoch: Epoch, order: commands.KeepRecords) -> None:
+    def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
         agent = self._agent
         if order.node == agent.node and agent.records is not None:
             agent.keeper = order.keeper
@@ -193,11 +192,11 @@ class Orders:
             log.error("the manager speaks of rank %d, which is not on this node", number)
         return rank
 
-    def _replace(self, epoch: Epoch, order: commands.Replace) -> None:
+    def _replace(self, epoch: Epoch, order: to_agent.Replace) -> None:
         if (rank := self._find(epoch, order.rank)) is not None:
             self._agent.processes.replace(epoch, rank, order.incarnation)
 
-    def _kill(self, epoch: Epoch, order: commands.Kill) -> None:
+    def _kill(self, epoch: Epoch, order: to_agent.Kill) -> None:
         agent, rank = self._agent, self._find(epoch, order.rank)
         if rank is None or order.incarnation != rank.incarnation:
             return
@@ -214,6 +213,6 @@ class Orders:
         else:
             end()
 
-    def _restart_all(self, epoch: Epoch, order: commands.RestartAll) -> None:
+    def _restart_all(self, epoch: Epoch, order: to_agent.RestartAll) -> None:
         if dict(order.epochs).get(self._agent.node) == epoch.number:
             self._agent.decide(Verdict("restart", order.reason, order))

@@ -19,7 +19,8 @@ from taskd.agent.fetching import Fetching, Then
 from taskd.agent.keeper_line import MAX_BYTES, KeeperLine
 from taskd.agent.keeping import Keeping
 from taskd.agent.ranks import Epoch
-from taskd.protocol import curve, messages
+from taskd.messages import between_agents, from_agent, to_agent
+from taskd.protocol import curve
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.mailbox import Mailbox
@@ -37,7 +38,7 @@ class Records:
         keys: Keys,
         identity: Identity,
         job: str,
-        ask: Callable[[messages.May], None],
+        ask: Callable[[from_agent.May], None],
     ) -> None:
         """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in
         this object's thread."""
@@ -77,7 +78,7 @@ class Records:
         answer."""
         self._mailbox.put(lambda: self.fetching.fetch(node, address, then))
 
-    def permit(self, answer: messages.Permit) -> None:
+    def permit(self, answer: to_agent.Permit) -> None:
         """The manager has answered what was asked of it."""
         self._mailbox.put(lambda: self.keeping.permit(answer))
 
@@ -85,7 +86,7 @@ class Records:
         """Nodes whose records are kept here."""
         return self.keeping.keeps()
 
-    def of(self, node: int) -> list[messages.Keep]:
+    def of(self, node: int) -> list[between_agents.Keep]:
         """What is kept of `node`."""
         return self.keeping.of(node)
 

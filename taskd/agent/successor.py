@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 from taskd import stacks, start
-from taskd.protocol import addresses, messages
+from taskd.messages import to_agent
+from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys
 
@@ -38,7 +39,7 @@ class Successor:
         self._child: subprocess.Popen[bytes] | None = None
         self._started = 0
 
-    def learn(self, roster: messages.RosterIs) -> None:
+    def learn(self, roster: to_agent.RosterIs) -> None:
         self.places, self._pid = roster.successors, roster.pid
         self._shape = roster.nodes, roster.ranks_per_node
 

@@ -17,8 +17,8 @@ from taskd.agent.replacements import runs_python
 from taskd.agent.standby import Order
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits
-from taskd.core import events
-from taskd.protocol import messages
+from taskd.messages import from_agent
+from taskd.messages.envelope import STANDBY
 from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
@@ -102,7 +102,7 @@ class Supervisor:
         """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when
         the job ends without. `ranks`: how many this agent can run."""
         self._listen(store, max(nodes, 2))
-        self._connect(messages.STANDBY)
+        self._connect(STANDBY)
         return self.agent.standby.wait(ranks)
 
     def stopping(self) -> None:
@@ -114,7 +114,7 @@ class Supervisor:
         have, or the manager is gone."""
         agent = self.agent
         agent.left = True
-        agent.call(lambda: agent.tell(events.AgentLeft(agent.node, True)))
+        agent.call(lambda: agent.tell(from_agent.AgentLeft(agent.node, True)))
         if not agent.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
@@ -127,7 +127,7 @@ class Supervisor:
         agent.stopping()
         if self._loop.running:
             if agent.standby.room is None and not agent.left:
-                agent.call(lambda: agent.tell(events.AgentLeft(agent.node, ok, why[:500])))
+                agent.call(lambda: agent.tell(from_agent.AgentLeft(agent.node, ok, why[:500])))
             self._loop.end()
         agent.replacements.close()
         if agent.records is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core import commands
+from taskd.messages import to_agent
 
 
 @dataclass(frozen=True)
@@ -14,4 +14,4 @@ class Verdict:
 
     what: str
     reason: str = ""
-    restart: commands.RestartAll | None = None
+    restart: to_agent.RestartAll | None = None

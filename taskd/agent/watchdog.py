@@ -66,7 +66,7 @@ class Watchdog:
         )
 
     def silence(self, view: View, now: float) -> float:
-        return now - max(view.heartbeat_ns / 1e9, self._floor)
+        return max(now - max(view.heartbeat_ns / 1e9, self._floor), 0.0)
 
     def due(self, view: View, stopped: bool = False) -> float | None:
         """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not

@@ -19,6 +19,8 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.state import JobState, RankState
 from taskd.core.succession import Succession
 from taskd.core.topology import Node
+from taskd.messages import from_agent, from_rank, to_agent
+from taskd.messages.values import Position
 
 OVER = "the job is over"
 
@@ -37,18 +39,18 @@ class Admission:
         self._job, self._recovery, self._hold = job, recovery, hold
         self._forming, self._succession, self._drop = forming, succession, drop
         # node -> registration that waits until the agent of the node has answered a challenge
-        self._applicants: dict[int, e.AgentJoined] = {}
+        self._applicants: dict[int, from_agent.AgentJoined] = {}
         # standbys that are not on the roster yet
-        self._standbys: dict[str, e.StandbyJoined] = {}
+        self._standbys: dict[str, from_agent.StandbyJoined] = {}
 
     # -- agents ------------------------------------------------------------------------------------
 
-    def joined(self, event: e.AgentJoined, now: float) -> list[e.Event]:
+    def joined(self, event: from_agent.AgentJoined, now: float) -> list[e.Event]:
         """An agent registers. Returns what it says besides: events that were lost, perhaps, with
         the connection before; they change nothing where they are known."""
         job, topology = self._job, self._job.topology
         if event.agent in topology.stood_down:
-            job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
+            job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return []
         known = topology.nodes.get(event.node)
         # Of a lost node without an agent it is not known who had it: perhaps this one, by order of
@@ -75,14 +77,16 @@ class Admission:
         self._admit(event, known, unknown, now)
         return self._news(event, known)
 
-    def _turn_away(self, event: e.AgentJoined, known: Node | None) -> None:
+    def _turn_away(self, event: from_agent.AgentJoined, known: Node | None) -> None:
         why = "this one was replaced, or has the --node_rank of another node"
         again = event.agent in self._job.fenced
         self._job.fence(event.agent, event.node, f"node {event.node} has another agent: {why}")
         if known is not None and known.living and known.agent != event.agent and not again:
             self._job.say(c.Challenge(event.node))
 
-    def _admit(self, event: e.AgentJoined, known: Node | None, unknown: bool, now: float) -> None:
+    def _admit(
+        self, event: from_agent.AgentJoined, known: Node | None, unknown: bool, now: float
+    ) -> None:
         job, topology = self._job, self._job.topology
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
@@ -99,21 +103,21 @@ class Admission:
         if event.generation and not job.protected and topology.complete:
             self._succession.take_over(now)
 
-    def _news(self, event: e.AgentJoined, known: Node | None) -> list[e.Event]:
+    def _news(self, event: from_agent.AgentJoined, known: Node | None) -> list[e.Event]:
         incarnations = _incarnations(event)
         news: list[e.Event] = []
         if event.generation == 0:
-            news += [e.RankJoined(rank, incarnations[rank]) for rank in event.joined]
+            news += [from_rank.RankJoined(rank, incarnations[rank]) for rank in event.joined]
         if known is not None and known.epoch == event.epoch:
             why = "died while its agent was out of reach"
             left = event.left or (None,) * len(event.dead)
             news += [
-                e.RankDied(rank, incarnations[rank], why, position)
+                from_agent.RankDied(rank, incarnations[rank], why, position)
                 for rank, position in zip(event.dead, left, strict=False)
             ]
         return news
 
-    def _started_anew(self, event: e.AgentJoined, now: float) -> None:
+    def _started_anew(self, event: from_agent.AgentJoined, now: float) -> None:
         """The node's processes are new to us: first contact, a whole restart, or this manager is a
         new one."""
         job, left = self._job, _left(event)
@@ -134,7 +138,7 @@ class Admission:
         job.generation = max(job.generation, event.generation)
         job.pause = max(job.pause, event.pause)
 
-    def _came_back(self, event: e.AgentJoined, now: float) -> None:
+    def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
         """A node that was taken for lost, before anybody had its place: its ranks are interrupted
         like all others. Replacements that the manager before us has ordered are that still."""
         left = _left(event)
@@ -162,7 +166,7 @@ class Admission:
                 )
             )
 
-    def left(self, event: e.AgentLeft, now: float) -> None:
+    def left(self, event: from_agent.AgentLeft, now: float) -> None:
         """The launcher of a node has ended."""
         job, topology = self._job, self._job.topology
         node = topology.nodes.get(event.node)
@@ -199,7 +203,7 @@ class Admission:
 
     # -- standbys ----------------------------------------------------------------------------------
 
-    def standby_joined(self, event: e.StandbyJoined, now: float) -> None:
+    def standby_joined(self, event: from_agent.StandbyJoined, now: float) -> None:
         election = self._job.election
         self._job.topology.stood_down.discard(event.agent)
         election.arrive(event.agent, STANDBY, event.records[0])
@@ -214,7 +218,7 @@ class Admission:
         for agent in admitted:
             self._admit_standby(self._standbys.pop(agent), now)
 
-    def _admit_standby(self, event: e.StandbyJoined, now: float) -> None:
+    def _admit_standby(self, event: from_agent.StandbyJoined, now: float) -> None:
         job, topology = self._job, self._job.topology
         if any(event.agent in (n.agent, n.assignee) for n in topology.nodes.values()):
             return  # it was given a node, and did not know that when it said that it waits
@@ -238,12 +242,12 @@ class Admission:
             why = f"standby {event.agent[:8]}, which was to take it over: {event.why}"
             self._recovery.lost(number, why, now)
 
-    def taken(self, event: e.NodeTaken, now: float) -> None:
+    def taken(self, event: from_agent.NodeTaken, now: float) -> None:
         """A standby has done what a TakeOver has asked of it."""
         job, topology = self._job, self._job.topology
         node = topology.nodes.get(event.node)
         if event.agent in topology.stood_down:  # it has not heard of that yet
-            job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
+            job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return
         if node is None or node.assignee != event.agent or len(event.left) != len(node.ranks):
             job.fence(event.agent, event.node, f"node {event.node} was not given to it")
@@ -269,12 +273,12 @@ class Admission:
         self._applicants.clear()
 
 
-def _incarnations(event: e.AgentJoined) -> dict[int, int]:
+def _incarnations(event: from_agent.AgentJoined) -> dict[int, int]:
     """Of the node's ranks."""
     numbers = event.incarnations or (0,) * len(event.ranks)
     return dict(zip(event.ranks, numbers, strict=True))
 
 
-def _left(event: e.AgentJoined) -> dict[int, e.Position | None]:
+def _left(event: from_agent.AgentJoined) -> dict[int, Position | None]:
     """What the processes before those that are dead or new have left behind."""
     return dict(zip((*event.dead, *event.new), event.left, strict=False))

@@ -25,12 +25,20 @@ from taskd.core.forming import Forming
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.settings import Settings
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator
+from taskd.messages.from_rank import FAULTS
 
-OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy
+OF_OPERATORS = (
+    from_operator.HoldRequested
+    | from_operator.ContinueRequested
+    | from_operator.RecoverySwitched
+    | from_operator.NodeSubHealthy
+)
 OF_VOTERS = e.AgentStands | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
 
@@ -38,7 +46,7 @@ class Coordinator:
     """The decisions about one job. See the module docstring. `election`: of this manager; without
     one nobody votes, and it is in charge."""
 
-    def __init__(self, settings: e.Settings, election: Election | None = None) -> None:
+    def __init__(self, settings: Settings, election: Election | None = None) -> None:
         self.election = election or Election()
         self.job = JobState(settings, self.election)
         self.hold = Hold(self.job)
@@ -59,43 +67,43 @@ class Coordinator:
             e.RosterKept: self._roster_kept,
             e.AgentDisconnected: lambda event, now: self.election.disconnected(event.agent),
             e.OtherManager: lambda event, now: self.election.candidate.yield_to(event.term),
-            e.AgentJoined: self.admission.joined,
+            from_agent.AgentJoined: self.admission.joined,
             e.AgentAnswered: self.admission.answered,
-            e.AgentLeft: self.admission.left,
+            from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
-            e.StandbyJoined: self.admission.standby_joined,
+            from_agent.StandbyJoined: self.admission.standby_joined,
             e.StandbyLost: self.admission.standby_lost,
-            e.NodeTaken: self.admission.taken,
-            e.NodeSubHealthy: self.switch.reported,
-            e.NodePrepared: self.switch.prepared,
-            e.PreparationFailed: self.switch.failed,
+            from_agent.NodeTaken: self.admission.taken,
+            from_operator.NodeSubHealthy: self.switch.reported,
+            from_agent.NodePrepared: self.switch.prepared,
+            from_agent.PreparationFailed: self.switch.failed,
             e.FormerLost: self._former_lost,
             e.DeviceLevel: self._device_level,
-            e.RecoverySwitched: self._switch_recovery,
-            e.RankJoined: self.forming.joined,
-            e.RankDied: self._rank_died,
-            e.RankRaised: self._rank_raised,
-            e.CollectiveFailed: self._collective_failed,
-            e.RankFaulted: self._rank_faulted,
-            e.RankStalled: self.watch.stalled,
-            e.RankPresent: self.watch.present,
-            e.RankPaused: self._rank_paused,
-            e.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
-            e.RankRebuilt: self._rank_rebuilt,
-            e.RankRestored: self.recovery.restored,
-            e.RankFailed: self._rank_failed,
-            e.StateSaved: self.recovery.saved,
-            e.RecordsSaved: self.recovery.saved,
-            e.Sealed: self.recovery.sealed,
-            e.StepCommitted: self._step_committed,
-            e.RankFinished: self.finishing.finished,
-            e.RankEnded: self.finishing.ended,
-            e.RankBusy: self.recovery.busy,
-            e.HoldRequested: self._hold,
-            e.ContinueRequested: self._continue,
-            e.StepsBegun: lambda event, now: self.hold.begun(event),
-            e.RankHeld: self._rank_held,
-            e.RankPassed: lambda event, now: self.hold.passed(event),
+            from_operator.RecoverySwitched: self._switch_recovery,
+            from_rank.RankJoined: self.forming.joined,
+            from_agent.RankDied: self._rank_died,
+            from_rank.RankRaised: self._rank_raised,
+            from_rank.CollectiveFailed: self._collective_failed,
+            from_rank.RankFaulted: self._rank_faulted,
+            from_agent.RankStalled: self.watch.stalled,
+            from_agent.RankPresent: self.watch.present,
+            from_rank.RankPaused: self._rank_paused,
+            from_rank.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
+            from_rank.RankRebuilt: self._rank_rebuilt,
+            from_rank.RankRestored: self.recovery.restored,
+            from_rank.RankFailed: self._rank_failed,
+            from_rank.StateSaved: self.recovery.saved,
+            from_agent.RecordsSaved: self.recovery.saved,
+            from_agent.Sealed: self.recovery.sealed,
+            from_rank.StepCommitted: self._step_committed,
+            from_rank.RankFinished: self.finishing.finished,
+            from_agent.RankEnded: self.finishing.ended,
+            from_agent.RankBusy: self.recovery.busy,
+            from_operator.HoldRequested: self._hold,
+            from_operator.ContinueRequested: self._continue,
+            from_agent.StepsBegun: lambda event, now: self.hold.begun(event),
+            from_rank.RankHeld: self._rank_held,
+            from_rank.RankPassed: lambda event, now: self.hold.passed(event),
             e.Tick: self._tick,
         }
 
@@ -167,8 +175,8 @@ class Coordinator:
     def _refuse(self, event: e.Event, why: str) -> None:
         """Nothing is done any more, or yet; whoever asked for something is told."""
         if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
-            self.job.say(c.Answer(event.request, False, why))
-        elif isinstance(event, e.AgentJoined) and self.job.over:
+            self.job.say(to_operator.Answer(event.request, False, why))
+        elif isinstance(event, from_agent.AgentJoined) and self.job.over:
             self.job.say(c.Refuse(event.agent, event.node, OVER))
 
     def deadline(self) -> float | None:
@@ -211,7 +219,7 @@ class Coordinator:
 
     # -- ranks -------------------------------------------------------------------------------------
 
-    def _rank_died(self, event: e.RankDied, now: float) -> None:
+    def _rank_died(self, event: from_agent.RankDied, now: float) -> None:
         job = self.job
         rank = job.ranks[event.rank]
         if not rank.alive:
@@ -223,30 +231,30 @@ class Coordinator:
             # the launcher watches its processes itself; what was being built is void
             job.restart = f"rank {event.rank} {event.cause} before every rank was protected"
 
-    def _rank_raised(self, event: e.RankRaised, now: float) -> None:
+    def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
 
-    def _collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
             self.faults.collective_failed(event, now)
         else:
             self.succession.waits(event.rank)
 
-    def _rank_faulted(self, event: e.RankFaulted, now: float) -> None:
-        if not 0 <= event.fault < len(e.FAULTS):
+    def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
+        if not 0 <= event.fault < len(FAULTS):
             self.job.note(
                 f"rank {event.rank} tells of fault type {event.fault}; known are 0 to"
-                f" {len(e.FAULTS) - 1}: taken as {e.OTHER}"
+                f" {len(FAULTS) - 1}: taken as {from_rank.OTHER}"
             )
-            event = e.RankFaulted(
-                event.rank, event.incarnation, event.step, e.OTHER, event.text, event.page
+            event = from_rank.RankFaulted(
+                event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
             )
         if self.job.protected:
             self.faults.device_failed(event, now)
         elif self.succession.deadline is not None:
             self.succession.waits(event.rank)
         elif self.forming.under_way:
-            kind = f"{e.FAULTS[event.fault]} fault before every rank was protected"
+            kind = f"{FAULTS[event.fault]} fault before every rank was protected"
             self.job.restart = f"rank {event.rank}: {kind}: {event.text}"
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
@@ -256,9 +264,9 @@ class Coordinator:
             return
         self.faults.levelled(event, now, self.switch.refusal(node))
         why = f"device of rank {event.rank}: {event.text}"
-        self.switch.reported(e.NodeSubHealthy("", node, why), now)
+        self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
 
-    def _rank_paused(self, event: e.RankPaused, now: float) -> None:
+    def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
         job = self.job
         if not job.protected:
             self.succession.waits(event.rank)
@@ -268,13 +276,13 @@ class Coordinator:
             return
         self.recovery.paused(event, now)
 
-    def _rank_rebuilt(self, event: e.RankRebuilt, now: float) -> None:
+    def _rank_rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
         if self.forming.building and event.generation == self.job.generation:
             self.forming.rebuilt(event.rank)
         else:
             self.recovery.rebuilt(event, now)
 
-    def _rank_failed(self, event: e.RankFailed, now: float) -> None:
+    def _rank_failed(self, event: from_rank.RankFailed, now: float) -> None:
         generation = self.job.generation
         if event.generation != generation:
             return
@@ -284,28 +292,28 @@ class Coordinator:
         else:
             self.faults.failed(event, now)
 
-    def _step_committed(self, event: e.StepCommitted, now: float) -> None:
+    def _step_committed(self, event: from_rank.StepCommitted, now: float) -> None:
         if event.generation == self.job.generation:
             self.recovery.committed(event.rank, now)
 
     # -- operators ---------------------------------------------------------------------------------
 
-    def _rank_held(self, event: e.RankHeld, now: float) -> None:
+    def _rank_held(self, event: from_rank.RankHeld, now: float) -> None:
         # in the others it is about to be taken back, and says so again
         if self.recovery.phase in (None, Phase.RESUME):
             self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
         self.finishing.look(now)
 
-    def _hold(self, event: e.HoldRequested, now: float) -> None:
+    def _hold(self, event: from_operator.HoldRequested, now: float) -> None:
         self.hold.request(event.request)
         self.finishing.look(now)
 
-    def _continue(self, event: e.ContinueRequested, now: float) -> None:
+    def _continue(self, event: from_operator.ContinueRequested, now: float) -> None:
         self.hold.release(event.request)
         self.finishing.look(now)
 
-    def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
+    def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
         text = (
             "faults are repaired"
@@ -315,7 +323,7 @@ class Coordinator:
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
         self.job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")
-        self.job.say(c.Answer(event.request, True, text))
+        self.job.say(to_operator.Answer(event.request, True, text))
 
     # -- time and whole restarts -------------------------------------------------------------------
 
@@ -351,4 +359,4 @@ class Coordinator:
         job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
             node.told = False  # its next processes' records are kept by nobody yet
-        job.say(c.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))
+        job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.demand import Demand
 from taskd.core.hold import Hold
@@ -19,6 +18,8 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.phases import Phase
 from taskd.core.state import JobState
+from taskd.messages import from_rank, to_operator
+from taskd.messages.from_rank import FAULTS
 
 
 class Faults:
@@ -51,7 +52,7 @@ class Faults:
         """The processes are started anew."""
         self._bugs.clear()
 
-    def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         # in the others all leave their collectives, or say RankFailed
         if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
@@ -75,14 +76,14 @@ class Faults:
             incident.suspects = dict(suspects) if again else {}
             self._recovery.again(now)
 
-    def device_failed(self, event: e.RankFaulted, now: float) -> None:
+    def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
-        kind = e.FAULTS[event.fault]
+        kind = FAULTS[event.fault]
         text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
         why = ""
         if event.page in rank.pages:
             why = f"the memory page at {event.page:#x} has failed again"
-        elif event.fault != e.NETWORK and "retry" not in self._job.settings.ladder:
+        elif event.fault != from_rank.NETWORK and "retry" not in self._job.settings.ladder:
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
@@ -102,8 +103,12 @@ class Faults:
             and not why
         ):
             # what it will report takes it into account
-            self._recovery.join(text, event.fault != e.NETWORK, now=now)
-        elif event.fault == e.NETWORK and not why and self._recovery.phase in (None, Phase.RESUME):
+            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now)
+        elif (
+            event.fault == from_rank.NETWORK
+            and not why
+            and self._recovery.phase in (None, Phase.RESUME)
+        ):
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
             self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
@@ -116,7 +121,7 @@ class Faults:
         if not event.level:  # nothing new
             job.note(f"rank {event.rank}: {event.text}")
             if event.request:
-                job.say(c.Answer(event.request, True, event.text))
+                job.say(to_operator.Answer(event.request, True, event.text))
             return
         if not event.usable:
             rank.unusable = event.unusable or event.level
@@ -125,7 +130,7 @@ class Faults:
         if event.request:
             answered = event.demand is Demand.NOTHING or job.protected or not event.usable
             asks = f"it asks: {event.demand.value}{': ' if settled else ''}{settled}"
-            job.say(c.Answer(event.request, answered and not refusal, f"{text}; {asks}"))
+            job.say(to_operator.Answer(event.request, answered and not refusal, f"{text}; {asks}"))
         if settled:
             job.note(f"{text}; {settled}")
         else:
@@ -172,7 +177,7 @@ class Faults:
             text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
-    def failed(self, event: e.RankFailed, now: float) -> None:
+    def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not do what it was told in the incident."""
         incident = self._recovery.incident
         if incident is None:

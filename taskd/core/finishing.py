@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core.faults import Faults
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.listing import some
 from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_rank
 
 
 class Finishing:
@@ -30,17 +29,17 @@ class Finishing:
         else:
             self._job.release_if_finished()
 
-    def finished(self, event: e.RankFinished, now: float) -> None:
+    def finished(self, event: from_rank.RankFinished, now: float) -> None:
         """The rank's loop is over; it can still be taken back."""
         job = self._job
         if event.step <= job.released:  # a replacement, on its way to where the others have been
-            job.say(c.Release(job.released))
+            job.say(to_rank.Release(job.released))
             return
         job.ranks[event.rank].finished = event.step
         self._recovery.committed(event.rank, now)
         self.look(now)
 
-    def ended(self, event: e.RankEnded, now: float) -> None:
+    def ended(self, event: from_agent.RankEnded, now: float) -> None:
         """The rank's process has ended by itself, with status 0."""
         rank = self._job.ranks[event.rank]
         if rank.ended or not rank.alive:
@@ -57,7 +56,7 @@ class Finishing:
             )
         self.look(now)
 
-    def _quit(self, event: e.RankEnded, now: float) -> None:
+    def _quit(self, event: from_agent.RankEnded, now: float) -> None:
         """The rank's loop was not over. Where all leave theirs together nobody is missed; who is
         missed is dead."""
         job, incident = self._job, self._recovery.incident
@@ -73,5 +72,5 @@ class Finishing:
         if all(state.ended for state in job.ranks.values()):
             job.note("all ranks have left their loops together")
             job.released = max(job.released, event.step)
-            job.say(c.Release(job.released))  # the launchers may leave
+            job.say(to_rank.Release(job.released))  # the launchers may leave
         self.look(now)

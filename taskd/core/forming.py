@@ -5,12 +5,11 @@ What goes wrong before that is no incident: the launchers restart all ranks.
 
 from __future__ import annotations
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core.incident.driver import Recovery
 from taskd.core.listing import some
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
+from taskd.messages import from_rank, to_rank
 
 
 class Forming:
@@ -41,7 +40,7 @@ class Forming:
     def stop(self) -> None:
         self.building, self.deadline = False, None
 
-    def joined(self, event: e.RankJoined, now: float) -> None:
+    def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
         job.ranks[event.rank].joined = True
         if job.protected or self.building:
@@ -64,7 +63,7 @@ class Forming:
         self.stop()
         ladder = ", ".join(job.settings.ladder)
         job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}")
-        job.say(c.Resume(job.pause, job.generation, 0))
+        job.say(to_rank.Resume(job.pause, job.generation, 0))
         self._recovery.nodes.keep_records()
 
     def tick(self, now: float) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from taskd.core.events import Position
+from taskd.messages.values import Position
 
 SLOTS, STRIPES = 3, 2
 # Kinds of records, in the order in which a step's are written. PROVISIONAL: at the commit of the

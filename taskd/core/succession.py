@@ -7,12 +7,12 @@ or ranks or nodes were lost while there was none.
 
 from __future__ import annotations
 
-from taskd.core import events as e
 from taskd.core.forming import Forming
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.listing import some
 from taskd.core.state import JobState
+from taskd.messages import from_agent
 
 UNDER_WAY = "an incident was under way when the manager was lost"
 
@@ -28,14 +28,14 @@ class Succession:
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
 
-    def learn(self, event: e.AgentJoined) -> None:
+    def learn(self, event: from_agent.AgentJoined) -> None:
         """What an agent says about its ranks' processes, which are new to this manager."""
         ranks = set(event.ranks)
         self._new = self._new - ranks | set(event.new)
         self._ready = self._ready - ranks | set(event.ready)
         self._waiting = self._waiting - ranks | set(event.waiting)
 
-    def keeps(self, event: e.AgentJoined) -> None:
+    def keeps(self, event: from_agent.AgentJoined) -> None:
         self._keeps |= dict.fromkeys(event.keeps, event.node)
 
     def gather(self, now: float) -> None:

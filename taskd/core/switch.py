@@ -13,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.state import Moving
 from taskd.core.state import JobState
+from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
 # preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere
 # meanwhile
@@ -59,7 +58,7 @@ class Switch:
 
     # -- what is told ------------------------------------------------------------------------------
 
-    def reported(self, event: e.NodeSubHealthy, now: float) -> None:
+    def reported(self, event: from_operator.NodeSubHealthy, now: float) -> None:
         job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
         text = f"node {number} is sub-healthy: {event.why}"
         refusal = self.refusal(number)
@@ -90,14 +89,14 @@ class Switch:
         )
         return next((why for holds, why in reasons if holds), "")
 
-    def prepared(self, event: e.NodePrepared, now: float) -> None:
+    def prepared(self, event: from_agent.NodePrepared, now: float) -> None:
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
             plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
             self._hold.begin_move()
 
-    def failed(self, event: e.PreparationFailed, now: float) -> None:
+    def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
         plan, why = (
             self._with(event.node, event.agent),
             f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}",
@@ -164,7 +163,7 @@ class Switch:
         plan.assignee, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
         plan.deadline, plan.incarnations = now + job.settings.prepare, self._incarnations(plan.node)
         job.say(
-            c.Prepare(
+            to_agent.Prepare(
                 agent=agent,
                 node=plan.node,
                 ranks=node.ranks,
@@ -212,7 +211,7 @@ class Switch:
 
     def _stand_down(self, plan: _Plan, why: str) -> None:
         if self._job.topology.reserved.pop(plan.assignee, None) is not None:
-            self._job.say(c.StandDown(plan.assignee, plan.node, why))
+            self._job.say(to_agent.StandDown(plan.assignee, plan.node, why))
         plan.assignee = ""
         self._hold.end_move()
 
@@ -248,4 +247,4 @@ class Switch:
     def _answer(self, requests: list[str], ok: bool, text: str) -> None:
         for request in requests:
             if request:
-                self._job.say(c.Answer(request, ok, text))
+                self._job.say(to_operator.Answer(request, ok, text))

@@ -15,11 +15,11 @@ from taskd.core import events as e
 from taskd.core.state import JobState
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.peers import Peer
+from taskd.messages import from_operator
 from taskd.mindcluster import levels
 from taskd.mindcluster.faults.codes import SEVERITIES, BadCode
 from taskd.mindcluster.faults.evaluation import KINDS, Arisen, Reason, TooMany
 from taskd.mindcluster.levels import TABLE, Level
-from taskd.protocol import messages as m
 
 log = logging.getLogger("taskd.manager.devices")
 
@@ -43,7 +43,7 @@ class DeviceWatch:
         self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
         self._protected = False  # when the devices were last looked at
 
-    def told(self, message: m.CodeTold, owner: Peer, now: float) -> str:
+    def told(self, message: from_operator.CodeTold, owner: Peer, now: float) -> str:
         """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and
         the coordinator answers."""
         if message.kind not in KINDS:

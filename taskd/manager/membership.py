@@ -14,12 +14,12 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.manager.config import MAX_RANKS_PER_NODE
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.lookout import Lookout
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
-from taskd.protocol import messages as m
+from taskd.messages import from_agent, to_agent
+from taskd.messages.envelope import STANDBY, Envelope
 
 log = logging.getLogger("taskd.manager")
 
@@ -29,7 +29,7 @@ class _Applicant:
     """A registration that `core` has not answered yet."""
 
     origin: Origin
-    event: e.AgentJoined
+    event: from_agent.AgentJoined
 
 
 class Membership:
@@ -47,7 +47,7 @@ class Membership:
         self.standbys: dict[str, Peer] = {}  # by the name of their process
         # agents whose node moves to a standby, by the name of the process
         self.former: dict[str, Peer] = {}
-        self.fenced: dict[str, c.Fence] = {}  # by the name of the process
+        self.fenced: dict[str, to_agent.Fence] = {}  # by the name of the process
         self.seen: set[int] = set()  # nodes that have ever joined
         self._applicants: dict[str, _Applicant] = {}
         self._challenged: set[int] = set()  # nodes whose agents are to show that they live
@@ -57,11 +57,11 @@ class Membership:
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.Admit: self._admit,
             c.Refuse: self._refuse,
-            c.Fence: self._fence,
+            to_agent.Fence: self._fence,
             c.Challenge: self._challenge,
-            c.Prepare: self._prepare,
-            c.TakeOver: self._take_over,
-            c.StandDown: self._stand_down,
+            to_agent.Prepare: self._prepare,
+            to_agent.TakeOver: self._take_over,
+            to_agent.StandDown: self._stand_down,
         }
 
     def watch(self, devices: DeviceWatch) -> None:
@@ -73,7 +73,7 @@ class Membership:
         """All agents that are part of the job."""
         return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
 
-    def known(self, envelope: m.Envelope) -> Peer | None:
+    def known(self, envelope: Envelope) -> Peer | None:
         """The agent that speaks."""
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.incarnation == envelope.incarnation:
@@ -97,7 +97,7 @@ class Membership:
             # what was under way on the old connection may be lost: each end says how far it has
             # heard
             peer.outbox.in_step = False
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
         if peer.node in self._challenged:
             self._challenged.discard(peer.node)
             self._feed(e.AgentAnswered(peer.node), now)
@@ -113,7 +113,7 @@ class Membership:
         """What the agent has said after the last that we have heard is lost: told so twice, it says
         it again (core.delivery)."""
         for _ in range(2):
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
 
     def heard(self, peer: Peer, number: int) -> None:
         """The agent has everything up to order `number`."""
@@ -122,13 +122,13 @@ class Membership:
                 peer.outbox.in_step = False
                 break
 
-    def register(self, origin: Origin, event: e.AgentJoined, now: float) -> None:
+    def register(self, origin: Origin, event: from_agent.AgentJoined, now: float) -> None:
         """An agent registers for its node."""
         try:
             check_agent(event.agent, origin.envelope)
             check_registration(event, origin.envelope.sender, self._settings.nodes)
         except Dropped as reason:
-            self._out.reply(origin.route, m.Refused(str(reason)))
+            self._out.reply(origin.route, to_agent.Refused(str(reason)))
             raise
         self._applicants[event.agent] = _Applicant(origin, event)
         self._now = now
@@ -144,26 +144,24 @@ class Membership:
         peer = self.standbys.get(envelope.incarnation)
         if peer is not None:
             self.hear(peer, origin, now)
-        if isinstance(message, e.StandbyJoined):
+        if isinstance(message, from_agent.StandbyJoined):
             self._stand_by(origin, message, peer, now)
         elif peer is None:
             self.ask(origin.route, now)
-        elif isinstance(message, e.NodePrepared | e.PreparationFailed):
+        elif isinstance(message, from_agent.NodePrepared | from_agent.PreparationFailed):
             check_agent(message.agent, envelope)
             self._feed(message, now)
-        elif not isinstance(message, m.Heartbeat):
+        elif not isinstance(message, from_agent.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
     def _stand_by(
-        self, origin: Origin, message: e.StandbyJoined, peer: Peer | None, now: float
+        self, origin: Origin, message: from_agent.StandbyJoined, peer: Peer | None, now: float
     ) -> None:
         check_agent(message.agent, origin.envelope)
-        if not 1 <= message.ranks <= MAX_RANKS_PER_NODE or not 0 <= message.records[1] <= 65535:
-            raise Dropped("registration", f"a standby for {message.ranks} ranks")
         if peer is None:
             name, room = message.agent[:8], message.ranks
             log.info("standby %s has registered, for up to %d ranks", name, room)
-            peer = self.standbys[message.agent] = _peer(origin, m.STANDBY, now)
+            peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
         self._asked.pop(origin.route, None)
         self._offer(peer, now)
@@ -178,9 +176,9 @@ class Membership:
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
         else:
-            self._feed(e.StandbyJoined(name, room, standby.records), now)
+            self._feed(from_agent.StandbyJoined(name, room, standby.records), now)
 
-    def node_taken(self, origin: Origin, event: e.NodeTaken, now: float) -> None:
+    def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:
         """A standby is a node from here on."""
         check_agent(event.agent, origin.envelope)
         standby = self.standbys.get(event.agent)
@@ -201,15 +199,15 @@ class Membership:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
             self._asked[route] = now
-            self._out.reply(route, m.Who())
+            self._out.reply(route, to_agent.Who())
 
-    def turn_away(self, route: bytes, fence: c.Fence, now: float) -> None:
+    def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
         """A fenced agent is told so; once a second, however much it says."""
         if now - self._asked.get(route, float("-inf")) >= 1.0:
             self._asked[route] = now
             self._out.reply(route, fence)
 
-    def permit(self, peer: Peer, question: m.May) -> None:
+    def permit(self, peer: Peer, question: from_agent.May) -> None:
         """An agent asks whether another one's records are its business."""
         ranks = self._coordinator.may(
             peer.node, question.node, question.agent, fetch=question.fetch
@@ -217,7 +215,7 @@ class Membership:
         granted = ranks is not None
         self._out.send(
             peer,
-            m.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
+            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
         )
 
     # -- agents that are gone ----------------------------------------------------------------------
@@ -226,7 +224,7 @@ class Membership:
         self._lookout.forget(peer.incarnation)
         if self.former.pop(peer.incarnation, None) is not None:
             self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
-        elif peer.node == m.STANDBY:
+        elif peer.node == STANDBY:
             log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
             self.standbys.pop(peer.incarnation, None)
             self._feed(e.StandbyLost(peer.incarnation, why), now)
@@ -243,7 +241,7 @@ class Membership:
             # answered by registering again, which changes nothing
             if peer is None:
                 self._challenged.discard(node)
-            elif not self._out.put(peer.route, self._out.seal(m.Who())):
+            elif not self._out.put(peer.route, self._out.seal(to_agent.Who())):
                 why = "its agent is gone and another one has registered for the node"
                 self.lose(peer, why, now)
 
@@ -279,9 +277,9 @@ class Membership:
     def _refuse(self, command: c.Refuse) -> None:
         log.warning("node %d is refused: %s", command.node, command.reason)
         if (applicant := self._applicants.pop(command.agent, None)) is not None:
-            self._out.reply(applicant.origin.route, m.Refused(command.reason))
+            self._out.reply(applicant.origin.route, to_agent.Refused(command.reason))
 
-    def _fence(self, command: c.Fence) -> None:
+    def _fence(self, command: to_agent.Fence) -> None:
         """From here on nothing that this process says is heard."""
         log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
         self.fenced[command.agent] = command
@@ -300,18 +298,18 @@ class Membership:
     def _challenge(self, command: c.Challenge) -> None:
         self._challenged.add(command.node)
 
-    def _prepare(self, command: c.Prepare) -> None:
+    def _prepare(self, command: to_agent.Prepare) -> None:
         log.info("%s", command)
         self._send_standby(command)
 
-    def _take_over(self, command: c.TakeOver) -> None:
+    def _take_over(self, command: to_agent.TakeOver) -> None:
         log.info("%s", command)
         former = self.agents.get(command.node)
         if former is not None and former.incarnation == command.former:
             self.former[former.incarnation] = self.agents.pop(command.node)
         self._send_standby(command)
 
-    def _stand_down(self, command: c.StandDown) -> None:
+    def _stand_down(self, command: to_agent.StandDown) -> None:
         """A standby is not to be the node; if it was already, whoever has had the node has it
         again."""
         log.warning("%s", command)
@@ -319,14 +317,16 @@ class Membership:
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:
             del self.agents[command.node]
-            peer.node, peer.ranks = m.STANDBY, (0,) * len(peer.ranks)
+            peer.node, peer.ranks = STANDBY, (0,) * len(peer.ranks)
             self.standbys[command.agent] = peer
         if not self._send_standby(command) and applicant is not None:
             self._out.reply(applicant.origin.route, command)
         for former in [p for p in self.former.values() if p.node == command.node]:
             self.agents[command.node] = self.former.pop(former.incarnation)
 
-    def _send_standby(self, command: c.Prepare | c.TakeOver | c.StandDown) -> bool:
+    def _send_standby(
+        self, command: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
+    ) -> bool:
         if (standby := self.standbys.get(command.agent)) is not None:
             self._out.send(standby, command)
         return standby is not None

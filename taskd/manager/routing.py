@@ -14,23 +14,24 @@ from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.voters import Voters
+from taskd.messages import to_agent, to_operator, to_rank
 
 TO_ALL = (
-    c.Pause,
-    c.Rebuild,
-    c.Restore,
-    c.Resume,
-    c.Release,
-    c.RollCall,
-    c.AskSteps,
-    c.Hold,
-    c.Continue,
-    c.GiveUp,
-    c.RestartAll,
-    c.SaveRecords,
+    to_rank.Pause,
+    to_rank.Rebuild,
+    to_rank.Restore,
+    to_rank.Resume,
+    to_rank.Release,
+    to_rank.RollCall,
+    to_agent.AskSteps,
+    to_rank.Hold,
+    to_rank.Continue,
+    to_agent.GiveUp,
+    to_agent.RestartAll,
+    to_agent.SaveRecords,
 )
-TO_RANK = (c.Replace, c.Kill, c.SaveState)
-TO_NODE = (c.KeepRecords, c.Seal)
+TO_RANK = (to_agent.Replace, to_agent.Kill, to_rank.SaveState)
+TO_NODE = (to_agent.KeepRecords, to_agent.Seal)
 
 log = logging.getLogger("taskd.manager")
 
@@ -56,11 +57,11 @@ class Routing:
             **dict.fromkeys(TO_NODE, self._to_node),
             **dict.fromkeys(members.commands, members.carry_out),
             **dict.fromkeys(voters.commands, voters.carry_out),
-            c.Answer: operators.answer,
+            to_operator.Answer: operators.answer,
             c.Note: lambda note: log.info("%s", note.text),
             c.Closed: self._closed,
             c.Resign: lambda command: leave(None, command.reason),
-            c.End: self._end,
+            to_agent.End: self._end,
         }
 
     def carry_out(self, commands: list[c.Command], now: float) -> None:
@@ -92,7 +93,7 @@ class Routing:
         log.info("%s", command)
         self._journal.closed(command, self._now)
 
-    def _end(self, command: c.End) -> None:
+    def _end(self, command: to_agent.End) -> None:
         log.info("to all: %.500s", command)
         data = self._out.seal(command, numbered=True)
         for peer in self._members.peers:

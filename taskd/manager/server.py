@@ -24,6 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
+from taskd.core.settings import Settings
 from taskd.manager import peers
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
@@ -38,7 +39,8 @@ from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
 from taskd.manager.routing import Routing
 from taskd.manager.voters import Voters
-from taskd.protocol import messages as m
+from taskd.messages import codec
+from taskd.messages.envelope import STANDBY
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
@@ -62,7 +64,7 @@ class Server:
     """`open()`, then `run()` once; `stop()` may be called from a signal handler or another
     thread."""
 
-    settings: e.Settings
+    settings: Settings
     job: str
     keys: Keys
     host: str
@@ -304,7 +306,7 @@ class Server:
                 self._incoming.take(frames, first, now)
             except Dropped as reason:
                 self.drops.add(reason.kind, str(reason), now)
-            except m.BadMessage as reason:
+            except codec.BadMessage as reason:
                 self.drops.add("not a message", str(reason), now)
             except Exception:
                 log.exception(
@@ -376,7 +378,7 @@ class Server:
             self._feed(event, now)
 
     def _connect(self, place: tuple[str, int]) -> Link:
-        return Link(place, self.keys, self.job, m.STANDBY, self._identity, refusal=False)
+        return Link(place, self.keys, self.job, STANDBY, self._identity, refusal=False)
 
     def _refused_key(self, address: str) -> None:
         self.drops.add("no key", f"{address} does not speak CURVE as agents do", self.clock())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from taskd import settings
-from taskd.core import events
+from taskd.core.settings import Settings
 from taskd.manager.config import Config
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
@@ -29,7 +29,7 @@ def make(
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     return Server(
-        settings=events.Settings(
+        settings=Settings(
             config.nodes,
             config.ranks_per_node,
             config.ladder,

@@ -13,7 +13,7 @@ from taskd.core import events as e
 from taskd.core.election.election import Election
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Origin
-from taskd.protocol import messages as m
+from taskd.messages import from_agent, to_agent
 from taskd.protocol.link import Link
 
 PLACES = 16  # where another manager is looked for
@@ -32,8 +32,10 @@ class Voters:
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
         self._places: list[tuple[str, int]] = []
         self._carry_out: dict[type, Callable[[Any], None]] = {
-            c.AskWho: lambda command: self._send(command.agents, m.Who()),
-            c.RequestVotes: lambda command: self._send(command.agents, m.Claim(command.stamp)),
+            c.AskWho: lambda command: self._send(command.agents, to_agent.Who()),
+            c.RequestVotes: lambda command: self._send(
+                command.agents, to_agent.Claim(command.stamp)
+            ),
             c.SendRoster: self._send_roster,
             c.TakeCharge: self._take_charge,
         }
@@ -51,13 +53,15 @@ class Voters:
             link.close()
         self._others.clear()
 
-    def event(self, message: m.Standing | m.Vote | m.RosterKept, origin: Origin) -> e.Event:
+    def event(
+        self, message: from_agent.Standing | from_agent.Vote | from_agent.RosterKept, origin: Origin
+    ) -> e.Event:
         """What an agent says as a voter, for `core`."""
         agent = origin.envelope.incarnation
         self.routes[agent] = origin.route, origin.descriptor
-        if isinstance(message, m.Vote):
+        if isinstance(message, from_agent.Vote):
             return e.AgentVoted(agent, message.term, message.granted)
-        if isinstance(message, m.RosterKept):
+        if isinstance(message, from_agent.RosterKept):
             return e.RosterKept(agent, message.stamp)
         return e.AgentStands(
             agent, message.term, message.manager, message.stamp, message.members, message.content
@@ -89,7 +93,7 @@ class Voters:
         places = tuple((host, self._place[1]) for host in command.hosts)
         self._places = list(dict.fromkeys((*places, *self._places)))[:PLACES]
         for agents, members in ((command.whole, command.members), (command.others, {})):
-            roster = m.RosterIs(command.stamp, members, places, *self._shape, os.getpid())
+            roster = to_agent.RosterIs(command.stamp, members, places, *self._shape, os.getpid())
             self._send(agents, roster)
 
     # -- other managers ----------------------------------------------------------------------------
@@ -113,7 +117,7 @@ class Voters:
                 link.send(self._standing())
         return found
 
-    def _standing(self) -> m.Standing:
+    def _standing(self) -> from_agent.Standing:
         """Where this manager stands, to another one."""
         candidate = self._election.candidate
-        return m.Standing(candidate.term, candidate.name, candidate.roster.stamp, {}, True)
+        return from_agent.Standing(candidate.term, candidate.name, candidate.roster.stamp, {}, True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from taskd.protocol import messages
+from taskd.messages import from_agent
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
@@ -42,7 +42,7 @@ def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) 
     is. Such a handshake takes 2 ms."""
     link = Link(address, keys, job, 0, refusal=False)
     try:
-        return ask(link, messages.Heartbeat(0), lambda _: True, limit) is not None
+        return ask(link, from_agent.Heartbeat(0), lambda _: True, limit) is not None
     except ManagerGone:
         return False
     finally:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taskd.core import events
 from taskd.cython_api import allocations, damage, slot
+from taskd.messages import from_rank
 from taskd.worker import verify
 from taskd.worker.attempt import Ending, Interrupted
 from taskd.worker.recorder import Recorder
@@ -22,7 +22,7 @@ from taskd.worker.verify import Forward
 if TYPE_CHECKING:
     import torch
 
-    from taskd.core.repair import Plan
+    from taskd.messages.values import Plan
     from taskd.worker.conversation import Conversation
 
 
@@ -77,7 +77,7 @@ class Attempts:
         slot.started(step + 1)
         hold = slot.hold_step()
         if hold is not None and step >= hold:  # it came when this step was begun already
-            line.channel.send(events.RankPassed(line.rank, line.incarnation, step))
+            line.channel.send(from_rank.RankPassed(line.rank, line.incarnation, step))
         if self._plan is not None:
             self._forward = Forward(line, self._plan, self._end_for)
         self.begun.fire()
@@ -117,7 +117,7 @@ class Attempts:
         if not self._told:
             self._told = True
             line.channel.send(
-                events.StepCommitted(
+                from_rank.StepCommitted(
                     line.rank, line.incarnation, line.communicators.generation, self.step - 1
                 )
             )
@@ -144,7 +144,7 @@ class Attempts:
         # sys.exit() too: the others wait for this rank, whatever its exit code
         if not isinstance(error, GeneratorExit):
             text = f"{type(error).__name__}: {error}"[:300]
-            line.channel.send(events.RankRaised(line.rank, line.incarnation, self.step, text))
+            line.channel.send(from_rank.RankRaised(line.rank, line.incarnation, self.step, text))
         self.abandoned = True
         return False
 

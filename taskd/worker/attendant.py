@@ -16,8 +16,7 @@ import threading
 import time
 
 from taskd import settings
-from taskd.core import commands
-from taskd.protocol import messages
+from taskd.messages import from_rank, to_rank
 from taskd.worker import injection, replacement
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
@@ -32,7 +31,7 @@ log = logging.getLogger("taskd.worker")
 def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
     """Connect to the agent named `agent` and attend to it for as long as the process lives."""
     channel = Channel(agent)
-    channel.send(messages.AttendantHello(rank, incarnation))
+    channel.send(from_rank.AttendantHello(rank, incarnation))
     threading.Thread(
         target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True
     ).start()
@@ -54,9 +53,9 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
             if replacement.launcher is not None:
                 _outlive_nobody(channel, replacement.launcher)
             order = channel.receive()
-            if isinstance(order, commands.RollCall):
+            if isinstance(order, to_rank.RollCall):
                 channel.send(
-                    messages.Here(
+                    from_rank.Here(
                         rank,
                         incarnation,
                         order.call,
@@ -65,7 +64,7 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                         time.process_time(),
                     )
                 )
-            elif isinstance(order, messages.Inject):
+            elif isinstance(order, to_rank.Inject):
                 # the manager has checked it; a rank does not take another process's word for that
                 allowed = settings.fault_injection(os.environ)
                 ok, text = (
@@ -74,7 +73,7 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                     else (False, NOT_ALLOWED)
                 )
                 log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
-                channel.send(messages.Injected(order.request, rank, ok, text))
+                channel.send(from_rank.Injected(order.request, rank, ok, text))
         except AgentGone:
             return  # the training thread notices too, and leaves
         except Exception:

@@ -20,12 +20,11 @@ import torch
 import torch.distributed as dist
 
 from taskd import settings
-from taskd.core import commands, events
-from taskd.core.repair import Plan
 from taskd.core.snapshots import FINAL
 from taskd.cython_api import allocations, damage, memory, slot
 from taskd.devices import Device
-from taskd.protocol import messages
+from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Plan, Position
 from taskd.vault import Entries
 from taskd.worker import buckets, replicas, verify
 from taskd.worker import entry as records
@@ -106,7 +105,7 @@ class Conversation:
 
     def hold(
         self,
-        position: Callable[[], tuple[events.Position, str]] | None,
+        position: Callable[[], tuple[Position, str]] | None,
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
         standing: bool = False,
@@ -121,19 +120,19 @@ class Conversation:
         while True:
             order = self.channel.receive()
             try:
-                if isinstance(order, commands.Pause):
+                if isinstance(order, to_rank.Pause):
                     self._answer(order.pause)
                 elif (
-                    isinstance(order, (commands.Rebuild, commands.Restore))
+                    isinstance(order, (to_rank.Rebuild, to_rank.Restore))
                     and order.pause < slot.pause_number()
                 ):
                     self._answer(slot.pause_number())  # overtaken before it was begun
-                elif isinstance(order, commands.Rebuild):
+                elif isinstance(order, to_rank.Rebuild):
                     self._rebuild(order)
                     if on_formed is not None:
                         on_formed()
-                    self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
-                elif isinstance(order, commands.Restore):
+                    self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
+                elif isinstance(order, to_rank.Restore):
                     restored = self._restore(order.plan)
                     digest = self._digest()
                     if damage.damaged() != self.damaged:
@@ -142,22 +141,24 @@ class Conversation:
                     self.accepted = self.damaged
                     self.clean = order.plan.step
                     self._send(
-                        events.RankRestored(self.rank, self.incarnation, order.generation, digest)
+                        from_rank.RankRestored(
+                            self.rank, self.incarnation, order.generation, digest
+                        )
                     )
-                elif isinstance(order, commands.Resume) and order.pause == self.era:
+                elif isinstance(order, to_rank.Resume) and order.pause == self.era:
                     return restored or Resumed(order.step, None, 0)
-                elif isinstance(order, commands.SaveState):
+                elif isinstance(order, to_rank.SaveState):
                     self._save(order)
-                elif isinstance(order, commands.Release):
+                elif isinstance(order, to_rank.Release):
                     if release is not None and order.step >= release:
                         return Released(order.step)
-                elif isinstance(order, (commands.Hold, commands.Continue)):
+                elif isinstance(order, (to_rank.Hold, to_rank.Continue)):
                     # else a repair is under way, and it ends with a Resume
                     if standing and slot.pause_number() <= entered:
                         return Continued()
-                elif isinstance(order, messages.TakeUp) and position is None:
+                elif isinstance(order, to_rank.TakeUp) and position is None:
                     return TakenUp()
-                elif isinstance(order, messages.Unprotected):
+                elif isinstance(order, to_rank.Unprotected):
                     return LeftAlone(order.reason)
             # whatever went wrong is reported; the coordinator decides what next
             except Exception as error:
@@ -175,7 +176,7 @@ class Conversation:
                         "rank %d: %s failed", self.rank, type(order).__name__, exc_info=True
                     )
                     self._send(
-                        events.RankFailed(
+                        from_rank.RankFailed(
                             self.rank,
                             self.incarnation,
                             generation,
@@ -183,7 +184,7 @@ class Conversation:
                         )
                     )
 
-    def _rebuild(self, order: commands.Rebuild) -> None:
+    def _rebuild(self, order: to_rank.Rebuild) -> None:
         resumed = order.same and self.device.resume_communicators()
         self.device.restart()
         self.era = order.pause
@@ -196,7 +197,7 @@ class Conversation:
                 order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device
             )
 
-    def _save(self, order: commands.SaveState) -> None:
+    def _save(self, order: to_rank.SaveState) -> None:
         """Write the state at the start of the step, which this rank has or can read from its node's
         stripes."""
         # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
@@ -214,11 +215,11 @@ class Conversation:
                 )
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work)
-            self._send(events.StateSaved(self.rank, self.incarnation, order.pause, files))
+            self._send(from_rank.StateSaved(self.rank, self.incarnation, order.pause, files))
         except Exception as error:
             log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)
             reason = f"{type(error).__name__}: {error}"[:500]
-            self._send(events.RankFailed(self.rank, self.incarnation, order.generation, reason))
+            self._send(from_rank.RankFailed(self.rank, self.incarnation, order.generation, reason))
 
     def _send(self, message: Any) -> None:
         self.channel.send(message)
@@ -237,8 +238,8 @@ class Conversation:
         self._stands = at.step
         if self._touched:
             clean = None if lost else self.clean
-            at = replace(at, clean=clean)
-        self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
+            at = at.but(clean=clean)
+        self._send(from_rank.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
     _stands: int = -1  # the step that was reported last
     # settings and random numbers have been taken from a record in the present incident

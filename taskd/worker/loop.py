@@ -7,9 +7,10 @@ import logging
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from taskd.core import events
 from taskd.core.snapshots import PASS_END
 from taskd.cython_api import damage, slot
+from taskd.messages import from_rank
+from taskd.messages.values import Position
 from taskd.worker import carried, loading
 from taskd.worker.attempt import Attempt, Ending
 from taskd.worker.attempts import Attempts
@@ -157,7 +158,7 @@ class Loop:
 
     # -- between attempts --------------------------------------------------------------------------
 
-    def _position(self) -> tuple[events.Position, str]:
+    def _position(self) -> tuple[Position, str]:
         """Where this rank stands, and why its process cannot go on, "" if it can."""
         line, step = self.line, self.attempts.step
         final, provisional = line.entries.steps()
@@ -175,7 +176,7 @@ class Loop:
             )
             clean, final, provisional = None, final - {step}, provisional - {step}
         return (
-            events.Position(
+            Position(
                 step,
                 clean,
                 final,
@@ -233,7 +234,7 @@ class Loop:
         self.recorder.end_pass(step)
         slot.progress(step, slot.PAUSED)
         line.copies.wait(line.era)
-        line.channel.send(events.RankFinished(line.rank, line.incarnation, step))
+        line.channel.send(from_rank.RankFinished(line.rank, line.incarnation, step))
         outcome = line.hold(self._position, release=step)
         self._follow(outcome)
         if isinstance(outcome, Resumed):
@@ -249,9 +250,9 @@ class Loop:
         line, step = self.line, self.attempts.step
         slot.progress(step, slot.HELD)
         self.recorder.stand(step)
-        line.channel.send(events.RankHeld(line.rank, line.incarnation, step))
+        line.channel.send(from_rank.RankHeld(line.rank, line.incarnation, step))
 
-        def position() -> tuple[events.Position, str]:
+        def position() -> tuple[Position, str]:
             # a repair: it does not go on any more when the hold ends
             slot.progress(step, slot.PAUSED)
             return self._position()

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import devices, dumps, logs, settings, stacks
-from taskd.core import events
 from taskd.cython_api import library, slot, sockets
-from taskd.protocol import messages
+from taskd.messages import from_rank
+from taskd.messages.values import Position
 from taskd.vault import Entries
 from taskd.worker import attendant, buckets, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
@@ -63,7 +63,7 @@ def protect(objects: dict[str, Any]) -> Job:
     _attach()
     channel = Channel(agent)
     rank = int(os.environ["RANK"])
-    channel.send(messages.RankHello(rank, incarnation, os.getpid()))
+    channel.send(from_rank.RankHello(rank, incarnation, os.getpid()))
     if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
         atexit.register(lambda: slot.progress(0, slot.DONE))
@@ -113,10 +113,8 @@ def _join(job: Job, loop: Loop) -> None:
     line = loop.line
     dies_with_launcher()
     found = _resumed_from(line.rank, line.communicators.world_size)
-    line.channel.send(events.RankJoined(line.rank, line.incarnation))
-    outcome = line.hold(
-        lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(loop, found)
-    )
+    line.channel.send(from_rank.RankJoined(line.rank, line.incarnation))
+    outcome = line.hold(lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found))
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
         return

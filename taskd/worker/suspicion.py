@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.core import events
 from taskd.cython_api import damage
 from taskd.devices import DeviceLost, Fault, FaultType
+from taskd.messages import from_rank
 
 if TYPE_CHECKING:
     from taskd.worker.conversation import Conversation
@@ -27,11 +27,11 @@ class Suspicion:
         """A repair has made good what was wrong."""
         self.present, self._fault = False, None
 
-    def doubt(self, step: int, text: str, kind: int = events.OTHER) -> None:
+    def doubt(self, step: int, text: str, kind: int = from_rank.OTHER) -> None:
         """What was computed in `step` is not to be used."""
         self.present = True
         line = self._line
-        line.channel.send(events.RankFaulted(line.rank, line.incarnation, step, kind, text))
+        line.channel.send(from_rank.RankFaulted(line.rank, line.incarnation, step, kind, text))
 
     def spoiled(self, step: int) -> bool:
         """Whether what this rank has computed cannot be used: a connection broke in the middle of a
@@ -65,7 +65,7 @@ class Suspicion:
 
     def _collective_failed(self, step: int, text: str) -> None:
         line = self._line
-        line.channel.send(events.CollectiveFailed(line.rank, line.incarnation, step, text))
+        line.channel.send(from_rank.CollectiveFailed(line.rank, line.incarnation, step, text))
 
     def clean_device(self) -> tuple[bool, str]:
         """Ready the device for the repair: (whether state in its memory is lost, why this process

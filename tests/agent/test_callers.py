@@ -18,7 +18,8 @@ from taskd.agent.agent import Agent
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Limits
 from taskd.cython_api.page import Page
-from taskd.protocol import keys, messages
+from taskd.messages import codec, from_rank
+from taskd.protocol import keys
 
 CALL = """
 import os, socket, sys
@@ -38,7 +39,7 @@ class Process:
     def __init__(
         self,
         agent: Agent,
-        hello: callers.Hello,
+        hello: from_rank.Hello,
         wrapped: bool = False,
         user: int | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class Process:
             "-c",
             CALL,
             agent.lines.name,
-            messages.encode(hello).hex(),
+            codec.encode(hello).hex(),
             *([str(user)] if user else []),
         ]
         if wrapped:
@@ -84,7 +85,7 @@ def process(agent):
     made = []
 
     def start(rank, attendant=False, **more):
-        hello = messages.AttendantHello(rank, 0) if attendant else messages.RankHello(rank, 0, 1)
+        hello = from_rank.AttendantHello(rank, 0) if attendant else from_rank.RankHello(rank, 0, 1)
         made.append(Process(agent, hello, **more))
         return made[-1]
 

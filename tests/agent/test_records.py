@@ -20,7 +20,8 @@ from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records
 from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api.page import Page
-from taskd.protocol import curve, keys, messages
+from taskd.messages import between_agents, codec, from_agent, to_agent
+from taskd.protocol import curve, keys
 from taskd.vault import NOTE, NOTES, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
@@ -40,19 +41,19 @@ class Node:
             self.epoch.ranks[local] = Rank(2 * number + local, local, None, None, -1)
         self.identity = KEYS.identity()
         self.may = lambda question: True  # the manager's word; None: it says nothing
-        self.questions: list[messages.May] = []
+        self.questions: list[from_agent.May] = []
         self.records = Records("127.0.0.1", KEYS, self.identity, job, self.ask)
         self.records.begin(number, self.epoch)
         self.number = 0
 
-    def ask(self, question: messages.May) -> None:
+    def ask(self, question: from_agent.May) -> None:
         """What the manager says."""
         self.questions.append(question)
         granted = self.may(question)
         if granted is not None:
             ranks = (2 * question.node, 2 * question.node + 1) if granted else ()
             self.records.permit(
-                messages.Permit(question.node, question.agent, question.fetch, granted, ranks)
+                to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks)
             )
 
     def write(self, local: int, step: int, kind: int, payload: bytes) -> None:
@@ -216,10 +217,14 @@ class Liar:
         self.line.connect(curve.endpoint(*address))
 
     def say(self, message: object) -> None:
-        self.line.send(messages.encode(message))
+        self.line.send(codec.encode(message))
 
     def hear(self, patience: int = 10_000) -> object:
-        return messages.decode(self.line.recv(), 1 << 20) if self.line.poll(patience) else None
+        return (
+            codec.FROM_KEEPER.decode(self.line.recv(), 1 << 20)
+            if self.line.poll(patience)
+            else None
+        )
 
     def close(self) -> None:
         self.context.destroy(linger=0)
@@ -233,10 +238,10 @@ def liar():
         one.close()
 
 
-def forged(step: int, rank: int = 2, node: int = 1) -> messages.Keep:
+def forged(step: int, rank: int = 2, node: int = 1) -> between_agents.Keep:
     """A record that is well made: whoever has the secret can seal it."""
     payload = b"".join(record.Seal(KEYS.records, "job", rank).close(max(step, 0), b"forged"))
-    return messages.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
+    return between_agents.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
 
 
 def test_records_of_a_node_are_taken_from_its_own_agent_alone(nodes, liar):
@@ -267,7 +272,7 @@ def test_an_agent_keeps_records_of_its_own_ranks_alone(nodes, liar):
     agent.say(forged(3, rank=0))
     agent.say(forged(-1))
     agent.say(forged(4))
-    assert agent.hear() == messages.Kept(2, 10**9)
+    assert agent.hear() == between_agents.Kept(2, 10**9)
     assert list(kept(there.fetch(1, there.records.address))) == [(2, 4)]
 
 
@@ -278,11 +283,11 @@ def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
     until(lambda: kept(there.fetch(1, there.records.address)))
     evil = liar(there.records.address)
     there.may = here.may = lambda question: question.agent != evil.identity.name
-    evil.say(messages.Fetch("job", 1))  # kept for another node
-    evil.say(messages.Fetch("job", 0))  # its own
+    evil.say(between_agents.Fetch("job", 1))  # kept for another node
+    evil.say(between_agents.Fetch("job", 0))  # its own
     assert {evil.hear(), evil.hear()} == {
-        messages.Fetched(1, messages.REFUSED),
-        messages.Fetched(0, messages.REFUSED),
+        between_agents.Fetched(1, between_agents.REFUSED),
+        between_agents.Fetched(0, between_agents.REFUSED),
     }
     there.may = lambda question: False
     third = nodes(2)
@@ -321,9 +326,9 @@ def test_whoever_has_another_secret_is_asked_about_by_a_name_that_nobody_has(nod
         there.records.address,
         keys.Keys(KEYS.server_public, b"", other.members, b"", b"another secret"),
     )
-    evil.say(messages.Fetch("job", 0))
+    evil.say(between_agents.Fetch("job", 0))
     until(lambda: there.questions)
     assert there.questions[0].agent not in ("", evil.identity.name, there.identity.name)
     stranger = liar(there.records.address, other)
-    stranger.say(messages.Fetch("job", 0))
+    stranger.say(between_agents.Fetch("job", 0))
     assert stranger.hear(300) is None and len(there.questions) == 1

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.events import Position
-from taskd.core.repair import Member, Plan, Refusal, plan
+from taskd.core.repair import Member, Refusal, plan
 from taskd.core.snapshots import FINAL, PROVISIONAL, Snapshots, drifting
+from taskd.messages.values import Plan, Position
 
 # -- the rules, a second time ----------------------------------------------------------------------
 
@@ -150,11 +150,11 @@ def test_more_information_never_lowers_the_step(members, data):
     if what == "clean":
         if at.clean is not None:
             return
-        at = replace(at, clean=step)
+        at = at.but(clean=step)
     elif what == "drifted":
-        at = replace(at, drifted=frozenset())
+        at = at.but(drifted=frozenset())
     else:
-        at = replace(at, **{what: getattr(at, what) | {step}})
+        at = at.but(**{what: getattr(at, what) | {step}})
     members[index] = replace(members[index], position=at)
     assert step_of(plan(members)) >= before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.protocol import messages
+from taskd.messages import to_rank
 from taskd.worker import attendant, injection
 from taskd.worker.channel import AgentGone
 
@@ -32,7 +32,7 @@ def test_a_fault_on_purpose(monkeypatch, value, allowed):
         monkeypatch.setenv("TASKD_FAULT_INJECTION", value)
     done = []
     monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
-    line = Line(messages.Inject("r", 3, "memory", {"where": "heap"}))
+    line = Line(to_rank.Inject("r", 3, "memory", {"where": "heap"}))
     attendant._attend(line, 3, 0, None)
     (answer,) = line.heard
     assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)

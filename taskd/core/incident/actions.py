@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
-from taskd.core import commands as c
 from taskd.core import repair
 from taskd.core.hold import Hold
 from taskd.core.incident import dump, outcome
@@ -21,6 +19,7 @@ from taskd.core.incident.takeover import Takeover
 from taskd.core.listing import some
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
+from taskd.messages import to_rank
 
 
 class Actions:
@@ -118,7 +117,7 @@ class Actions:
         new = number in incident.new or not rank.alive
         position = rank.left if new else incident.round.reports.get(number)
         if position is not None and number in incident.divergent:
-            position = replace(position, clean=None, stripes=frozenset())
+            position = position.but(clean=None, stripes=frozenset())
         return repair.Member(number, -1 if node is None else node, not new, position)
 
     def _rebuild(self, incident: Incident, why: str, now: float) -> Next:
@@ -128,7 +127,7 @@ class Actions:
 
     def _restore(self, incident: Incident, why: str, now: float) -> Next:
         assert incident.round.plan is not None
-        self._job.say(c.Restore(self._job.pause, self._job.generation, incident.round.plan))
+        self._job.say(to_rank.Restore(self._job.pause, self._job.generation, incident.round.plan))
         return None
 
     def _resume(self, incident: Incident, why: str, now: float) -> Next:
@@ -142,7 +141,7 @@ class Actions:
         incident.ready.clear()
         for rank in job.ranks.values():
             rank.left, rank.finished = None, None
-        job.say(c.Resume(job.pause, job.generation, incident.round.plan.step))
+        job.say(to_rank.Resume(job.pause, job.generation, incident.round.plan.step))
         return None
 
     def _climb(self, incident: Incident, why: str, now: float) -> Next:

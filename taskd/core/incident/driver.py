@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.hold import Hold
 from taskd.core.incident import dump, ladder
@@ -20,6 +19,7 @@ from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
 from taskd.core.listing import some
 from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_rank
 
 
 class Recovery:
@@ -156,7 +156,7 @@ class Recovery:
 
     # -- what ranks say in an incident -------------------------------------------------------------
 
-    def paused(self, event: e.RankPaused, now: float) -> None:
+    def paused(self, event: from_rank.RankPaused, now: float) -> None:
         incident = self.incident
         if (
             incident is None
@@ -172,7 +172,7 @@ class Recovery:
             incident.round.reports[event.rank] = event.position
             self.advance(now)
 
-    def busy(self, event: e.RankBusy, now: float) -> None:
+    def busy(self, event: from_agent.RankBusy, now: float) -> None:
         incident = self.incident
         if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
             return
@@ -184,14 +184,14 @@ class Recovery:
             self.incident.ready.add(rank)
             self.advance(now)
 
-    def rebuilt(self, event: e.RankRebuilt, now: float) -> None:
+    def rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
         incident = self._in(Phase.REBUILD)
         if incident is not None and event.generation == self._job.generation:
             incident.round.rebuilt.add(event.rank)
             incident.rebuild_reported.add(event.rank)
             self.advance(now)
 
-    def restored(self, event: e.RankRestored, now: float) -> None:
+    def restored(self, event: from_rank.RankRestored, now: float) -> None:
         incident = self._in(Phase.RESTORE)
         if incident is not None and event.generation == self._job.generation:
             incident.round.restored[event.rank] = event.digest
@@ -213,11 +213,11 @@ class Recovery:
 
     # -- the dump ----------------------------------------------------------------------------------
 
-    def saved(self, event: e.StateSaved | e.RecordsSaved, now: float) -> None:
+    def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
         """A part of the dump is written, or cannot be."""
         if (saving := self._saving(event.pause)) is None:
             return
-        if isinstance(event, e.StateSaved):
+        if isinstance(event, from_rank.StateSaved):
             saving.saved = True
         elif event.why:
             self.spent(f"node {event.node} could not save its ranks' records: {event.why}", now)
@@ -227,7 +227,7 @@ class Recovery:
         saving.files += event.files
         dump.advance(self._job, saving)
 
-    def sealed(self, event: e.Sealed, now: float) -> None:
+    def sealed(self, event: from_agent.Sealed, now: float) -> None:
         if (saving := self._saving(event.pause)) is None:
             return
         if event.why:
@@ -311,7 +311,7 @@ class Recovery:
         incident.round.asked_again = True
         running = some(r for r in self.silent() if r not in incident.killed)
         self._job.note(f"ranks [{running}] have not paused; asked again")
-        self._job.say(c.Pause(self._job.pause, "asked again"))
+        self._job.say(to_rank.Pause(self._job.pause, "asked again"))
 
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up. Who is waited for is evicted; where that cannot help, the

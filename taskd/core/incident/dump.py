@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from taskd.core import commands as c
 from taskd.core import repair
 from taskd.core.state import JobState
+from taskd.messages import to_agent, to_rank
 
 File = tuple[str, int, str]  # name in the dump's directory, bytes, checksum
 
@@ -62,9 +62,11 @@ def begin(
         f" {len(living)} nodes the ranks' records"
     )
     job.say(
-        c.SaveState(job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes)
+        to_rank.SaveState(
+            job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes
+        )
     )
-    job.say(c.SaveRecords(job.pause, plan.step, dump.name, lost))
+    job.say(to_agent.SaveRecords(job.pause, plan.step, dump.name, lost))
     return dump
 
 
@@ -73,7 +75,7 @@ def advance(job: JobState, dump: Dump) -> None:
     if dump.saved and not dump.waiting and not dump.sealing:
         dump.sealing = True
         job.say(
-            c.Seal(
+            to_agent.Seal(
                 job.pause,
                 dump.node,
                 dump.step,

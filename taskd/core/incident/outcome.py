@@ -6,6 +6,7 @@ from taskd.core import commands as c
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
+from taskd.messages import to_agent
 
 
 def close(job: JobState, incident: Incident, now: float) -> None:
@@ -52,5 +53,5 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
         return
     reason = f"The job ends: {reason}"
-    job.say(c.GiveUp(reason))
+    job.say(to_agent.GiveUp(reason))
     job.end(False, reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import commands as c
 from taskd.core.incident import ladder
 from taskd.core.incident.ladder import Damage, Rung
 from taskd.core.incident.phases import Move
@@ -16,6 +15,7 @@ from taskd.core.incident.state import Incident, Round
 from taskd.core.incident.takeover import Takeover
 from taskd.core.listing import some
 from taskd.core.state import JobState
+from taskd.messages import to_agent, to_rank
 
 Next = tuple[Move, str] | None
 NOBODY: frozenset[int] = frozenset()
@@ -105,7 +105,7 @@ class Rounds:
             for node in self._nodes.broken(incident):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
-        job.say(c.Pause(job.pause, incident.faults[-1]))
+        job.say(to_rank.Pause(job.pause, incident.faults[-1]))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
         if rung.strategy == "dump":
@@ -124,14 +124,14 @@ class Rounds:
         for number, rank in self._job.ranks.items():
             if not rank.alive and number not in absent:
                 incarnation = rank.incarnation + 1
-                self._job.say(c.Replace(number, incarnation, incident.renew(number, rank)))
+                self._job.say(to_agent.Replace(number, incarnation, incident.renew(number, rank)))
 
     def _kill(self, incident: Incident, now: float) -> None:
         for number, why in sorted(incident.evicted.items()):
             if number not in incident.killed:
                 incident.killed[number] = now
                 incarnation = self._job.ranks[number].incarnation
-                self._job.say(c.Kill(number, incarnation, why, number in incident.hung))
+                self._job.say(to_agent.Kill(number, incarnation, why, number in incident.hung))
 
 
 def listed(why: Mapping[int, str]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from taskd.core import repair
-from taskd.core.events import Position, Timeline
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Phase
 from taskd.core.state import RankState
 from taskd.core.topology import Node
+from taskd.messages.values import Plan, Position
 
 
 @dataclass
@@ -34,11 +33,30 @@ class Round:
 
     asked_again: bool = False  # ranks that had not stopped in time were asked a second time
     reports: dict[int, Position] = field(default_factory=dict)  # of ranks that have stopped
-    plan: repair.Plan | None = None
+    plan: Plan | None = None
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
     committed: set[int] = field(default_factory=set)
     dump: Dump | None = None
+
+
+@dataclass
+class Timeline:
+    """When each phase of an incident was entered, for the report."""
+
+    entered: list[tuple[str, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, now: float) -> None:
+        self.entered.append((phase, now))
+
+    def durations(self, end: float) -> dict[str, float]:
+        """Seconds spent in each phase, in order of first entry; a phase entered twice is summed."""
+        out: dict[str, float] = {}
+        for (phase, begin), (_, after) in zip(
+            self.entered, [*self.entered[1:], ("", end)], strict=True
+        ):
+            out[phase] = out.get(phase, 0.0) + (after - begin)
+        return out
 
 
 @dataclass

@@ -18,6 +18,7 @@ from taskd.core import commands as c
 from taskd.core.election.election import STANDBY
 from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
+from taskd.messages import to_agent
 
 
 class Takeover:
@@ -108,7 +109,7 @@ class Takeover:
         for rank in node.ranks:
             incident.renew(rank, self._job.ranks[rank])
         self._job.say(
-            c.TakeOver(
+            to_agent.TakeOver(
                 agent=agent,
                 node=number,
                 ranks=node.ranks,
@@ -163,7 +164,7 @@ class Takeover:
         incident.failures.clear()
         topology.stood_down.add(moving.assignee)
         self._job.election.arrive(moving.assignee, STANDBY, "")
-        self._job.say(c.StandDown(moving.assignee, number, why))
+        self._job.say(to_agent.StandDown(moving.assignee, number, why))
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
@@ -180,4 +181,4 @@ class Takeover:
         for number in job.topology.renew_keepers():
             keeper = job.topology.nodes[number].keeper
             assert keeper is not None
-            job.say(c.KeepRecords(number, keeper, job.topology.nodes[keeper].records))
+            job.say(to_agent.KeepRecords(number, keeper, job.topology.nodes[keeper].records))
