@@ -92,5 +92,5 @@ $(TORCH_NPU)/complete: $(INSTALLED) requirements/torch_npu.txt
 
 clean:
 	rm -rf $(VENV) site build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f $(LIBRARY) taskd/cython_api/*.so taskd/cython_api/*.c
+	rm -f $(LIBRARY) taskd/cython_api/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

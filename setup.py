@@ -76,6 +76,19 @@ class Build(build_ext):
 
 headers = sorted(str(p) for p in Path("csrc").glob("*.h"))
 library = Extension(LIBRARY, sorted(str(p) for p in Path("csrc").glob("*.c")), depends=headers)
+BINDINGS = (
+    "allocations",
+    "attempt",
+    "damage",
+    "digest",
+    "frozen",
+    "library",
+    "memory",
+    "page",
+    "poison",
+    "slot",
+    "sockets",
+)
 bindings = [
     Extension(
         f"taskd.cython_api.{name}",
@@ -85,7 +98,7 @@ bindings = [
         extra_link_args=["-Wl,-rpath,$ORIGIN/../python/cython_api/libs"],
         depends=headers,
     )
-    for name in ("attempt", "core", "digest", "frozen")
+    for name in BINDINGS
 ]
 
 setup(

@@ -18,7 +18,8 @@ import uuid
 
 import numpy as np
 
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library_path, memory, slot
+from taskd.cython_api.page import Page
 
 STARTS = 40
 
@@ -29,7 +30,7 @@ def start(env: dict[str, str]) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def starts(page: core.Page) -> None:
+def starts(page: Page) -> None:
     plain = {
         key: value
         for key, value in os.environ.items()
@@ -52,42 +53,42 @@ def starts(page: core.Page) -> None:
         print(f"start of Python, {kind:<26} {median:8.2f} ms  {median - base:+.2f}")
 
 
-def calls(page: core.Page) -> None:
-    core.attach(page.path, 1)
-    names = {"core": core, "page": page}
-    core.started(1)
+def calls(page: Page) -> None:
+    slot.attach(page.path, 1)
+    names = {"slot": slot, "page": page}
+    slot.started(1)
     for call in (
-        "core.progress(5, 1)",
-        "core.pause_number()",
-        "core.started(5)",
-        "core.wait_started(0, 0)",
+        "slot.progress(5, 1)",
+        "slot.pause_number()",
+        "slot.started(5)",
+        "slot.wait_started(0, 0)",
         "page.read(1)",
     ):
         n = 500_000
         best = min(timeit.repeat(call, globals=names, number=n, repeat=5)) / n
         print(f"{call:<43} {best * 1e9:8.0f} ns")
-    core.detach()
+    slot.detach()
 
 
-def memory() -> None:
+def checksum() -> None:
     data = np.ones(256 << 20, np.uint8)
     best = min(
-        timeit.repeat(lambda: core.checksum(data.ctypes.data, data.nbytes), number=1, repeat=5)
+        timeit.repeat(lambda: memory.checksum(data.ctypes.data, data.nbytes), number=1, repeat=5)
     )
-    print(f"{'core.checksum of 256 MiB':<43} {data.nbytes / best / 1e9:8.1f} GB/s")
+    print(f"{'memory.checksum of 256 MiB':<43} {data.nbytes / best / 1e9:8.1f} GB/s")
 
 
 def main() -> None:
-    with core.Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
+    with Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
         starts(page)
         page.reset(0)
-    with core.Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
+    with Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
         # both slots past the gate, so that wait_started is the usual case
-        core.attach(page.path, 0)
-        core.started(core.ALL_DONE)
-        core.detach()
+        slot.attach(page.path, 0)
+        slot.started(slot.ALL_DONE)
+        slot.detach()
         calls(page)
-    memory()
+    checksum()
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ from typing import Any
 
 import psutil
 import zmq
+from figures import Figures
 from rich.console import Console
-from rich.table import Table
 
-from taskd.agent.supervisor import HEARTBEAT
-from taskd.core import events
-from taskd.protocol import curve, keys, messages, pings
+from taskd.agent.loop import HEARTBEAT
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import VERSION, Envelope, seal
+from taskd.protocol import curve, keys, pings
 
 LIMIT = 1.0  # per cent of one core
 
@@ -40,35 +41,35 @@ class Agent:
         self.node, self.seq, self.identity = node, 0, pair.identity()
         self.incarnation = self.identity.name
         self.socket: zmq.Socket[Any] = curve.client(
-            context, "127.0.0.1", pair, self.identity, messages.MAX_BYTES
+            context, "127.0.0.1", pair, self.identity, codec.MAX_BYTES
         )
         for option, value in pings.options(nodes).items():  # as taskd.protocol.link
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", port))
         self.send(
-            events.AgentJoined(
+            from_agent.AgentJoined(
                 node, tuple(range(8 * node, 8 * node + 8)), ("127.0.0.1", 1), agent=self.incarnation
             )
         )
 
     def send(self, message: Any) -> None:
         self.seq += 1
-        envelope = messages.Envelope(
-            messages.VERSION,
+        envelope = Envelope(
+            VERSION,
             "bench",
             self.node,
             self.incarnation,
             self.seq,
-            messages.encode(message),
+            codec.encode(message),
         )
-        self.socket.send(messages.seal(envelope))
+        self.socket.send(seal(envelope))
 
 
 def heartbeat(agents: list[Agent], seconds: float) -> None:
     """Each agent at its interval, spread over it as real ones are."""
     end, turn = time.monotonic() + seconds, 0
     while (now := time.monotonic()) < end:
-        agents[turn % len(agents)].send(messages.Heartbeat(8))
+        agents[turn % len(agents)].send(from_agent.Heartbeat(8))
         turn += 1
         time.sleep(max(0.0, HEARTBEAT / len(agents) - (time.monotonic() - now)))
 
@@ -142,17 +143,15 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=20.0)
     arguments = parser.parse_args()
-    table = Table(
-        title=f"An idle manager, heartbeats each {HEARTBEAT:.0f} s, {arguments.seconds:g} s each"
-    )
-    for heading in (
+    table = Figures(
+        f"An idle manager, heartbeats each {HEARTBEAT:.0f} s, {arguments.seconds:g} s each",
         "agents",
         "CPU, % of a core",
         "wake-ups of its main thread /s",
         "RSS, MiB",
         f"below {LIMIT:g} %",
-    ):
-        table.add_column(heading, justify="right")
+        words=0,
+    )
     rows = [measure(count, arguments.seconds) for count in (0, arguments.agents)]
     for row in rows:
         numbers = (

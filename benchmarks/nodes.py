@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import toy
+from figures import Figures
 from hosts import Hosts, possible
 from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, summary
 from launchers import Launchers
 from ports import free_port
 from rich.console import Console
-from rich.table import Table
 
 from taskd.cli import status
 from taskd.manager import journal
@@ -231,7 +231,7 @@ def in_charge(job: Job) -> float:
     )
 
 
-def row(table: Table, name: str, values: list[float], target: str, met: bool | None) -> None:
+def row(table: Figures, name: str, values: list[float], target: str, met: bool | None) -> None:
     found = summary(values)
     table.add_row(
         name,
@@ -295,9 +295,9 @@ def main() -> None:
 
 
 def show(console: Console, figures: dict[str, Any]) -> None:
-    table = Table(title="loss of nodes and managers, ms")
-    for column in ("", "count", "median", "least", "worst", "target", "met"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = Figures(
+        "loss of nodes and managers, ms", "", "count", "median", "least", "worst", "target", "met"
+    )
 
     def take(kind: str, what: str) -> list[float]:
         return [f[what] for f in figures[kind]]

@@ -27,8 +27,8 @@ from typing import Any
 
 import faults
 import toy
+from figures import Figures
 from jobs import Run, at_random, monotonic, ms, summary
-from rich.table import Table
 
 from taskd.agent.watchdog import Limits
 from taskd.control import Control
@@ -160,21 +160,21 @@ def measure(
                 found[name].append(figure)
 
 
-def table(found: dict[str, list[Figure]]) -> Table:
-    out = Table(title="faults that need no new process, hangs, pauses; ms")
-    for name in (
+def table(found: dict[str, list[Figure]]) -> Figures:
+    """`step`: the usual one; `beyond`: median less one step."""
+    out = Figures(
+        "faults that need no new process, hangs, pauses; ms (beyond: less one usual step)",
         "",
         "count",
         "median",
         "least",
         "90 %",
         "worst",
-        "usual step",
-        "less one step",
+        "step",
+        "beyond",
         "target",
         "met",
-    ):
-        out.add_column(name, justify="left" if not name else "right")
+    )
     for name, row in ROWS.items():
         if figures := found[name]:
             s, step = (

@@ -24,9 +24,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from figures import Figures
 from jobs import Failed, Run, end_cleanly, machine, wait_for_quiet
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 WARM = 30  # steps at the start of a job that do not count
@@ -154,18 +154,17 @@ def main() -> None:
 def show_steps(
     console: Console, title: str, name: str, with_taskd: list[Step], other: str, without: list[Step]
 ) -> None:
-    table = Table(title=f"median step, ms: {title}")
-    for column in (
+    table = Figures(
+        f"median step, ms: {title}",
         "",
         "blocks",
         "by the clock",
         "least",
-        "greatest",
+        "most",
         "CPU of a rank",
         "least",
-        "greatest",
-    ):
-        table.add_column(column, justify="left" if not column else "right")
+        "most",
+    )
     for label, steps in ((name, with_taskd), (other, without)):
         cells = [str(len(steps))]
         for values in ([s.clock for s in steps], [s.cpu for s in steps]):
@@ -182,9 +181,17 @@ def show_steps(
 
 
 def show_attempts(console: Console, found: dict[str, Any]) -> None:
-    table = Table(title="one attempt in one rank, us of CPU time (median of blocks)")
-    for column in ("model", "body", "attempt", "the body alone", "cost", "least", "by the clock"):
-        table.add_column(column, justify="right" if column not in ("model", "body") else "left")
+    table = Figures(
+        "one attempt in one rank, us of CPU time (median of blocks)",
+        "model",
+        "body",
+        "attempt",
+        "the body alone",
+        "cost",
+        "least",
+        "by the clock",
+        words=2,
+    )
     for model, result in found.items():
         for body, times in result.items():
             if body != "profile":
@@ -195,9 +202,12 @@ def show_attempts(console: Console, found: dict[str, Any]) -> None:
                 )
     console.print(table)
     for model, result in found.items():
-        table = Table(title=f"an empty attempt of the {model} model by cProfile: own time, us")
-        for column in ("function", "calls", "us"):
-            table.add_column(column, justify="left" if column == "function" else "right")
+        table = Figures(
+            f"an empty attempt of the {model} model by cProfile: own time, us",
+            "function",
+            "calls",
+            "us",
+        )
         for own, calls, name in result["profile"]:
             table.add_row(Text(name), f"{calls:.1f}", f"{own:.1f}")
         console.print(table)

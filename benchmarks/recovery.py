@@ -36,9 +36,9 @@ from typing import Any
 import blocked
 import online
 import psutil
+from figures import Figures
 from jobs import Failed, Recovery, Run, at_random, end_cleanly, machine, ms, summary, wait_for_quiet
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 BALLAST = 4  # GiB
@@ -226,9 +226,9 @@ def main() -> None:
     sys.exit(not faithful)
 
 
-def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
-    table = Table(title="kill -9 to the next step of all ranks, ms")
-    for name in (
+def recoveries(series: dict[str, Sequence[Recovery]]) -> Figures:
+    table = Figures(
+        "kill -9 to the next step of all ranks, ms (lost: steps; kept: survivors)",
         "",
         "kills",
         "median",
@@ -236,10 +236,9 @@ def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
         "90 %",
         "worst",
         "usual step",
-        "steps lost",
-        "survivors kept",
-    ):
-        table.add_column(name, justify="left" if not name else "right")
+        "lost",
+        "kept",
+    )
     for name, found in series.items():
         if found:
             s, step = (
@@ -257,10 +256,8 @@ def recoveries(series: dict[str, Sequence[Recovery]]) -> Table:
     return table
 
 
-def breakdown(series: dict[str, Sequence[Recovery]]) -> Table:
-    table = Table(title="where the time goes: median (worst) of each phase, ms")
-    for name in ("", *PHASES):
-        table.add_column(name, justify="left" if not name else "right")
+def breakdown(series: dict[str, Sequence[Recovery]]) -> Figures:
+    table = Figures("where the time goes: median (worst) of each phase, ms", "", *PHASES)
     for name, found in series.items():
         if found:
             cells = [summary([r.phases.get(phase, 0.0) for r in found]) for phase in PHASES]
@@ -268,17 +265,17 @@ def breakdown(series: dict[str, Sequence[Recovery]]) -> Table:
     return table
 
 
-def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Table:
-    table = Table(title="kill -9 to leaving a blocked all_reduce, ms")
-    for name in (
+def leaving(left: dict[int, dict[int, list[list[float]]]]) -> Figures:
+    table = Figures(
+        "kill -9 to leaving a blocked all_reduce, ms",
         "ranks",
         "bytes",
         "kills",
         "first survivor, median",
         "last survivor, median",
         "last survivor, worst",
-    ):
-        table.add_column(name, justify="right")
+        words=0,
+    )
     for world, sizes in left.items():
         for size, found in sizes.items():
             first, last = summary([min(f) for f in found]), summary([max(f) for f in found])

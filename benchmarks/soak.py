@@ -27,9 +27,9 @@ import faults
 import soaking
 import toy
 from faults import Fault
+from figures import Figures
 from jobs import Run, monotonic, ms, summary
 from rich.console import Console
-from rich.table import Table
 
 from taskd.control import Control, ControlError
 
@@ -223,26 +223,21 @@ def soak(
         return total
 
 
-def table(stories: list[Story], first: int | None) -> Table:
+def table(stories: list[Story], first: int | None) -> Figures:
     """`first`: the first step that differs."""
-    out = Table(
-        title=(
-            "faults in one job; times in ms, from the fault (the page's touch, the continue) to the"
-            " next step of all ranks"
-        )
-    )
-    for name in (
+    out = Figures(
+        "faults in one job; times in ms, from the fault (the page's touch, the continue) to the"
+        " next step of all ranks",
         "",
         "count",
         "met",
         "survived",
-        "processes replaced",
+        "replaced",
         "median",
         "worst",
         "steps lost",
         "equal",
-    ):
-        out.add_column(name, justify="left" if not name else "right")
+    )
     for kind in (*SINGLE, *OTHERS):
         if mine := [s for s in stories if s.kind == kind]:
             met = [s for s in mine if s.met]

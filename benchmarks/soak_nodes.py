@@ -28,11 +28,11 @@ from pathlib import Path
 import curve
 import soaking
 import toy
+from figures import Figures
 from hosts import Hosts, possible
 from jobs import Failed, ms, summary
 from nodes import Job
 from rich.console import Console
-from rich.table import Table
 
 NODES, RANKS, STANDBYS = 3, 2, 2
 # seconds a step: launchers that start need the cores too, and more steps make nothing of this test
@@ -305,15 +305,16 @@ def soak(
         return total
 
 
-def table(stories: list[Story]) -> Table:
-    out = Table(
-        title=(
-            "losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of"
-            " any rank"
-        )
+def table(stories: list[Story]) -> Figures:
+    out = Figures(
+        "losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of any"
+        " rank",
+        "",
+        "count",
+        "survived",
+        "median",
+        "worst",
     )
-    for name in ("", "count", "survived", "median", "worst"):
-        out.add_column(name, justify="left" if not name else "right")
     for kind in KINDS:
         if mine := [s for s in stories if s.kind == kind]:
             times = summary([s.seconds for s in mine if s.survived] or [0.0])

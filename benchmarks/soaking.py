@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import curve
 import toy
+from figures import Figures
 from jobs import Failed, Run, end_cleanly
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 
@@ -66,7 +66,7 @@ class Verdict:
         except Failed as error:
             self.wrong = [str(error)]
 
-    def give(self, table: Table, stories: Sequence[str]) -> NoReturn:
+    def give(self, table: Figures, stories: Sequence[str]) -> NoReturn:
         self.console.print(table)
         for text in self.wrong:
             self.console.print(Text(text, style="red"))

@@ -19,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from figures import Figures
 from ports import free_port
 from rich.console import Console
-from rich.table import Table
 
 SCRIPT = """
 import os, time
@@ -100,13 +100,17 @@ def main() -> None:
         for name, (command, more) in COMMANDS.items():
             if (times := measure(command, more, args.ranks)) is not None:
                 found[name].append(times)
-    table = Table(title=f"{args.ranks} ranks, {args.rounds} rounds; seconds, median (worst)")
-    for head in ("launcher", "start", "restart of all ranks", "failed"):
-        table.add_column(head)
+    table = Figures(
+        f"{args.ranks} ranks, {args.rounds} rounds; seconds, median (worst)",
+        "launcher",
+        "start",
+        "restart of all ranks",
+        "failed",
+    )
     for name, rows in found.items():
         cells = (f"{statistics.median(c):.2f} ({max(c):.2f})" for c in zip(*rows, strict=True))
         table.add_row(name, *cells, str(args.rounds - len(rows)))
-    Console(width=max(Console().width, 80)).print(table)
+    Console().print(table)
     torch, forked = (statistics.median(r for _, r in found[n]) for n in list(found)[:2])
     print(f"restart, taskd forked / torchrun: {forked / torch:.2f}")
 

@@ -8,7 +8,7 @@ import mmap
 import os
 from pathlib import Path
 
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library, library_path
 
 
 class View(ctypes.Structure):
@@ -47,7 +47,7 @@ class StatePage:
             os.close(fd)
         self._page = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._map)))
         self._library = ctypes.CDLL(library_path())
-        if self._library.taskd_abi() != core.ABI:
+        if self._library.taskd_abi() != library.ABI:
             raise RuntimeError("libtaskd.so is of another build than its Cython module: make build")
 
     @classmethod

@@ -26,8 +26,8 @@ import curve
 import psutil
 import soaking
 import toy
+from figures import Figures
 from jobs import Run, summary
-from rich.table import Table
 
 MANAGER = (1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0)
 BEYOND = 20  # steps of all ranks after which all is well again
@@ -190,12 +190,14 @@ def main() -> None:
     verdict.give(table(stories), [f"{s.seconds:6.1f} s  from step {s.first}  {s}" for s in stories])
 
 
-def table(stories: list[Story]) -> Table:
-    out = Table(
-        title=f"seconds from the first signal until all ranks have committed {BEYOND} steps more"
+def table(stories: list[Story]) -> Figures:
+    out = Figures(
+        f"seconds from the first signal until all ranks have committed {BEYOND} steps more",
+        "",
+        "count",
+        "median",
+        "worst",
     )
-    for name in ("", "count", "median", "worst"):
-        out.add_column(name, justify="left" if not name else "right")
     for kind in sorted({s.kind for s in stories}):
         times = summary([s.seconds for s in stories if s.kind == kind])
         out.add_row(kind, str(times["count"]), f"{times['median']:.1f}", f"{times['worst']:.1f}")

@@ -1,10 +1,10 @@
-"""Writes docs/api.md from the docstrings; with --check, fails when the file is not what would be
-written.
+"""Writes docs/api.md from the docstrings; with --check, fails if the file is out of date.
 
     python scripts/api_docs.py [--check]
 
 Signatures and docstrings are read from the source without importing it; the help of the commands is
-click's own.
+click's own. A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and
+Example. TEXTS replaces docstrings that are written for contributors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import ast
 import importlib
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import click
 import generated
@@ -22,63 +24,229 @@ TARGET = generated.ROOT / "docs" / "api.md"
 sys.path.insert(0, str(generated.ROOT))  # so that the help is this tree's, installed or not
 
 Definition = ast.FunctionDef | ast.ClassDef
+MADE_BY_TASKD = ("Job", "Attempt")  # their constructors are not for users
+SECTION = re.compile(r"^(Args|Keys|Returns|Raises|Example):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
+ITEM = re.compile(r"(?P<name>[\w.*]+)(?: \((?P<type>[^)]*)\))?: (?P<text>.*)", re.DOTALL)
 
-SECTIONS = (
-    ("In a training script", "taskd/__init__.py", ("protect",)),
-    (
-        "The job",
-        "taskd/worker/job.py",
-        (
-            "Job",
-            "Job.protected",
-            "Job.steps",
-            "Job.batches",
-            "Job.long_operation",
-            "Job.check",
-            "Attempt",
-        ),
+TEXTS = {
+    "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it. `Job.step`
+is the number of the next step.""",
+    "Job.protected": """Whether faults in this job are repaired. False without taskd's launcher,
+and if the job has something that taskd cannot protect; the log says what.""",
+    "Job.steps": """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
+1. A step whose attempt failed is handed out again, on every rank.
+
+Args:
+    total: The number of steps, counted from 0; at least 0.
+
+Returns:
+    An iterator of `Attempt`; entering one gives the step's number.
+
+Raises:
+    ValueError: `total` is not an int of at least 0.
+    RuntimeError: The loop's body did not use `with attempt`.
+
+Example:
+    import taskd
+    import torch
+
+    job = taskd.protect(model=torch.nn.Linear(1, 1))
+    for attempt in job.steps(3):
+        with attempt as step:
+            print(step)""",
+    "Job.batches": """Iterate over attempts at one pass over `loader`; steps count on over
+passes. The batch is kept until every rank has committed its step and is handed out again if the
+step is repeated. A replacement continues the loader where its predecessor was, with the same
+random numbers.
+
+Args:
+    loader: A torch.utils.data.DataLoader, or any other iterable.
+
+Returns:
+    An iterator of `Attempt`; entering one gives (step, batch).
+
+Raises:
+    RuntimeError: The loop's body did not use `with attempt`.
+
+Example:
+    import taskd
+    import torch
+
+    job = taskd.protect(model=torch.nn.Linear(1, 1))
+    for epoch in range(2):
+        for attempt in job.batches(["a", "b", "c"]):
+            with attempt as (step, batch):
+                print(epoch, step, batch)""",
+    "Attempt": """One try at one step; a context manager. An exception that a fault causes is
+swallowed, and the loop hands the step out again. Any other exception leaves the loop.
+
+Attributes:
+
+- `committed` (bool): whether the attempt counts, known when the `with` statement is left. Log and
+  save only what is committed.
+- `step` (int): the number of the step.""",
+    "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
+before the update.
+
+If it is not, the attempt ends here and is repeated once, with this rank's training state taken from
+its replicas: memory or a compute unit may have failed silently. If the repeated result is not
+finite either, the machine is not the cause; that is logged, and `check` returns False. An
+unprotected job only checks.
+
+Args:
+    result: A tensor or a number.
+
+Returns:
+    Whether every element is finite.
+
+Example:
+    import taskd
+    import torch
+
+    job = taskd.protect(model=torch.nn.Linear(1, 1))
+    for attempt in job.steps(3):
+        with attempt as step:
+            loss = torch.ones(()) / (step + 1)
+            assert job.check(loss)""",
+    "Job.long_operation": """A context manager inside which this rank does not count as hung. For
+operations that take much longer than a step and make no progress that taskd can see, such as
+saving a checkpoint. Compilation by torch.compile is recognized without it.
+
+Args:
+    name: What it is, for readers of the script.
+    seconds: The limit, above 0.
+
+Raises:
+    ValueError: `seconds` is not above 0.
+
+Example:
+    import taskd
+    import torch
+
+    job = taskd.protect(model=torch.nn.Linear(1, 1))
+    with job.long_operation("checkpoint", seconds=600):
+        pass""",
+    "UnsupportedState": """`taskd.worker.state.UnsupportedState`: an object that was given to
+`protect` cannot be restored. The text says what, and what to do instead.""",
+    "of": """The adapter for tensors on a device.
+
+Args:
+    device: The device of a tensor.
+
+Returns:
+    A new adapter.
+
+Raises:
+    NotImplementedError: The kind of device is unknown.
+
+Example:
+    import torch
+    from taskd import devices
+
+    print(type(devices.of(torch.device("cpu"))))""",
+    "register": """Add an error pattern, or a kind of device. Call it in the script before
+`protect`; a replacement runs the script too. Registering the same again changes nothing.
+[Devices](devices.md) describes both.
+
+Args:
+    item: A `Pattern`, which is tried before taskd's own on every device, in order of registration;
+        or the name of a kind of device, as in `tensor.device.type`.
+    adapter: With a name: a subclass of `Device`. It takes precedence over taskd's adapter for that
+        name.
+
+Raises:
+    TypeError: `item` or `adapter` has the wrong type, or the class is abstract.
+    ValueError: The name is invalid, or another class is registered for it.
+
+Example:
+    from taskd.devices import FaultType, Pattern, register
+
+    register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu: uncorrectable error at",)))""",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """A heading with what belongs to one task. `names` is empty for what `__all__` names, in the
+    order of the file; `prefix` is put before the names in headings."""
+
+    title: str
+    path: str
+    names: tuple[str, ...]
+    about: str = ""
+    prefix: str = ""
+
+
+JOB, CONTROL = "taskd/worker/job.py", "taskd/control.py"
+GROUPS = (
+    Group(
+        "Protect a training loop",
+        "taskd/__init__.py",
+        ("protect",),
+        "A script gives its training state to `taskd.protect` and takes its steps from the job. The"
+        " [tutorial](tutorial.md) has a complete script.",
+        "taskd.",
     ),
-    ("Errors", "taskd/worker/state.py", ("UnsupportedState",)),
-    (
-        "Requests to a running job: `taskd.control`",
-        "taskd/control.py",
-        (
-            "Control",
-            "Control.pause",
-            "Control.resume",
-            "Control.inject",
-            "Control.told_code",
-            "Control.sub_healthy",
-            "Control.switch_recovery",
-            "Control.release_device",
-            "ControlError",
-        ),  # fmt: skip
+    Group("", JOB, ("Job", "Job.protected", "Job.steps", "Job.batches")),
+    Group("", "taskd/worker/attempt.py", ("Attempt",)),
+    Group(
+        "Check results and announce long operations",
+        JOB,
+        ("Job.check", "Job.long_operation"),
+        "A non-finite loss may be a hardware fault; a checkpoint may look like a hang. These two"
+        " methods tell taskd which it is.",
     ),
-    ("Devices: `taskd.devices`", "taskd/devices/__init__.py", ("of", "register")),
-    # (): what __all__ names, in the order of the file
-    ("The documented functions: `taskd.api`", "taskd/api.py", ()),
-)
+    Group(
+        "Control a running job",
+        CONTROL,
+        ("Control", "Control.pause", "Control.resume", "Control.status", "Control.switch_recovery"),
+        "`taskd.control` is for programs outside of the job. The commands `taskd pause`,"
+        " `continue`, `status` and `recovery` use it.",
+    ),
+    Group(
+        "Report and inject faults",
+        CONTROL,
+        ("Control.told_code", "Control.sub_healthy", "Control.release_device", "Control.inject"),
+        "For a site's device monitoring, and for trying out recovery. All but `release_device` need"
+        " a job that was started with `TASKD_FAULT_INJECTION=on`.",
+    ),
+    Group("Add devices and error patterns", "taskd/devices/__init__.py", ("of", "register"), "",
+          "taskd.devices."),
+    Group("Use the functions of the MindCluster guides", "taskd/api.py", ()),
+    Group("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
+    Group("", CONTROL, ("ControlError", "NoManager", "NoAnswer")),
+)  # fmt: skip
 
 
 def render() -> str:
     parts = [
-        "# Functions and commands",
-        "Written by `scripts/api_docs.py` from the docstrings. Change those, not this.",
+        "# API reference",
+        "Generated by `scripts/api_docs.py` from the docstrings; edit those, not this page. The"
+        " examples are\ncomplete programs; those with `Control` need a running job.",
     ]
-    for title, path, names in SECTIONS:
-        module = ast.parse((generated.ROOT / path).read_text(encoding="utf-8"))
-        parts += [f"## {title}"]
+    contents, body = [], []
+    for group in GROUPS:
+        module = ast.parse((generated.ROOT / group.path).read_text(encoding="utf-8"))
+        if group.title:
+            body += [f"## {group.title}", *([_wrapped(group.about)] if group.about else [])]
+            contents.append([f"[{group.title}](#{_anchor(group.title)})"])
+        names = group.names
         if not names:
-            parts += _text(module)
+            body.append(_docstring(module))
             names = tuple(
                 n.name
                 for n in module.body
                 if isinstance(n, Definition) and n.name in _exported(module)
             )
         for name in names:
-            parts += _entry(_find(module, name), name)
-    parts += ["## Commands", *_commands()]
-    return "\n\n".join(parts) + "\n"
+            heading = group.prefix + name
+            contents[-1].append(f"[`{heading}`](#{_anchor(heading)})")
+            body += _entry(_find(module, name), name, heading)
+    rows = [f"| {row[0]} | {', '.join(row[1:])} |" for row in contents]
+    rows.append("| [Commands](#commands) | `taskd --help` and the help of every command |")
+    parts.append("\n".join(["| To | Use |", "|---|---|", *rows]))
+    body += ["## Commands", "As `taskd COMMAND --help` prints it."]
+    return "\n\n".join([*parts, *body, *_commands()]) + "\n"
 
 
 def _exported(module: ast.Module) -> list[str]:
@@ -97,25 +265,116 @@ def _find(module: ast.Module, dotted: str) -> Definition:
     return found
 
 
-def _entry(node: Definition, name: str) -> list[str]:
-    return [f"### {name}", f"```python\n{_signature(node)}\n```", *_text(node)]
+def _entry(node: Definition, name: str, heading: str) -> list[str]:
+    text = TEXTS[name].strip() if name in TEXTS else _docstring(node)
+    sections = dict(SECTION.findall(text + "\n"))
+    lead = re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", SECTION.sub("", text + "\n").strip())
+    paragraphs = [p if p.startswith("- ") else _wrapped(_joined(p)) for p in lead.split("\n\n")]
+    parts = [f"### {heading}", f"```python\n{_signature(node, heading)}\n```", *paragraphs]
+    if "Args" in sections:
+        known = {a.arg: a for a in _arguments(node)}
+        rows = []
+        for argument, _, meaning in _items(sections["Args"]):
+            found = known[argument.lstrip("*")]
+            type_ = ast.unparse(found.annotation) if found.annotation else ""
+            rows.append([f"`{argument}`", f"`{type_}`".replace("|", "\\|"), meaning])
+        parts.append(_table(["Parameter", "Type", "Meaning"], rows))
+    if "Keys" in sections:
+        rows = [[f"`{k}`", type_, meaning] for k, type_, meaning in _items(sections["Keys"])]
+        parts.append(_table(["Key", "Type", "Meaning"], rows))
+    if "Returns" in sections:
+        parts.append(_wrapped("**Returns:** " + _joined(sections["Returns"])))
+    if "Raises" in sections:
+        raised = [f"`{error}`: {when}" for error, _, when in _items(sections["Raises"])]
+        parts += ["**Raises:**", "\n".join(_wrapped(item, "- ") for item in raised)]
+    if "Example" in sections:
+        parts.append(f"```python\n{textwrap.dedent(sections['Example']).strip()}\n```")
+    return parts
 
 
-def _signature(node: Definition) -> str:
+def _items(section: str) -> list[tuple[str, str, str]]:
+    """(name, type, text) of each entry; deeper lines continue the one before."""
+    entries = re.split(r"\n(?! )", textwrap.dedent(section).strip())
+    found = []
+    for entry in entries:
+        match = ITEM.fullmatch(entry)
+        if match is None:
+            raise SystemExit(f"not an entry of a docstring's section: {entry!r}")
+        found.append((match["name"], match["type"] or "", _joined(match["text"])))
+    return found
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _wrapped(text: str, bullet: str = "") -> str:
+    indent = " " * len(bullet)
+    return textwrap.fill(
+        text,
+        100,
+        initial_indent=bullet,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _signature(node: Definition, heading: str) -> str:
     if isinstance(node, ast.ClassDef):
-        bases = ", ".join(ast.unparse(b) for b in node.bases)
-        return f"class {node.name}({bases})" if bases else f"class {node.name}"
-    result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        made = any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body)
+        public = made and node.name not in MADE_BY_TASKD
+        inside = _parameters(node) if public else [ast.unparse(base) for base in node.bases]
+        return f"class {node.name}" + (f"({', '.join(inside)})" if inside else "")
+    result = ast.unparse(node.returns) if node.returns else ""
     if any(ast.unparse(d) == "property" for d in node.decorator_list):
-        return f"{node.name}{result.replace(' ->', ':')}"
-    return re.sub(r"\(self(, )?", "(", f"def {node.name}({ast.unparse(node.args)}){result}")
+        return f"{heading}: {result}"
+    text = f"{heading}({', '.join(_parameters(node))}) -> {result}"
+    rows = "".join(f"    {parameter},\n" for parameter in _parameters(node))
+    return text if len(text) <= 100 else f"{heading}(\n{rows}) -> {result}"
 
 
-def _text(node: ast.Module | Definition) -> list[str]:
+def _parameters(node: Definition) -> list[str]:
+    found = []
+    function = _function(node)
+    names, values = [a.arg for a in function.args.args], function.args.defaults
+    defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    for argument in _arguments(node):
+        if argument.arg == "self":
+            continue
+        stars = "**" if argument is function.args.kwarg else ""
+        kind = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
+        default = defaults.get(argument.arg)
+        value = f" = {ast.unparse(default)}" if default else ""
+        found.append(f"{stars}{argument.arg}{kind}{value}")
+    return found
+
+
+def _arguments(node: Definition) -> list[ast.arg]:
+    a = _function(node).args
+    return [*a.args, *([a.kwarg] if a.kwarg else [])]
+
+
+def _function(node: Definition) -> ast.FunctionDef:
+    if isinstance(node, ast.FunctionDef):
+        return node
+    return next(n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+
+
+def _docstring(node: ast.Module | Definition) -> str:
     text = ast.get_docstring(node)
     if not text:
         raise SystemExit(f"{getattr(node, 'name', 'a module')} has no docstring")
-    return [text]
+    return text
 
 
 def _commands() -> Iterator[str]:

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 with atheris.instrument_imports(include=["taskd"]):
     from taskd import settings
-    from taskd.faults import codes, customization
-    from taskd.faults.findings import Broken
-    from taskd.faults.separated import NAME, Separated
+    from taskd.mindcluster.faults import codes, customization
+    from taskd.mindcluster.faults.findings import Broken
+    from taskd.mindcluster.faults.separated import NAME, Separated
 
 KNOWN = list(settings.PARAMETERS.values())
 PLACE = Path(tempfile.mkdtemp(prefix="taskd-fuzz-"))

@@ -1,5 +1,4 @@
-"""A document that a script writes; with --check, the script fails when the file is not what would
-be written."""
+"""Writes a generated document; with --check, fails if the file is out of date."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: list[str], usage: str | None, target: Path, text: str) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     if arguments not in ([], ["--check"]):
         print(usage, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages of the site that lie outside of docs/, with their links set right."""
+"""A hook of mkdocs: adds pages from outside of docs/ to the site and adjusts their links."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ PAGES = {
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
 }
-FILES = (
-    "LICENSE",
-    "examples/manager.py",
-    "scripts/train_start.sh",
-)  # that pages link to, as they are
+# linked from pages, copied unchanged
+FILES = ("LICENSE", "examples/manager.py", "scripts/train_start.sh")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -31,5 +28,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links out of docs/ stay inside of the site."""
-    return re.sub(r"\]\(\.\./", "](", markdown)
+    """Links out of docs/ stay inside of the site: one step up less, from the depth of the page."""
+    up = "../" * page.file.src_uri.count("/")
+    return markdown.replace(f"]({up}../", f"]({up}")

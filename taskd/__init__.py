@@ -1,12 +1,12 @@
 """taskd keeps distributed training alive: what breaks is replaced in place, the step is repeated,
-nothing is lost.
+and nothing is lost.
 
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
     for attempt in job.steps(10_000):
         with attempt as step:
             ...
 
-Importing this is cheap; torch is loaded by `protect`.
+Importing this module is cheap; `protect` imports torch.
 """
 
 from __future__ import annotations
@@ -22,23 +22,46 @@ __all__ = ["__version__", "protect"]
 
 
 def protect(**objects: Any) -> Job:
-    """Put the training state under protection and return the job, whose `steps` or `batches` is the
+    """Protect this rank's training state and return the job, whose `steps` or `batches` is the
     training loop.
 
-    Pass everything that training changes, by any name: the model (a torch.nn.Module, wrapped in DDP
-    or not), optimizers, learning-rate schedulers, a GradScaler, EMA copies (as modules), stateful
-    loaders: anything with state_dict() and load_state_dict(), or lists of such; and plain tensors,
-    arrays, dicts, lists, deques, sets and random number generators, which are put back in place.
-    What belongs to these and was forgotten is looked for by the names of the script's variables
-    (docs/state.md). Call it on every rank, after init_process_group() and after DDP was made,
-    before the loop. It returns when every rank has called it. Random numbers (python, numpy, torch)
-    are looked after without being named.
+    Call it on every rank, after `init_process_group()` and after DDP was made, before the loop.
+    It returns when every rank has called it. Random numbers (python, numpy, torch) are protected
+    without being named. State that belongs to the given objects and was forgotten is looked for by
+    the names of the script's variables (docs/state.md).
 
     Without taskd's launcher (plain python, plain torchrun) the job is not protected and costs
-    nothing: `job.protected` tells.
+    nothing; `job.protected` is False.
 
-    Raises taskd.worker.state.UnsupportedState for an object that cannot be carried over, and when
-    torch.distributed is not initialized under taskd's launcher.
+    Args:
+        **objects: Everything that training changes, under any names: the model (a torch.nn.Module,
+            wrapped in DDP or not), optimizers, learning-rate schedulers, a GradScaler, EMA copies
+            (as modules), stateful loaders (anything with state_dict() and load_state_dict(), or
+            lists of such objects); also tensors, arrays, dicts, lists, deques, sets and random
+            number generators, which are restored in place. At least one must be a module.
+
+    Returns:
+        The job.
+
+    Raises:
+        taskd.worker.state.UnsupportedState: An object cannot be restored, or torch.distributed is
+            not initialized under taskd's launcher.
+
+    Example:
+        import torch
+        import taskd
+
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        job = taskd.protect(model=model, optimizer=optimizer)
+        for attempt in job.steps(100):
+            with attempt as step:
+                loss = model(torch.randn(32, 8)).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            if attempt.committed:
+                print(step, loss.item())
     """
     from taskd.worker.protection import protect as do
 

@@ -1,8 +1,8 @@
-"""The ten documented functions of taskd, under their documented names, arguments and results.
+"""The ten functions of MindCluster's TaskD guides, with their names, arguments and results.
 
-They check what they are given, never raise for it (the reason is logged and False returned), and do
-not change the caller's dicts. There is one manager, worker and agent per process. Importing this
-module loads neither torch nor ZeroMQ.
+They validate their arguments and never raise: for an invalid one they log the reason and return
+False. They do not change the caller's dicts. There is one manager, worker and agent per process.
+Importing this module imports neither torch nor ZeroMQ.
 """
 
 from __future__ import annotations
@@ -47,9 +47,25 @@ _operators: dict[str, Callable[..., Any]] = {}
 def init_taskd_manager(config: dict[str, Any]) -> bool:
     """Check the manager's config and keep it for `start_taskd_manager`.
 
-    Keys: `job_id` (str; None: MINDX_TASK_ID), `node_nums` (int), `proc_per_node` (int); optional
-    `fault_recover` and `taskd_enable` ("on" or "off"), `plugin_dir`, `cluster_infos` (accepted, not
-    used). Each mistake is one line in the log.
+    Args:
+        config: The job, see the keys below. It is not changed.
+
+    Keys:
+        job_id (str or None): The job's id; None takes MINDX_TASK_ID.
+        node_nums (int): The number of nodes.
+        proc_per_node (int): The number of training processes on each node.
+        fault_recover ("on" or "off"): Optional; "off": no fault is repaired.
+        taskd_enable ("on" or "off"): Optional; the same.
+        plugin_dir (str): Optional; accepted, not used.
+        cluster_infos (dict or list): Optional; accepted, not used.
+
+    Returns:
+        Whether the config is valid. The log has one line for each mistake.
+
+    Example:
+        from taskd.api import init_taskd_manager
+
+        assert init_taskd_manager({"job_id": "my-job", "node_nums": 1, "proc_per_node": 4})
     """
     from taskd.manager.config import BadConfig, parse
 
@@ -68,8 +84,17 @@ def init_taskd_manager(config: dict[str, Any]) -> bool:
 
 
 def start_taskd_manager() -> bool:
-    """Run the manager in this thread until the job is over. True iff it ended well; why not is in
-    the log."""
+    """Run the manager in this thread until the job is over.
+
+    Returns:
+        Whether the job ended well; otherwise the log says why not.
+
+    Example:
+        from taskd.api import init_taskd_manager, start_taskd_manager
+
+        if init_taskd_manager({"job_id": "my-job", "node_nums": 1, "proc_per_node": 4}):
+            raise SystemExit(0 if start_taskd_manager() else 1)
+    """
     from taskd.manager.endpoint import PortInUse
     from taskd.manager.start import make
     from taskd.protocol.keys import BadSecret
@@ -96,11 +121,22 @@ def start_taskd_manager() -> bool:
 def init_taskd_worker(
     rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt"
 ) -> bool:
-    """Tell taskd that this process is the training rank `rank_id`; `framework` is "pt" or "ms".
+    """Register this process as a training rank.
 
-    Under an agent (TASKD_SLOT and TASKD_PAGE are set) the process is attached to its node's state
-    page, if it is not already. `upper_limit_of_disk_in_mb` bounds what profiling may write; this
-    version writes none.
+    Under an agent (TASKD_SLOT and TASKD_PAGE are set) it is attached to its node's state page.
+
+    Args:
+        rank_id: The global rank.
+        upper_limit_of_disk_in_mb: What profiling may write, in MB. This version writes none.
+        framework: "pt" or "ms".
+
+    Returns:
+        Whether the arguments are valid and the process is attached.
+
+    Example:
+        from taskd.api import init_taskd_worker
+
+        assert init_taskd_worker(rank_id=0, upper_limit_of_disk_in_mb=5000, framework="pt")
     """
     global _worker
     wrong = (
@@ -125,8 +161,16 @@ def init_taskd_worker(
 
 
 def start_taskd_worker() -> bool:
-    """Documented as the start of the rank's monitoring, which in taskd begins with
-    `init_taskd_worker` already."""
+    """Start monitoring the rank. taskd already does so from `init_taskd_worker` on.
+
+    Returns:
+        Whether there is a worker.
+
+    Example:
+        from taskd.api import init_taskd_worker, start_taskd_worker
+
+        assert init_taskd_worker(rank_id=0) and start_taskd_worker()
+    """
     if _worker is None:
         return _refuse(
             "start_taskd_worker",
@@ -136,8 +180,16 @@ def start_taskd_worker() -> bool:
 
 
 def destroy_taskd_worker() -> bool:
-    """Forget the worker. The process stays attached to the state page, so that a later death is
-    still explained."""
+    """Forget the worker. The process stays attached, so that a later death can be explained.
+
+    Returns:
+        Whether there was a worker.
+
+    Example:
+        from taskd.api import destroy_taskd_worker, init_taskd_worker
+
+        assert init_taskd_worker(rank_id=0) and destroy_taskd_worker()
+    """
     global _worker
     if _worker is None:
         return _refuse("destroy_taskd_worker", "there is no worker to destroy")
@@ -146,16 +198,16 @@ def destroy_taskd_worker() -> bool:
 
 
 def _attach() -> bool:
-    slot, page = os.environ.get("TASKD_SLOT"), os.environ.get("TASKD_PAGE")
-    if not slot or not page:
+    number, page = os.environ.get("TASKD_SLOT"), os.environ.get("TASKD_PAGE")
+    if not number or not page:
         return True  # no agent started this process: nothing to attach to
-    if not (slot.isascii() and slot.isdigit()):
+    if not (number.isascii() and number.isdigit()):
         return _refuse(
             "init_taskd_worker",
-            f"TASKD_SLOT={slot!r}: allowed is a number; the agent sets it, leave it alone",
+            f"TASKD_SLOT={number!r}: allowed is a number; the agent sets it, leave it alone",
         )
     try:
-        from taskd.cython_api import core
+        from taskd.cython_api import slot
     except ImportError as error:
         text = (
             "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed"
@@ -164,10 +216,10 @@ def _attach() -> bool:
         log.warning(text, error)
         return True
     try:
-        core.attach(page, int(slot))
+        slot.attach(page, int(number))
     except (OSError, ValueError) as error:
         return _refuse(
-            "init_taskd_worker", f"slot {slot} of the state page {page} cannot be had: {error}"
+            "init_taskd_worker", f"slot {number} of the state page {page} cannot be had: {error}"
         )
     return True
 
@@ -178,8 +230,18 @@ def _attach() -> bool:
 def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # noqa: B006 (the documented signature; never changed)
     """Keep the launcher's agent for `start_taskd_agent`.
 
-    `config` may have `Framework` ("PyTorch" or "MindSpore"), `UpstreamAddr`, `UpstreamPort`,
-    `ServerRank`; `cls` is torchrun's elastic agent object, needed for PyTorch.
+    Args:
+        config: `Framework` is "PyTorch" (the default) or "MindSpore". `UpstreamAddr`,
+            `UpstreamPort` and `ServerRank` are accepted and not used. It is not changed.
+        cls: torchrun's elastic agent object, for PyTorch.
+
+    Returns:
+        Whether the arguments are valid.
+
+    Example:
+        from taskd.api import init_taskd_agent
+
+        assert init_taskd_agent({"Framework": "MindSpore"})
     """
     global _agent
     wrong = _wrong_config(config, ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank"))
@@ -196,8 +258,20 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
 
 
 def start_taskd_agent() -> Any:
-    """Run the launcher's agent until its ranks have ended; returns its result (torch's RunResult),
-    None without an agent."""
+    """Run the launcher's agent until its ranks have ended.
+
+    Returns:
+        The agent's result (torch's RunResult); None without an agent, or for MindSpore.
+
+    Example:
+        from types import SimpleNamespace
+
+        from taskd.api import init_taskd_agent, start_taskd_agent
+
+        agent = SimpleNamespace(run=lambda: "the ranks have ended")  # torchrun passes its own
+        assert init_taskd_agent({"Framework": "PyTorch"}, agent)
+        print(start_taskd_agent())
+    """
     if _agent is None:
         log.error(
             "start_taskd_agent: there is no agent; call init_taskd_agent first, and look at what it"
@@ -216,8 +290,20 @@ def start_taskd_agent() -> Any:
 
 
 def register_func(operator: str, func: Callable[..., Any]) -> bool:
-    """Keep the launcher's function for an operator: KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART
-    or START_WORKER_LIST."""
+    """Keep the launcher's function for an operator.
+
+    Args:
+        operator: KILL_WORKER, START_ALL_WORKER, MONITOR, RESTART or START_WORKER_LIST.
+        func: The function.
+
+    Returns:
+        Whether the arguments are valid.
+
+    Example:
+        from taskd.api import register_func
+
+        assert register_func("MONITOR", lambda *ranks: None)
+    """
     wrong = _not_one_of("operator", operator, OPERATORS)
     if not wrong and not callable(func):
         wrong = f"func for {operator} is {type(func).__name__}, which cannot be called"
@@ -231,8 +317,20 @@ def register_func(operator: str, func: Callable[..., Any]) -> bool:
 
 
 def init_taskd_proxy(config: dict[str, Any]) -> bool:
-    """Check the config of a proxy. None is run: agents of taskd connect to the manager
-    themselves."""
+    """Check a proxy's config. taskd runs no proxy: agents connect to the manager themselves.
+
+    Args:
+        config: May have UpstreamAddr, UpstreamPort, ListenAddr, ListenPort and ServerRank. It is
+            not changed.
+
+    Returns:
+        Whether the config is valid.
+
+    Example:
+        from taskd.api import init_taskd_proxy
+
+        assert init_taskd_proxy({"ListenAddr": "127.0.0.1", "ListenPort": "9602"})
+    """
     wrong = _wrong_config(
         config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank")
     )
@@ -246,11 +344,14 @@ def init_taskd_proxy(config: dict[str, Any]) -> bool:
 
 
 def destroy_taskd_proxy() -> bool:
-    """There is no proxy process, so there is nothing to end."""
+    """Do nothing and return True: there is no proxy process to end.
+
+    Example:
+        from taskd.api import destroy_taskd_proxy
+
+        assert destroy_taskd_proxy()
+    """
     return True
-
-
-# -- small -----------------------------------------------------------------------------------------
 
 
 def _refuse(function: str, reason: str) -> bool:

@@ -1,53 +1,65 @@
-"""Requests to a running job: stop all ranks at one step boundary, go on, make a fault on purpose,
-move a node that is sub-healthy.
+"""Requests to a running job: stop all ranks at one step boundary, go on, inject a fault, move a
+sub-healthy node.
 
-What `taskd pause`, `taskd continue` and `taskd inject` use; for programs that have to stand between
-two steps of a job, such as the switching of a network card or a stress test of its accelerators:
-
-    with Control() as control:
-        control.pause()
-        try:
-            ...                     # every rank stands before the same step, alive
-        finally:
-            control.resume()
+`taskd pause`, `taskd continue` and `taskd inject` use this module. It is also for programs that
+have to act between two steps of a job, such as switching a network card or stress-testing its
+accelerators.
 """
 
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
-
-import zmq
 
 from taskd import settings
-from taskd.core import commands, events
-from taskd.protocol import messages, secret
+from taskd.messages import codec, from_operator, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR
+from taskd.protocol import question, secret
 from taskd.protocol.link import Link
 
 
 class ControlError(RuntimeError):
-    """The request was refused, or nobody answered it; the text says which and what to do."""
+    """The request was refused, or nobody answered it; the text says which, and the remedy."""
 
 
 class NoManager(ControlError):
-    """Nobody is there who could be asked."""
+    """There is no manager to ask."""
 
 
 class NoAnswer(ControlError):
-    """The manager is there and has not answered in time."""
+    """The manager did not answer in time."""
 
 
 class Control:
-    """A connection to the manager of the job that the environment names (TASKD_MANAGER_ADDR,
-    TASKD_PORT, MINDX_TASK_ID, TASKD_SECRET).
+    """A connection to the manager of the job that the environment names. A context manager.
 
-    Without TASKD_SECRET: a job of one node that this user has started on this machine is found by
-    MINDX_TASK_ID and TASKD_PORT alone. Not for use by several threads at once. Raises
-    settings.BadSetting and keys.BadSecret; NoManager where nothing says what the secret is.
+    TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name the job. Without
+    TASKD_SECRET, a job of one node that this user has started on this machine is found by
+    MINDX_TASK_ID and TASKD_PORT alone. Not thread-safe.
+
+    Each request returns when it has been carried out. Each raises `ControlError` if the job
+    refuses it, `NoAnswer` if it is not carried out within `timeout` seconds, and `NoManager` if
+    no manager of the job can be reached; the latter two are kinds of `ControlError`.
+
+    Args:
+        environ: The variables that name the job.
+
+    Raises:
+        taskd.settings.BadSetting: A variable has an invalid value.
+        taskd.protocol.keys.BadSecret: The secret is unusable.
+        NoManager: Nothing says what the secret is.
+
+    Example:
+        from taskd.control import Control
+
+        with Control() as control:
+            print(control.pause())
+            try:
+                pass  # every rank stands before the same step, alive
+            finally:
+                print(control.resume())
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -57,17 +69,29 @@ class Control:
             keys = secret.of_running(job, environ, self._address[1])
         except secret.NoSecret as error:
             raise NoManager(str(error)) from None
-        self._link = Link(self._address, keys, job, messages.OPERATOR)
+        self._link = Link(self._address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
 
     def pause(self, timeout: float = 60.0) -> str:
-        """Stop all ranks before the same step; returns in words which. Takes about the rest of the
-        step under way.
+        """Stop all ranks before the same step. Takes about the rest of the step under way.
 
-        Raises ControlError when not all have stopped within `timeout` seconds; the hold is taken
-        back then.
+        Args:
+            timeout: Seconds until the request is withdrawn and the ranks go on.
+
+        Returns:
+            A sentence that says before which step the ranks stand.
+
+        Raises:
+            ControlError: Not every rank stopped within `timeout`.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.pause(timeout=30))
+                print(control.resume())
         """
         try:
-            return self._ask(events.HoldRequested(request := _name()), request, timeout)
+            return self._ask(from_operator.HoldRequested(request := _name()), request, timeout)
         except NoAnswer:
             self.resume()
             raise ControlError(
@@ -75,79 +99,199 @@ class Control:
             ) from None
 
     def resume(self, timeout: float = 10.0) -> str:
-        """Let held ranks go on. Harmless when none is held."""
-        return self._ask(events.ContinueRequested(request := _name()), request, timeout)
+        """Let held ranks go on. Harmless if none is held.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.resume())
+        """
+        return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
 
     def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
-        """Have faults repaired, or not: the documented process-recover-enable `on` and `pause`.
-        While it is paused the next fault ends the job, by `dump` where that is configured. A new
-        manager does not know of it: faults are repaired again."""
-        return self._ask(events.RecoverySwitched(request := _name(), on), request, timeout)
+        """Turn the repair of faults on or off: process-recover-enable `on` and `pause`.
+
+        While it is off, the next fault ends the job, by `dump` where that is configured. An
+        incident under way is completed. A new manager does not know of the request: under it,
+        faults are repaired again.
+
+        Args:
+            on: True to repair faults, False not to.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.switch_recovery(False))
+                print(control.switch_recovery(True))
+        """
+        return self._ask(from_operator.RecoverySwitched(request := _name(), on), request, timeout)
 
     def inject(
         self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
     ) -> str:
-        """Make a fault on purpose in `rank`; see `taskd inject --help` for what there is. Returns
-        what was done. Like `sub_healthy` and `told_code`, refused (ControlError) by a job that was
-        not started with TASKD_FAULT_INJECTION=on."""
+        """Inject a fault into `rank`. The job must have been started with TASKD_FAULT_INJECTION=on.
+
+        Args:
+            rank: The global rank.
+            what: `memory` poisons a page (Linux 6.6 or later), `link` breaks the connections to
+                another rank, `endpoints` changes nothing and returns the rank's connections.
+            options: For `memory`: `where` (as in `taskd inject memory --where`) and, optionally,
+                `page`, the number of the page. For `link`: `how` (`cut` or `drop`) and `ends`, what
+                `endpoints` returned for the other rank.
+            timeout: Seconds to wait for the rank.
+
+        Returns:
+            A sentence that says what was done; for `endpoints`, the connections.
+
+        Raises:
+            ControlError: The job accepts no injected faults, or the fault is not possible.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.inject(1, "memory", {"where": "parameter"}))
+        """
         return self._ask(
-            messages.Inject(request := _name(), rank, what, dict(options)), request, timeout
+            to_rank.Inject(request := _name(), rank, what, dict(options)), request, timeout
         )
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
-        """Say that `node` still works and should not be relied on. What is done about it is
-        configured (subHealthyStrategy); returns in words what was. With `hotSwitch` that is when
-        the node has moved to a standby: at most 270 s for one to come, 15 minutes for the script to
-        be ready on it and 5 minutes for the step under way.
+        """Report that `node` still works but should not be relied on. The job must have been
+        started with TASKD_FAULT_INJECTION=on.
 
-        Raises ControlError when the node does not move, and says why; the job goes on where it is.
+        subHealthyStrategy decides what is done. With `hotSwitch` the request returns when the node
+        has moved to a standby: at most 270 s for a standby to come, 15 minutes for the script to be
+        ready on it, and 5 minutes for the step under way.
+
+        Args:
+            node: The node's number, torchrun's --node_rank.
+            why: The reason, for the log and the report.
+            timeout: Seconds to wait for the result.
+
+        Returns:
+            A sentence that says what was done.
+
+        Raises:
+            ControlError: The node does not move, and why; the job goes on where it is.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.sub_healthy(0, "its fan is failing"))
         """
-        return self._ask(events.NodeSubHealthy(request := _name(), node, why), request, timeout)
+        return self._ask(
+            from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
+        )
 
     def told_code(
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
     ) -> str:
-        """Say that the device of `rank` has a fault code. `kind`: `occur` (it is there now),
-        `recover` (it is away), `once` (it was there for a moment). `severity`: hint, minor, major
-        or critical, as the driver told it, or "". What a code means, the job's fault configuration
-        says (TASKD_FAULT_CONFIG); returns in words what it asks of the job.
+        """Report a fault code of the device of `rank`. The job must have been started with
+        TASKD_FAULT_INJECTION=on. Its fault configuration (TASKD_FAULT_CONFIG) says what a code
+        means.
 
-        Raises ControlError when nothing can be done, and says why.
+        Args:
+            rank: The global rank.
+            code: The code, in hexadecimal digits: `80E01801`.
+            kind: `occur`: it is present now. `recover`: it is gone. `once`: it was present for a
+                moment.
+            severity: `hint`, `minor`, `major` or `critical`, as the driver reported it, or "". Used
+                for codes that no file lists.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what the code asks of the job.
+
+        Raises:
+            ControlError: Nothing can be done, and why.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.told_code(0, "80E01801", kind="once"))
         """
         return self._ask(
-            messages.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
+            from_operator.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
         )
 
     def release_device(self, device: str, timeout: float = 10.0) -> str:
-        """Let a device that is ManuallySeparateNPU be used again."""
-        return self._ask(messages.ReleaseDevice(request := _name(), device), request, timeout)
+        """Let a device that is ManuallySeparateNPU be used again.
+
+        Args:
+            device: Its name, as `taskd faults list` prints it: `10.0.0.3/1`.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Raises:
+            ControlError: The device may be used already, or its release cannot be recorded.
+
+        Example:
+            from taskd.control import Control, ControlError
+
+            with Control() as control:
+                try:
+                    print(control.release_device("10.0.0.3/1"))
+                except ControlError as error:
+                    print(error)
+        """
+        return self._ask(from_operator.ReleaseDevice(request := _name(), device), request, timeout)
 
     def status(self, timeout: float = 5.0) -> str:
-        """What the job does right now, in lines for people. A manager that is not in charge yet
-        does not answer."""
-        return self._ask(messages.StatusAsked(request := _name()), request, timeout)
+        """What the job is doing right now. A manager that is not in charge yet does not answer.
 
-    def _ask(self, message: Any, request: str, timeout: float) -> str:
-        deadline = time.monotonic() + timeout
-        self._link.send(message)
-        poller = zmq.Poller()
-        poller.register(self._link.socket, zmq.POLLIN)
-        poller.register(self._link.monitor, zmq.POLLIN)
-        while (left := deadline - time.monotonic()) > 0:
-            ready = dict(poller.poll(int(left * 1000) + 1))
-            if self._link.monitor in ready:
-                self._link.read_monitor()
-            while (answer := self._link.receive()) is not None:
-                if isinstance(answer, commands.Answer) and answer.request == request:
-                    if not answer.ok:
-                        raise ControlError(answer.text)
-                    return answer.text
-            # its last words are heard; the next one knows nothing of the request
-            if self._link.connections and not self._link.connected:
-                raise ControlError(
-                    "the manager that was asked is gone: see with taskd status what has been done,"
-                    " and ask again"
-                )
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            Lines of text for people.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.status())
+        """
+        return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
+
+    def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
+        try:
+            # the manager drops what is none without an answer
+            codec.FROM_OPERATOR.decode(codec.encode(message))
+        except codec.BadMessage as error:
+            raise ControlError(str(error)) from None
+        try:
+            answer = question.ask(
+                self._link,
+                message,
+                lambda said: isinstance(said, to_operator.Answer) and said.request == request,
+                timeout,
+            )
+        except question.ManagerGone:
+            raise ControlError(
+                "the manager that was asked is gone: see with taskd status what has been done,"
+                " and ask again"
+            ) from None
+        if answer is not None:
+            if not answer.ok:
+                raise ControlError(answer.text)
+            return str(answer.text)
         if not self._link.heard and not self._link.connected:
             raise NoManager(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"
@@ -157,7 +301,7 @@ class Control:
         raise NoAnswer(f"no answer within {timeout:g} s")
 
     def close(self) -> None:
-        self._link.close()
+        """Close the connection."""
 
     def __enter__(self) -> Control:
         return self

@@ -30,9 +30,9 @@ def offer() -> None:
 
 
 def _leave(text: str) -> None:
-    from taskd.cython_api import core
+    from taskd.cython_api import slot
 
-    if core.slot_number() is None and "TASKD_SLOT" not in os.environ:
+    if slot.number() is None and "TASKD_SLOT" not in os.environ:
         return  # a process that a rank has started
     path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
     data = text.encode(errors="replace")

@@ -22,19 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taskd import record
-from taskd.core.events import Position
-from taskd.cython_api import attempt, core
+from taskd.core.snapshots import FINAL, KINDS, SLOTS, STRIPES, Snapshots
+from taskd.cython_api import attempt, memory
+from taskd.messages.values import Position
 
 log = logging.getLogger("taskd.records")
 
 _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, kind
 _HEADER_BYTES = 64
 _PAGE = 4096
-
-# Kinds of entries, see core.events.Position, in the order in which a step's are written. STANDING:
-# final, of a rank that was held before the step and had not fetched its batch.
-PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
-KINDS = (PROVISIONAL, PASS_END, STANDING, FINAL)
 
 
 @dataclass(frozen=True)
@@ -112,13 +108,13 @@ class SlotFile:
 
     def begin(self, index: int) -> None:
         """Invalidate slot `index` before its bytes are touched."""
-        core.store_release(self.address + index * _HEADER_BYTES, 0)
+        memory.store_release(self.address + index * _HEADER_BYTES, 0)
 
     def commit(self, index: int, step: int, length: int, checksum: int, kind: int) -> None:
         """The bytes of slot `index` are in place."""
         at = index * _HEADER_BYTES
         struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
-        core.store_release(self.address + at, step + 1)
+        memory.store_release(self.address + at, step + 1)
 
     def write(
         self,
@@ -148,7 +144,7 @@ class SlotFile:
         )
 
     def checksum(self, index: int, length: int) -> int:
-        value: int = core.checksum(self.address + self.offset(index), length)
+        value: int = memory.checksum(self.address + self.offset(index), length)
         return value
 
 
@@ -163,8 +159,6 @@ class Entries:
     its seal is right: what is damaged, forged or of another taskd does not exist, and the next
     source is taken."""
 
-    SLOTS = 3
-
     def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
         """`rank`: the global one, which the records name. Raises FileNotFoundError where the agent
         has left no key."""
@@ -178,14 +172,13 @@ class Entries:
     def open(self) -> None:
         """Look at the file anew: another one may be in its place."""
         self._file: SlotFile | None = None
-        # (step, kind) by slot, as the file has it
-        self._kept: list[tuple[int, int] | None] = [None] * self.SLOTS
+        self._kept = Snapshots()  # as the file has it
         # slot -> step and checksum of a record whose seal is known to be right
         self._trusted: dict[int, tuple[int, int]] = {}
         with contextlib.suppress(FileNotFoundError):
-            self._file = SlotFile(self._path, self.SLOTS)
+            self._file = SlotFile(self._path, SLOTS)
             for slot in self._file.valid():
-                self._kept[slot.index] = (slot.step, slot.kind)
+                self._kept.records[slot.index] = (slot.step, slot.kind)
 
     def write(
         self,
@@ -200,31 +193,29 @@ class Entries:
         file = self._file
         if file is None or length > file.capacity:
             file = self._grow(length)
-        index = self._victim(step, kind)
+        index = self._kept.begin()
         checksum = file.write(index, step, kind, parts, whole)
         if checksum is None:
-            self._kept[index] = None
             return
-        self._kept[index], self._trusted[index] = (step, kind), (step, checksum)
+        self._trusted[index] = (step, checksum)
+        for old in self._kept.write(step, kind, index):
+            file.begin(old)
 
     def has(self, step: int, kind: int) -> bool:
         """Whether this process has written, or found, a record of that kind."""
-        return (step, kind) in self._kept
+        return self._kept.has(step, kind)
 
     def promote(self, step: int) -> None:
         """The provisional record of `step` is what a final one would be."""
         assert self._file is not None
-        index = self._kept.index((step, PROVISIONAL))
+        index = self._kept.promote(step)
         struct.pack_into("<Q", self._file.buffer, index * _HEADER_BYTES + 24, FINAL)
-        self._kept[index] = (step, FINAL)
 
     def forget_after(self, step: int) -> None:
         """Drop records of later steps: the ranks have gone back to `step`."""
         if self._file is not None:
-            for slot in self._file.valid():
-                if slot.step > step:
-                    self._file.begin(slot.index)
-                    self._kept[slot.index] = None
+            for index in self._kept.go_back(step):
+                self._file.begin(index)
 
     def read(self, step: int) -> tuple[int, bytes] | None:
         """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails
@@ -269,12 +260,16 @@ class Entries:
 
     def steps(self) -> tuple[frozenset[int], frozenset[int]]:
         """Steps with a (final, provisional) record whose checksum and seal hold."""
-        final: set[int] = set()
-        provisional: set[int] = set()
+        whole = self.whole()
+        return whole.final, whole.provisional
+
+    def whole(self) -> Snapshots:
+        """What is kept, without what is damaged or forged."""
+        kept = Snapshots()
         for slot in self._file.valid() if self._file else []:
             if self._whole(slot):
-                (provisional if slot.kind == PROVISIONAL else final).add(slot.step)
-        return frozenset(final), frozenset(provisional)
+                kept.records[slot.index] = (slot.step, slot.kind)
+        return kept
 
     def mark(self, step: int) -> None:
         """Note, for a later process of this rank too, that `step` was repeated because of its
@@ -288,20 +283,9 @@ class Entries:
         except (FileNotFoundError, ValueError):
             return None
 
-    def _victim(self, step: int, kind: int) -> int:
-        # of a repeated step: the same again, and the step before may still be needed
-        if (step, kind) in self._kept:
-            return self._kept.index((step, kind))
-        # which this one takes the place of; the provisional one is still there
-        if (step, STANDING) in self._kept:
-            return self._kept.index((step, STANDING))
-        if None in self._kept:
-            return self._kept.index(None)
-        return self._kept.index(min(self._kept))  # type: ignore[type-var]
-
     def _grow(self, need: int) -> SlotFile:
         old = self._file
-        grown = SlotFile(self._path, self.SLOTS, need + need // 2)
+        grown = SlotFile(self._path, SLOTS, need + need // 2)
         for slot in old.valid() if old else []:
             assert old is not None
             at, to = old.offset(slot.index), grown.offset(slot.index)
@@ -324,7 +308,9 @@ def stripe_path(directory: Path, local_rank: int) -> Path:
 def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
     """Steps of which this rank's stripe is complete."""
     try:
-        return frozenset(s.step for s in SlotFile(stripe_path(directory, local_rank), 2).valid())
+        return frozenset(
+            s.step for s in SlotFile(stripe_path(directory, local_rank), STRIPES).valid()
+        )
     except (FileNotFoundError, ValueError):
         return frozenset()
 
@@ -332,10 +318,7 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
 def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
     """What a dead rank's files say about where it was; None: nothing. Reads everything once: seals
     are verified."""
-    entries = Entries(directory, local_rank, rank)
-    final, provisional = entries.steps()
-    if not final and not provisional:
-        return None
-    return Position(
-        max(final | provisional), None, final, provisional, stripe_steps(directory, local_rank)
-    )
+    kept = Entries(directory, local_rank, rank).whole()
+    for step in stripe_steps(directory, local_rank):
+        kept.striped(step)
+    return kept.left()

@@ -4,9 +4,10 @@ launcher already?"""
 from __future__ import annotations
 
 import socket
-import time
 
-from taskd.protocol import messages
+from taskd.messages import from_agent, to_agent
+from taskd.messages.envelope import STANDBY
+from taskd.protocol import question
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
@@ -14,21 +15,22 @@ CONNECT = 1.0  # seconds; a machine that is there answers or refuses in a round 
 ANSWER = 2.0  # seconds; a CURVE handshake takes 2 ms
 
 
-def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> messages.UnderWay | None:
+def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> to_agent.UnderWay | None:
     """The manager's answer to a launcher for `node`, -1 where it does not know. None also where
     nobody answers: at the start of a job its manager may come later than its agents."""
     try:
         socket.create_connection(address, CONNECT).close()
     except OSError:
         return None
-    link = Link(address, keys, job, messages.STANDBY, refusal=False)
+    link = Link(address, keys, job, STANDBY, refusal=False)
     try:
-        link.send(messages.Arrived(node))
-        end = time.monotonic() + ANSWER
-        while link.socket.poll(max(int((end - time.monotonic()) * 1000), 0)):
-            answer = link.receive()
-            if isinstance(answer, messages.UnderWay):
-                return answer
+        return question.ask(
+            link,
+            from_agent.Arrived(node),
+            lambda answer: isinstance(answer, to_agent.UnderWay),
+            ANSWER,
+        )
+    except question.ManagerGone:
         return None
     finally:
         link.close()

@@ -1,5 +1,5 @@
 """What an agent does about ranks that train: notices that one makes no progress, answers roll
-calls, tells of lost memory pages, and passes on what operators ask. Used by the supervisor's
+calls, tells of lost memory pages, and passes on what operators ask. Used by the agent's
 thread; threads that wait for something hand the rest back to it."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from taskd import stacks
 from taskd.agent import load
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Watchdog
-from taskd.core import commands, events
-from taskd.cython_api import core
-from taskd.protocol import messages
+from taskd.cython_api import slot
+from taskd.cython_api.page import View
+from taskd.messages import codec, from_agent, from_rank, to_rank
 
 log = logging.getLogger("taskd.agent")
 
@@ -37,7 +37,7 @@ class _Call:
 
 @dataclass
 class Attention:
-    """`tell` sends to the manager; `later` has something done by the supervisor's thread."""
+    """`tell` sends to the manager; `later` has something done by the agent's thread."""
 
     tell: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
@@ -80,8 +80,13 @@ class Attention:
                         damage["base"],
                     )
                     self.tell(
-                        events.RankFaulted(
-                            rank.number, rank.incarnation, step, events.MEMORY, text, damage["addr"]
+                        from_rank.RankFaulted(
+                            rank.number,
+                            rank.incarnation,
+                            step,
+                            from_rank.MEMORY,
+                            text,
+                            damage["addr"],
                         )
                     )
 
@@ -104,13 +109,13 @@ class Attention:
         for local in found:
             rank, view = ranks[local], views[local]
             self.tell(
-                events.RankStalled(
+                from_agent.RankStalled(
                     rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)
                 )
             )
         return min((t for t in (due, again) if t is not None), default=None)
 
-    def roll_call(self, epoch: Epoch, order: commands.RollCall) -> None:
+    def roll_call(self, epoch: Epoch, order: to_rank.RollCall) -> None:
         living = [r for r in epoch.ranks.values() if r.over != "ended well"]
         self._call = _Call(order.call, time.monotonic() + ANSWER, {r.local for r in living})
         for rank in living:
@@ -118,20 +123,20 @@ class Attention:
                 self._call.missing.discard(rank.local)
                 self._present(epoch, rank, order.call, None)
 
-    def here(self, epoch: Epoch, rank: Rank, answer: messages.Here) -> None:
+    def here(self, epoch: Epoch, rank: Rank, answer: from_rank.Here) -> None:
         call = self._call
         if call is not None and answer.call == call.number and rank.local in call.missing:
             call.missing.discard(rank.local)
             self._present(epoch, rank, answer.call, answer)
 
-    def _present(self, epoch: Epoch, rank: Rank, call: int, answer: messages.Here | None) -> None:
+    def _present(self, epoch: Epoch, rank: Rank, call: int, answer: from_rank.Here | None) -> None:
         view, now = epoch.page.read(rank.local), time.monotonic()
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
-        where = core.PHASES[view.phase] + (f", {state}" if state else "")
+        where = slot.PHASES[view.phase] + (f", {state}" if state else "")
         cpu, queued = load.spent(rank.pid)
         self.tell(
-            events.RankPresent(
+            from_agent.RankPresent(
                 rank=rank.number,
                 incarnation=rank.incarnation,
                 call=call,
@@ -171,7 +176,9 @@ class Attention:
             if epoch.protected and self.watchdog.too_long(seconds):
                 step = epoch.page.read(rank.local).step
                 self.tell(
-                    events.RankStalled(rank.number, rank.incarnation, step, seconds, stopped=True)
+                    from_agent.RankStalled(
+                        rank.number, rank.incarnation, step, seconds, stopped=True
+                    )
                 )
 
     def _stopped_for(self, rank: Rank, now: float) -> float:
@@ -180,7 +187,7 @@ class Attention:
         return now - since if pid == rank.pid else 0.0
 
     def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
-        """Log where the rank's threads are, then do `then` in the supervisor's thread."""
+        """Log where the rank's threads are, then do `then` in the agent's thread."""
         pid, number, fd = rank.pid, rank.number, rank.stacks
 
         def take() -> None:
@@ -196,7 +203,7 @@ class Attention:
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
         self.tell(
-            events.StepsBegun(
+            from_agent.StepsBegun(
                 node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
             )
         )
@@ -210,14 +217,14 @@ class Attention:
         self.watchdog.excuse(time.monotonic())
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
-            if view.phase in (core.COMPUTING, core.UPDATING) and view.step >= (step or 0):
-                self.tell(events.RankPassed(rank.number, rank.incarnation, view.step))
+            if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
+                self.tell(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
 
-    def inject(self, epoch: Epoch, order: messages.Inject) -> None:
+    def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
         rank = epoch.find(order.rank)
         if rank is None or rank.over is not None or not self.ask(rank, order):
             self.tell(
-                messages.Injected(
+                from_rank.Injected(
                     order.request,
                     order.rank,
                     False,
@@ -231,11 +238,13 @@ class Attention:
         """Whoever asked for a fault in it has had it."""
         for request in rank.injections:
             self.tell(
-                messages.Injected(request, rank.number, True, f"its process has ended: {rank.over}")
+                from_rank.Injected(
+                    request, rank.number, True, f"its process has ended: {rank.over}"
+                )
             )
         rank.injections.clear()
 
-    def injected(self, rank: Rank, answer: messages.Injected) -> None:
+    def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
         if answer.request in rank.injections:
             rank.injections.remove(answer.request)
             self.tell(answer)
@@ -246,12 +255,12 @@ class Attention:
         if rank.attendant is None:
             return False
         try:
-            rank.attendant.send(messages.encode(message))
+            rank.attendant.send(codec.encode(message))
         except OSError:  # dying, or stopped for so long that its line is full
             return False
         return True
 
 
-def _first_not_begun(view: core.View) -> int:
+def _first_not_begun(view: View) -> int:
     # a rank that fetches its batch is on its way into the step and does not look again
-    return int(view.step) + (view.phase in (core.COMPUTING, core.UPDATING, core.FETCHING))
+    return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))

@@ -8,11 +8,9 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from taskd.protocol import messages
+from taskd.messages import codec, from_rank
 
 GENERATIONS = 64  # between a rank's process and one that it has started; more are no rank's
-
-Hello = messages.RankHello | messages.AttendantHello
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Caller:
 
     line: socket.socket
     pid: int
-    hello: Hello
+    hello: from_rank.Hello
 
 
 def hear(line: socket.socket, limit: float) -> Caller:
@@ -32,11 +30,9 @@ def hear(line: socket.socket, limit: float) -> Caller:
         "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     if uid != os.getuid():
-        raise messages.BadMessage(f"a process of user {uid}")
+        raise codec.BadMessage(f"a process of user {uid}")
     line.settimeout(limit)
-    hello = messages.decode(line.recv(messages.MAX_BYTES))
-    if not isinstance(hello, Hello):
-        raise messages.BadMessage(f"{type(hello).__name__} instead of a hello")
+    hello = codec.HELLO.decode(line.recv(codec.MAX_BYTES))
     line.setblocking(False)
     return Caller(line, pid, hello)
 

@@ -11,17 +11,17 @@ from taskd import vault
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import TRAINING
-from taskd.core import events
-from taskd.cython_api import core
+from taskd.cython_api import slot
+from taskd.messages import from_agent
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
 
 class Deaths:
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
@@ -42,7 +42,7 @@ class Deaths:
         if not leaving(view.pid):
             return  # let go on purpose (exec): the pidfd will tell
         # an interpreter that ends by itself says so first; its exit code is worth waiting for
-        if view.phase != core.DONE:
+        if view.phase != slot.DONE:
             # the zygote may have said how it ended, and have reaped it
             self._agent.replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
@@ -78,7 +78,7 @@ class Deaths:
             # torch's launcher asks for it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (
-            not epoch.protected or view.phase in (core.DONE, core.SETUP, core.COMMITTED)
+            not epoch.protected or view.phase in (slot.DONE, slot.SETUP, slot.COMMITTED)
         ):
             rank.over, rank.step = "ended well", view.step
             with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ class Deaths:
             cause += (
                 f" in the middle of step {view.step}"
                 if view.phase in TRAINING
-                else f" in phase {core.PHASES[view.phase]}"
+                else f" in phase {slot.PHASES[view.phase]}"
             )
         rank.over = cause
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class Deaths:
             rank.pid,
             cause,
             view.step,
-            core.PHASES[view.phase],
+            slot.PHASES[view.phase],
         )
         self.tell_end(rank)
         self._agent.attention.died(rank)
@@ -110,7 +110,9 @@ class Deaths:
         """Of a rank whose process is over."""
         if rank.failed:
             self._agent.tell(
-                events.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
+                from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
             )
         else:
-            self._agent.tell(events.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
+            self._agent.tell(
+                from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+            )

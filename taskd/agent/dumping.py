@@ -12,14 +12,14 @@ from typing import Any
 from taskd import dumps, record, settings
 from taskd.agent.ranks import Epoch
 from taskd.agent.records import Records
-from taskd.core import commands, events
+from taskd.messages import from_agent, to_agent
 from taskd.vault import Entries
 
 log = logging.getLogger("taskd.agent")
 
 
 def save_records(
-    order: commands.SaveRecords,
+    order: to_agent.SaveRecords,
     node: int,
     epoch: Epoch,
     records: Records | None,
@@ -54,15 +54,15 @@ def save_records(
                 for rank, kind, payload in found
             ]
             files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, renewed)
-            tell(events.RecordsSaved(node, order.pause, tuple(files)))
+            tell(from_agent.RecordsSaved(node, order.pause, tuple(files)))
         except (OSError, record.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
-            tell(events.RecordsSaved(node, order.pause, (), str(error)[:300]))
+            tell(from_agent.RecordsSaved(node, order.pause, (), str(error)[:300]))
 
     threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
 
 
-def seal(order: commands.Seal, tell: Callable[[Any], None]) -> None:
+def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
     """All has been written: make a dump of it, or remove it."""
     work = Path(settings.dump_path(os.environ)) / order.name
 
@@ -72,10 +72,10 @@ def seal(order: commands.Seal, tell: Callable[[Any], None]) -> None:
             log.warning(
                 "the training state at the start of step %d is saved at %s", order.step, path
             )
-            tell(events.Sealed(order.node, order.pause, str(path.resolve())))
+            tell(from_agent.Sealed(order.node, order.pause, str(path.resolve())))
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)
             dumps.discard(work)
-            tell(events.Sealed(order.node, order.pause, "", str(error)[:300]))
+            tell(from_agent.Sealed(order.node, order.pause, "", str(error)[:300]))
 
     threading.Thread(target=finish, name="taskd-seal", daemon=True).start()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from taskd.agent.managers import Managers
 from taskd.agent.ranks import Epoch
 from taskd.agent.verdict import Verdict
-from taskd.cython_api import core
-from taskd.protocol import messages
+from taskd.cython_api import slot
+from taskd.messages import to_rank
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
 
@@ -21,7 +21,7 @@ log = logging.getLogger("taskd.agent")
 
 
 class ManagerWatch:
-    def __init__(self, agent: Supervisor, wait: float, allowed: bool) -> None:
+    def __init__(self, agent: Agent, wait: float, allowed: bool) -> None:
         """`wait`: seconds that ranks wait. `allowed`: ranks that no manager is available for train
         without, else the job ends."""
         self._agent, self._wait, self._allowed = agent, wait, allowed
@@ -59,7 +59,7 @@ class ManagerWatch:
         launcher restarts all, and ranks that were to be protected train without."""
         if self._agent.left and not managers.content:
             self._agent.over.set()
-        phases = (core.PAUSED, core.HELD) if epoch.passing else (core.PAUSED,)
+        phases = (slot.PAUSED, slot.HELD) if epoch.passing else (slot.PAUSED,)
         waiting = [
             r
             for r in epoch.ranks.values()
@@ -102,4 +102,4 @@ class ManagerWatch:
             )
             return
         log.error("%s: this job is not protected", reason)
-        self._agent.tell_ranks(epoch, messages.Unprotected(reason))
+        self._agent.tell_ranks(epoch, to_rank.Unprotected(reason))

@@ -1,50 +1,37 @@
-"""Finding the manager that is in charge, and starting one where there is none.
+"""Finding the manager that is in charge, and speaking to it.
 
 An agent has one connection, to the manager whose term it has acknowledged last. When that ends it
 looks for another one in all places where one may be: where the last one was, and at the agents that
-the last one has named as its successors. Managers claim their terms there (core.terms has the
-rule). On the machine of a manager that is gone the agent starts the next one at once, on those of
-its successors after a while, one after the other.
+the last one has named as its successors. Managers claim their terms there (core.election has the
+rule). Where there is none, the agent may start one (successor.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from taskd import stacks, start
-from taskd.core import commands, events
+from taskd.agent.successor import Successor
 from taskd.core.delivery import Outbox
-from taskd.core.terms import Roster, Voter
-from taskd.protocol import messages
+from taskd.core.election.roster import Roster
+from taskd.core.election.voter import Voter
+from taskd.messages import codec, from_agent, to_agent
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
 
 log = logging.getLogger("taskd.agent")
 
 LOOK = 0.05  # seconds between two looks while there is no manager
-# seconds that the manager's own machine, or a hiccup of the network, has before others start a
-# manager
-FIRST = 0.7
-# seconds that each of the successors has before the next one starts one: it takes ~0.5 s
-NEXT = 0.9
 PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
 AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
 PLACES = 16  # where a manager is looked for
 # seconds without a connection that a manager may be stopped by a signal; it has as much patience
 # with agents
 STOPPED = 10.0
-TRIES = 3  # managers that one agent starts before it leaves that to others
 # true at the moment only: nobody wants to hear it later
-PASSING = (events.RankStalled, events.RankPresent)
+PASSING = (from_agent.RankStalled, from_agent.RankPresent)
 
 
 class Managers:
@@ -63,14 +50,9 @@ class Managers:
     ) -> None:
         """`nodes` of the job; `here`: this machine's address for other nodes, "" where there are
         none."""
-        self._keys, self._identity, self._job, self._nodes, self.here, self._announce = (
-            keys,
-            identity,
-            job,
-            nodes,
-            here,
-            announce,
-        )
+        self._keys, self._identity, self._job, self._nodes = keys, identity, job, nodes
+        self.here, self._announce = here, announce
+        self._successor = Successor(keys, job, here)
         # wherever one may be; a manager that was cut off has named those that it still heard, and
         # the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
@@ -79,9 +61,6 @@ class Managers:
         self.link = Link(address, keys, job, node, identity, nodes=nodes)
         self._others: list[Link] = []  # while we look
         self._members: dict[str, int] = {}  # of the newest roster, and their nodes
-        self._successors: tuple[tuple[str, int], ...] = ()
-        self._shape = (0, 0)  # nodes, ranks per node
-        self._pid = 0  # of the manager, in case it is on this machine
         self._said = 0.0
         self._since: float | None = None  # when the connection was found to have ended
         # over the present connection we have heard the manager that we obey
@@ -91,9 +70,13 @@ class Managers:
         self._told = ""  # the manager that what is in it was said to
         # when a manager was, that has not said anything as one in charge
         self._acknowledged: float | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._started = 0
         self.over = False  # the job is: nobody is looked for
+        self._between_us: dict[type, Callable[[Link, Any], None]] = {
+            to_agent.Who: self._asked_who,
+            to_agent.Heard: self._was_heard,
+            to_agent.Claim: self._claimed,
+            to_agent.RosterIs: self._learn,
+        }
 
     @property
     def name(self) -> str:
@@ -135,13 +118,13 @@ class Managers:
         if isinstance(message, PASSING):
             if self._outbox.in_step:
                 self.link.send(message)
-        elif isinstance(message, messages.Heartbeat):
+        elif isinstance(message, from_agent.Heartbeat):
             self.link.send(message)
         else:
             self._say(message, self._outbox.number + 1)
 
     def _say(self, message: Any, number: int) -> None:
-        body = messages.encode(message)
+        body = codec.encode(message)
         if self._outbox.add((self.link.node, body), number) and not self.link.say(body, number):
             self._outbox.in_step = False  # its queue is full
 
@@ -155,20 +138,10 @@ class Managers:
         number = self._outbox.number + 1
         self._say(message, -number if anew else number)
 
-    def _heard(self, link: Link, number: int) -> None:
-        """The manager has heard everything up to `number`."""
-        link.send(messages.Heard(link.taken))
-        if link is self.link and self._told in ("", link.manager):
-            self._told = link.manager
-            for known, (node, body) in self._outbox.heard(number):
-                if not link.say(body, known, node):
-                    self._outbox.in_step = False
-                    break
-
     def stand(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = messages.Standing(
+        standing = from_agent.Standing(
             voter.term, voter.manager, voter.roster.stamp, self._members, self.content
         )
         (link or self.link).send(standing)
@@ -177,11 +150,13 @@ class Managers:
         """What managers say, but for what is between them and us, and what is not obeyed."""
         for link in self.links:
             while (message := link.receive()) is not None:
-                if self._between_us(link, message):
+                between_us = self._between_us.get(type(message))
+                if between_us is not None:
+                    between_us(link, message)
                     continue
                 # a manager of a later term does not ask a fenced agent for its vote, and what it
                 # says is final
-                fenced = isinstance(message, commands.Fence) and link.term > self.voter.term
+                fenced = isinstance(message, to_agent.Fence) and link.term > self.voter.term
                 if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
                     yield message
@@ -194,49 +169,51 @@ class Managers:
                         self.voter.refused,
                     )
 
-    def _between_us(self, link: Link, message: Any) -> bool:
-        if isinstance(message, messages.Who):
-            if (link.term, link.manager) == (self.voter.term, self.voter.manager):
-                self._confirm(link)
-            if link is self.link:
-                self._announce()
-            else:
-                self.stand(link)
-        elif isinstance(message, messages.Heard):
-            if self.voter.obeys(link.term, link.manager):
-                self._confirm(link)
-            self._heard(link, message.number)
-        elif isinstance(message, messages.Claim):
-            known = (self.voter.term, self.voter.manager)
-            granted = self.voter.claim(link.term, link.manager, message.stamp)
-            link.send(messages.Vote(link.term, granted))
-            if known != (self.voter.term, self.voter.manager) or not granted:
-                log.info(
-                    "term %d of the manager at %s:%d is %s",
-                    link.term,
-                    *link.address,
-                    "acknowledged" if granted else "refused",
-                )
-            if not granted:
-                self.stand(link)
-            elif known != (self.voter.term, self.voter.manager):
-                self._change_to(link)
-        elif isinstance(message, messages.RosterIs):
-            if self.voter.obeys(link.term, link.manager):
-                self._confirm(link)
-                self._successors, self._shape = (
-                    message.successors,
-                    (message.nodes, message.ranks_per_node),
-                )
-                self._pid = message.pid
-                self._places = list(dict.fromkeys((*self._successors, *self._places)))[:PLACES]
-                if message.stamp > self.voter.roster.stamp:
-                    self._members = message.members
-                if self.voter.learn(Roster(message.stamp, frozenset(message.members))):
-                    link.send(messages.RosterKept(message.stamp))
+    def _asked_who(self, link: Link, message: to_agent.Who) -> None:
+        if (link.term, link.manager) == self.obeyed:
+            self._confirm(link)
+        if link is self.link:
+            self._announce()
         else:
-            return False
-        return True
+            self.stand(link)
+
+    def _was_heard(self, link: Link, message: to_agent.Heard) -> None:
+        if self.voter.obeys(link.term, link.manager):
+            self._confirm(link)
+        link.send(to_agent.Heard(link.taken))
+        if link is self.link and self._told in ("", link.manager):
+            self._told = link.manager
+            for known, (node, body) in self._outbox.heard(message.number):
+                if not link.say(body, known, node):
+                    self._outbox.in_step = False
+                    break
+
+    def _claimed(self, link: Link, message: to_agent.Claim) -> None:
+        known = self.obeyed
+        granted = self.voter.claim(link.term, link.manager, message.stamp)
+        link.send(from_agent.Vote(link.term, granted))
+        if known != self.obeyed or not granted:
+            log.info(
+                "term %d of the manager at %s:%d is %s",
+                link.term,
+                *link.address,
+                "acknowledged" if granted else "refused",
+            )
+        if not granted:
+            self.stand(link)
+        elif known != self.obeyed:
+            self._change_to(link)
+
+    def _learn(self, link: Link, message: to_agent.RosterIs) -> None:
+        if not self.voter.obeys(link.term, link.manager):
+            return
+        self._confirm(link)
+        self._successor.learn(message)
+        self._places = list(dict.fromkeys((*message.successors, *self._places)))[:PLACES]
+        if message.stamp > self.voter.roster.stamp:
+            self._members = message.members
+        if self.voter.learn(Roster(message.stamp, frozenset(message.members))):
+            link.send(from_agent.RosterKept(message.stamp))
 
     def _confirm(self, link: Link) -> None:
         """The manager that we obey has spoken as one that is in charge."""
@@ -270,7 +247,7 @@ class Managers:
     def tend(self, now: float) -> float | None:
         """Look for a manager where there is none; returns when to look again."""
         # the first one is waited for, where it was said to be
-        if self.over or not self._successors:
+        if self.over or not self._successor.places:
             return None
         if self.content:
             if self._since is not None:
@@ -293,9 +270,9 @@ class Managers:
                 if link.connected:
                     self.stand(link)
         if now - self._since >= STOPPED:
-            self._end_stopped()
-        if now - self._since >= self._turn():
-            self._start()
+            self._successor.end_stopped(self.link.address, STOPPED)
+        if now - self._since >= self._successor.patience(self.link.address):
+            self._successor.start()
         return now + LOOK
 
     def _look(self) -> None:
@@ -319,110 +296,14 @@ class Managers:
                 self.stand(other)  # waits in the queue until somebody is there
 
     def _be_content(self) -> None:
-        self._since, self._started = None, 0
+        self._since = None
         for other in self._others:
             self._met.pop(other, None)
             other.close()
         self._others = []
-        child = self._child
-        if child is not None and child.poll() is None and self.link.address[0] != self.here:
-            log.info("the manager that was started here is not needed: another one is in charge")
-            child.terminate()
-
-    def _turn(self) -> float:
-        """How long to wait before a manager is started here."""
-        hosts = [host for host, _ in self._successors]
-        if (
-            self._started >= TRIES
-            or self.here not in hosts
-            or (self._child is not None and self._child.poll() is None)
-        ):
-            return float("inf")
-        again = 2.0 * self._started
-        if self.link.address[0] == self.here and not _listens(self.link.address):
-            return again
-        others = [host for host in hosts if host != self.link.address[0]]
-        return (
-            again + FIRST + NEXT * (others.index(self.here) if self.here in others else len(others))
-        )
-
-    def _end_stopped(self) -> None:
-        """A manager on this machine that the kernel does not let run holds its port, and nobody
-        else can take its place."""
-        if (
-            self._pid
-            and self.link.address[0] == self.here
-            and stacks.state(self._pid) in stacks.STOPPED
-            and _is_manager(self._pid)
-        ):
-            text = (
-                "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is"
-                " ended, and another started"
-            )
-            log.warning(text, self._pid, STOPPED)
-            with contextlib.suppress(OSError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._pid = 0
-
-    def _start(self) -> None:
-        """A manager on this machine."""
-        host, port = next(address for address in self._successors if address[0] == self.here)
-        if _listens((host, port)):
-            return
-        self._started += 1
-        nodes, ranks = self._shape
-        log.warning("no manager is in charge: one is started at %s:%d", host, port)
-        command = start.command(
-            "taskd.manager",
-            "--nodes",
-            str(nodes),
-            "--ranks-per-node",
-            str(ranks),
-            "--job-id",
-            self._job,
-            "--bind",
-            host,
-            "--port",
-            str(port),
-            "--successor",
-        )
-        environment = {**self._keys.environment, **os.environ}
-        us = os.pidfd_open(os.getpid())
-        try:
-            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which
-            # tells the manager how the job ended
-            self._child = subprocess.Popen(
-                [*command, "--starter", str(us)],
-                env=environment,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[us],
-            )
-        finally:
-            os.close(us)
+        self._successor.found(self.link.address)
 
     def close(self) -> None:
         for link in self.links:
             link.close()
-        child = self._child
-        if child is not None and child.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5.0)  # it has been told how the job ended, and leaves by itself
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-
-
-def _is_manager(pid: int) -> bool:
-    try:
-        return b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _listens(address: tuple[str, int]) -> bool:
-    """Whether somebody does there, on this very machine: it answers or refuses at once."""
-    with socket.socket(
-        socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM
-    ) as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(address) == 0
+        self._successor.close()

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from taskd.protocol import messages
+from taskd.messages import between_agents, from_agent, to_agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -27,7 +27,7 @@ HELD_BYTES = (
     256 << 20
 )  # of all messages that wait: records are some 10 kB, and some 100 MiB with large module buffers
 
-Request = messages.Keep | messages.Fetch
+Request = between_agents.Keep | between_agents.Fetch
 
 
 @dataclass
@@ -46,18 +46,18 @@ class Permits:
 
     def __init__(
         self,
-        ask: Callable[[messages.May], None],
-        keep: Callable[[bytes, messages.Keep], None],
-        hand_over: Callable[[bytes, messages.Fetch], None],
-        refuse: Callable[[bytes, messages.Fetch], None],
+        ask: Callable[[from_agent.May], None],
+        keep: Callable[[bytes, between_agents.Keep], None],
+        hand_over: Callable[[bytes, between_agents.Fetch], None],
+        refuse: Callable[[bytes, between_agents.Fetch], None],
     ) -> None:
         self._ask, self._keep, self._hand_over, self._refuse = ask, keep, hand_over, refuse
         self._owners: dict[
             int, tuple[str, frozenset[int]]
         ] = {}  # node -> the agent that keeps its records here, and its ranks
-        self._held: dict[messages.May, _Held] = {}
+        self._held: dict[from_agent.May, _Held] = {}
         self._refused: dict[
-            messages.May, float
+            from_agent.May, float
         ] = {}  # and when: somebody who goes on must not keep the manager busy
 
     @property
@@ -66,14 +66,14 @@ class Permits:
 
     def asked(self, agent: str, route: bytes, request: Request, size: int, now: float) -> None:
         """`agent` has sent a Keep or a Fetch of `size` bytes."""
-        fetch = isinstance(request, messages.Fetch)
+        fetch = isinstance(request, between_agents.Fetch)
         owner, ranks = self._owners.get(request.node, ("", frozenset()))
         if not fetch and owner == agent != "":
             self._do(route, request, ranks)
             return
-        question = messages.May(request.node, agent, fetch)
+        question = from_agent.May(request.node, agent, fetch)
         if now - self._refused.get(question, float("-inf")) < AGAIN:
-            if isinstance(request, messages.Fetch):
+            if isinstance(request, between_agents.Fetch):
                 self._refuse(route, request)
             return
         held = self._held.get(question)
@@ -93,10 +93,10 @@ class Permits:
         held.requests.append((route, request))
         held.size += size
 
-    def answered(self, answer: messages.Permit, now: float) -> None:
+    def answered(self, answer: to_agent.Permit, now: float) -> None:
         """The manager has said whether."""
         held = self._held.pop(
-            question := messages.May(answer.node, answer.agent, answer.fetch), None
+            question := from_agent.May(answer.node, answer.agent, answer.fetch), None
         )
         if held is None:
             return
@@ -105,7 +105,7 @@ class Permits:
         for route, request in held.requests:
             if answer.granted:
                 self._do(route, request, frozenset(answer.ranks))
-            elif isinstance(request, messages.Fetch):
+            elif isinstance(request, between_agents.Fetch):
                 self._refuse(route, request)
         if not answer.granted:
             if len(self._refused) >= HELD:
@@ -135,9 +135,9 @@ class Permits:
                 self._ask(question)
 
     def _do(self, route: bytes, request: Request, ranks: frozenset[int]) -> None:
-        if isinstance(request, messages.Fetch):
+        if isinstance(request, between_agents.Fetch):
             self._hand_over(route, request)
-        elif request.rank not in ranks or request.step < 0:
+        elif request.rank not in ranks:
             log.warning(
                 "a record of rank %d, step %d, is none of node %d: dropped",
                 request.rank,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from taskd.agent import callers
 from taskd.agent.callers import Caller
 from taskd.agent.ranks import Epoch, Rank
-from taskd.core import events
-from taskd.protocol import messages
+from taskd.messages import codec, from_rank, to_rank
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -22,7 +21,7 @@ log = logging.getLogger("taskd.agent")
 class RankLines:
     """`name`: of the socket, in the abstract namespace."""
 
-    def __init__(self, agent: Supervisor, name: str) -> None:
+    def __init__(self, agent: Agent, name: str) -> None:
         self._agent, self.name = agent, name
         self.listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -36,7 +35,7 @@ class RankLines:
         connection, _ = self.listener.accept()
         try:
             self._admit(callers.hear(connection, 2.0))  # a rank sends its hello in the same breath
-        except (OSError, messages.BadMessage) as error:
+        except (OSError, codec.BadMessage) as error:
             log.warning("a connection to the agent's socket was refused: %s", error)
             connection.close()
 
@@ -45,19 +44,19 @@ class RankLines:
         hello, epoch = caller.hello, self._agent.epoch
         rank = epoch.find(hello.rank) if epoch else None
         if epoch is None or rank is None or hello.incarnation != rank.incarnation:
-            raise messages.BadMessage(
+            raise codec.BadMessage(
                 f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
             )
-        first = isinstance(hello, messages.RankHello)
+        first = isinstance(hello, from_rank.RankHello)
         if (rank.channel if first else rank.attendant) is not None:
-            raise messages.BadMessage(f"rank {hello.rank} is connected already")
+            raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
         if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
             # forked a moment ago, and quicker than the zygote's word which process it is
             self._early.append(caller)
             return
         if not callers.belongs(caller.pid, rank.pid):
-            raise messages.BadMessage(
+            raise codec.BadMessage(
                 f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not"
                 " started by it"
             )
@@ -80,7 +79,7 @@ class RankLines:
         for caller in early:
             try:
                 self._admit(caller)
-            except messages.BadMessage as error:
+            except codec.BadMessage as error:
                 log.warning("a connection to the agent's socket was refused: %s", error)
                 caller.line.close()
 
@@ -91,7 +90,7 @@ class RankLines:
         if line is None:
             return
         try:
-            data = line.recv(messages.MAX_BYTES)
+            data = line.recv(codec.MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -104,8 +103,8 @@ class RankLines:
             line.close()
             return
         try:
-            message = messages.decode(data)
-        except messages.BadMessage as error:
+            message = codec.FROM_RANK.decode(data)
+        except codec.BadMessage as error:
             log.error("rank %d sent what is not a message: %s", rank.number, error)
             return
         if (
@@ -114,19 +113,19 @@ class RankLines:
         ):
             log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
             return
-        if isinstance(message, messages.Here):
+        if isinstance(message, from_rank.Here):
             self._agent.attention.here(epoch, rank, message)
             return
-        if isinstance(message, messages.Injected):
+        if isinstance(message, from_rank.Injected):
             self._agent.attention.injected(rank, message)
             return
-        if isinstance(message, events.RankJoined):
+        if isinstance(message, from_rank.RankJoined):
             rank.joined = True
             if self._agent.manager_watch.given_up:
-                self._agent.tell_rank(rank, messages.Unprotected("no manager answered"))
-        elif isinstance(message, events.RankPaused):
+                self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
+        elif isinstance(message, from_rank.RankPaused):
             rank.paused = message.pause
-        elif isinstance(message, events.RankReady):
+        elif isinstance(message, from_rank.RankReady):
             rank.ready = True
             if self._agent.standby.preparing:
                 self._agent.standby.ready(epoch)

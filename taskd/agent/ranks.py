@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskd.core import events
-from taskd.cython_api import core
+from taskd.cython_api.page import Page
+from taskd.messages.values import Position
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Rank:
     ready: bool = False  # and it waits for orders
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, of one that has ended well
-    left: events.Position | None = None
+    left: Position | None = None
     paused: int = 0  # number of the last pause it reported
     damages: int = 0  # of its process that have been told
     injections: list[str] = field(default_factory=list)  # requests that it has not answered
@@ -61,7 +61,10 @@ class Epoch:
 
     number: int
     directory: Path
-    page: core.Page
+    page: Page
+    pipes: dict[int, int] = field(
+        default_factory=dict
+    )  # by local rank; reading ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
     pause: int = 0

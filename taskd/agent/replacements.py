@@ -1,7 +1,7 @@
 """Starting a rank's process, the first one or one that takes the rank over: by the zygote in ~10
 ms, else by a fresh interpreter in ~2 s.
 
-Owned by the supervisor's thread, which is told through two calls: a process has started, a forked
+Owned by the agent's thread, which is told through two calls: a process has started, a forked
 process has ended. A zygote that has been killed, is stopped, or does not answer is ended for good,
 and a new one is started; until that is ready fresh interpreters serve.
 """

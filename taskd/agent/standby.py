@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taskd import vault
+from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import put_back
-from taskd.core import commands, events
-from taskd.protocol import messages
+from taskd.messages import between_agents, from_agent, to_agent, to_rank
 
 if TYPE_CHECKING:
-    from taskd.agent.supervisor import Supervisor
+    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -29,29 +28,29 @@ log = logging.getLogger("taskd.agent")
 # after 30
 FETCH = 20.0
 
-Order = commands.Prepare | commands.TakeOver
+Order = to_agent.Prepare | to_agent.TakeOver
 
 
 @dataclass
 class _Preparation:
     """A node that this agent is ready for, or gets ready for."""
 
-    order: commands.Prepare
+    order: to_agent.Prepare
     manager: tuple[int, str]  # who has ordered it
     taken: bool = False  # the node is ours, and its ranks get their state
 
 
 class Standby:
     """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the
-    supervisor's."""
+    agent's."""
 
-    def __init__(self, agent: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
         # None: there will be none
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.room: int | None = None  # how many ranks it can run, while it has no node
         self._preparation: _Preparation | None = None
-        self._moved: commands.Prepare | None = None  # the node that it got ready for, and has
+        self._moved: to_agent.Prepare | None = None  # the node that it got ready for, and has
 
     # -- the launcher's thread ---------------------------------------------------------------------
 
@@ -60,11 +59,11 @@ class Standby:
         self.room = ranks
         self._agent.call(self._agent.announce)
         order = self._orders.get()
-        if not isinstance(order, commands.Prepare):
+        if not isinstance(order, to_agent.Prepare):
             self.room = None
         return order
 
-    def take_over(self, order: commands.TakeOver, context: Any) -> None:
+    def take_over(self, order: to_agent.TakeOver, context: Any) -> None:
         """Become the node: put its ranks' records in place, tell the manager, start the ranks.
         `prepare` has been called."""
         epoch = self._epoch(order, context)
@@ -77,7 +76,7 @@ class Standby:
         self._agent.adopt(epoch)
         self._agent.call(take)
 
-    def get_ready(self, order: commands.Prepare, context: Any) -> None:
+    def get_ready(self, order: to_agent.Prepare, context: Any) -> None:
         """Start the ranks of a node that trains elsewhere. `prepare` has been called."""
         epoch = self._epoch(order, context)
         found = self._fetch(order)
@@ -108,7 +107,7 @@ class Standby:
                 local,
                 None,
                 None,
-                agent.pipes[local],
+                epoch.pipes[local],
                 incarnation - 1,
                 joined=True,
                 blank=True,
@@ -116,16 +115,16 @@ class Standby:
         return epoch
 
     @staticmethod
-    def _put_in_place(epoch: Epoch, found: list[messages.Keep] | None) -> None:
+    def _put_in_place(epoch: Epoch, found: list[between_agents.Keep] | None) -> None:
         put_back(epoch.directory, {r.number: r.local for r in epoch.ranks.values()}, found or [])
 
     def _start(self, epoch: Epoch, order: Order) -> None:
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-            self._agent.orders.replace(epoch, rank, incarnation)
+            self._agent.processes.replace(epoch, rank, incarnation)
 
-    def _fetch(self, order: Order) -> list[messages.Keep] | None:
+    def _fetch(self, order: Order) -> list[between_agents.Keep] | None:
         assert self._agent.records is not None
-        answer: queue.SimpleQueue[list[messages.Keep] | None] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[list[between_agents.Keep] | None] = queue.SimpleQueue()
         self._agent.records.fetch(order.node, order.records, answer.put)
         found = None
         with contextlib.suppress(queue.Empty):
@@ -142,17 +141,19 @@ class Standby:
         if self.room is None:
             return
         if (
-            isinstance(order, commands.TakeOver)
+            isinstance(order, to_agent.TakeOver)
             and order.former
             and (preparation is None or not self._fits(preparation, order))
         ):
             # the job stands, and would wait for a script from its first line
             self._stand_down("it is not ready")
             self._agent.tell(
-                events.PreparationFailed(order.node, self._agent.name, "it is not ready any more")
+                from_agent.PreparationFailed(
+                    order.node, self._agent.name, "it is not ready any more"
+                )
             )
             return
-        if isinstance(order, commands.Prepare):
+        if isinstance(order, to_agent.Prepare):
             self._stand_down("it is to be ready for another node")
             self._preparation = _Preparation(order, self._agent.obeyed)
             self._orders.put(order)
@@ -164,7 +165,7 @@ class Standby:
             self._stand_down(f"it is to be node {order.node}")
             self._orders.put(order)
 
-    def _fits(self, preparation: _Preparation, order: commands.TakeOver) -> bool:
+    def _fits(self, preparation: _Preparation, order: to_agent.TakeOver) -> bool:
         prepared, epoch = preparation.order, self._agent.epoch
         same = (prepared.node, prepared.ranks, prepared.incarnations) == (
             order.node,
@@ -173,21 +174,23 @@ class Standby:
         )
         return same and epoch is not None and bool(order.records[1])
 
-    def _take_prepared(self, preparation: _Preparation, order: commands.TakeOver) -> None:
+    def _take_prepared(self, preparation: _Preparation, order: to_agent.TakeOver) -> None:
         agent, epoch = self._agent, self._agent.epoch
         assert epoch is not None and agent.records is not None
         preparation.taken, self.room = True, None
 
-        def arrange(found: list[messages.Keep] | None) -> None:
+        def arrange(found: list[between_agents.Keep] | None) -> None:
             if self._preparation is not preparation or epoch.dropped:
                 return
             self._put_in_place(epoch, found)
             self._take(epoch, order)
             for rank in epoch.ranks.values():
                 rank.ready = False  # it says so again when it has looked at its records
-                agent.tell_rank(rank, messages.TakeUp())
+                agent.tell_rank(rank, to_rank.TakeUp())
                 if rank.over is not None:
-                    agent.tell(events.RankDied(rank.number, rank.incarnation, rank.over, rank.left))
+                    agent.tell(
+                        from_agent.RankDied(rank.number, rank.incarnation, rank.over, rank.left)
+                    )
             if not order.former:  # the node is lost, and ours for good
                 self.moved()
 
@@ -195,7 +198,7 @@ class Standby:
             order.node, order.records, lambda found: agent.call(lambda: arrange(found))
         )
 
-    def _take(self, epoch: Epoch, order: commands.TakeOver) -> None:
+    def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:
         agent = self._agent
         epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
         epoch.page.pause(order.pause)
@@ -203,7 +206,7 @@ class Standby:
             rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
         agent.be_node(order.node, epoch)
         agent.tell(
-            events.NodeTaken(
+            from_agent.NodeTaken(
                 order.node,
                 agent.name,
                 *agent.addresses,
@@ -211,7 +214,7 @@ class Standby:
             )
         )
 
-    def stand_down(self, order: commands.StandDown) -> None:
+    def stand_down(self, order: to_agent.StandDown) -> None:
         preparation = self._preparation
         if preparation is not None and preparation.order.node == order.node:
             self._stand_down(order.reason)
@@ -247,14 +250,16 @@ class Standby:
         order."""
         preparation = self._preparation
         current = preparation.order if preparation is not None else self._moved
-        return isinstance(order, commands.TakeOver) or order is current
+        return isinstance(order, to_agent.TakeOver) or order is current
 
     def ready(self, epoch: Epoch) -> None:
         """A rank waits for orders."""
         ready = sum(r.ready for r in epoch.ranks.values())
         log.info("%d of %d ranks of the node to come are ready", ready, len(epoch.ranks))
         if self._preparation is not None and ready == len(epoch.ranks):
-            self._agent.tell(events.NodePrepared(self._preparation.order.node, self._agent.name))
+            self._agent.tell(
+                from_agent.NodePrepared(self._preparation.order.node, self._agent.name)
+            )
 
     def died(self, rank: Rank) -> None:
         self._fail(f"rank {rank.number} {rank.over}")
@@ -263,7 +268,7 @@ class Standby:
         preparation = self._preparation
         if preparation is not None:
             self._agent.tell(
-                events.PreparationFailed(preparation.order.node, self._agent.name, why)
+                from_agent.PreparationFailed(preparation.order.node, self._agent.name, why)
             )
             self._stand_down(why)
 

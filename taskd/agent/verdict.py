@@ -1,10 +1,10 @@
-"""What the supervisor's thread tells the launcher's."""
+"""What the agent's thread tells the launcher's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core import commands
+from taskd.messages import to_agent
 
 
 @dataclass(frozen=True)
@@ -14,4 +14,4 @@ class Verdict:
 
     what: str
     reason: str = ""
-    restart: commands.RestartAll | None = None
+    restart: to_agent.RestartAll | None = None

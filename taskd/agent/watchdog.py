@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from taskd.cython_api import core
+from taskd.cython_api import slot
+from taskd.cython_api.page import View
 
-TRAINING = frozenset({core.COMPUTING, core.UPDATING, core.FETCHING})
+TRAINING = frozenset({slot.COMPUTING, slot.UPDATING, slot.FETCHING})
 # where ranks wait on purpose, for each other or for us
-WAITING = frozenset({core.PAUSED, core.HELD, core.DONE})
+WAITING = frozenset({slot.PAUSED, slot.HELD, slot.DONE})
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Limits:
 
 @dataclass
 class Watchdog:
-    """Looks at `core.View`s; times are of CLOCK_MONOTONIC, in seconds."""
+    """Looks at `View`s; times are of CLOCK_MONOTONIC, in seconds."""
 
     limits: Limits = field(default_factory=Limits)
     holding: bool = False  # ranks have been told to stand before a step
@@ -43,18 +44,18 @@ class Watchdog:
         """The machine, or this process, has stood still: silence before `now` does not count."""
         self._floor = now
 
-    def waiting(self, view: core.View) -> bool:
+    def waiting(self, view: View) -> bool:
         """Whether the rank stands still on purpose. One that is held must go on when the hold is
         over."""
-        return view.phase in WAITING and (view.phase != core.HELD or self.holding)
+        return view.phase in WAITING and (view.phase != slot.HELD or self.holding)
 
-    def limit(self, view: core.View) -> float | None:
+    def limit(self, view: View) -> float | None:
         """How long the rank may stay without progress where it is; None: forever."""
         if self.limits.least is None:
             return None
-        if view.phase == core.HELD and not self.holding:
+        if view.phase == slot.HELD and not self.holding:
             return self.limits.least
-        if view.phase == core.COMMITTED:
+        if view.phase == slot.COMMITTED:
             return self.limits.between
         if view.phase not in TRAINING:
             return None
@@ -64,10 +65,10 @@ class Watchdog:
             else self.limits.first
         )
 
-    def silence(self, view: core.View, now: float) -> float:
-        return now - max(view.heartbeat_ns / 1e9, self._floor)
+    def silence(self, view: View, now: float) -> float:
+        return max(now - max(view.heartbeat_ns / 1e9, self._floor), 0.0)
 
-    def due(self, view: core.View, stopped: bool = False) -> float | None:
+    def due(self, view: View, stopped: bool = False) -> float | None:
         """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not
         let it run, so that it does not matter whether what it does may take long."""
         limit = self.limit(view)
@@ -77,7 +78,7 @@ class Watchdog:
             limit = self.limits.least
         return max(max(view.heartbeat_ns / 1e9, self._floor) + limit, view.until_ns / 1e9)
 
-    def overdue(self, view: core.View, now: float, stopped: bool = False) -> bool:
+    def overdue(self, view: View, now: float, stopped: bool = False) -> bool:
         due = self.due(view, stopped)
         return due is not None and now >= due
 
@@ -85,15 +86,13 @@ class Watchdog:
         """Whether a process may not have been stopped by a signal for `seconds`."""
         return self.limits.least is not None and seconds >= self.limits.least
 
-    def left(self, view: core.View, now: float) -> float:
+    def left(self, view: View, now: float) -> float:
         """Seconds that a rank in user code may still take before it counts as hung; a minute where
         it never does."""
         due = self.due(view)
         return 60.0 if due is None else max(due - now, 0.0)
 
-    def complaints(
-        self, views: Mapping[int, core.View], now: float
-    ) -> tuple[list[int], float | None]:
+    def complaints(self, views: Mapping[int, View], now: float) -> tuple[list[int], float | None]:
         """Local ranks that are overdue and were not complained of a moment ago; and when to look
         again."""
         found: list[int] = []

@@ -151,12 +151,12 @@ def become_rank(request: dict[str, Any], launcher: int) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     from taskd import raised
-    from taskd.cython_api import core
+    from taskd.cython_api import slot
     from taskd.worker import replacement
 
     raised.offer()
     replacement.launcher = launcher
-    core.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
+    slot.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
     replacement.run(request["command"])
 
 

@@ -28,7 +28,7 @@ COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 )
 @click.option(
     "--ranks-per-node",
-    type=click.IntRange(1, 1024),
+    type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
     help="How many ranks each of them will have.",

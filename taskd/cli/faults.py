@@ -14,12 +14,13 @@ import click
 
 from taskd import settings
 from taskd.cli.operate import connected
-from taskd.core import ladder
-from taskd.core.levels import NUMBERS, TABLE, Asks, Level
-from taskd.faults import codes, configuration
-from taskd.faults.configuration import Configuration, Refused
-from taskd.faults.findings import ERROR, Finding
-from taskd.faults.separated import Separated
+from taskd.core.demand import Demand
+from taskd.core.incident import ladder
+from taskd.mindcluster.faults import codes, configuration
+from taskd.mindcluster.faults.configuration import Configuration, Refused
+from taskd.mindcluster.faults.findings import ERROR, Finding
+from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.levels import NUMBERS, TABLE, Level
 
 JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
 DIRECTORY = click.option(
@@ -160,7 +161,7 @@ def _explained(
 def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
     """What a level comes to in a job with these strategies."""
     rule = TABLE[level]
-    if rule.asks is Asks.HOT_SWITCH:
+    if rule.asks is Demand.MOVE_NODE:
         return f"subHealthyStrategy {sub_healthy}: {rule.why}"
     if not rule.rungs:
         return f"{rule.asks.value}: {rule.why}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from taskd.cli.operate import connected
-from taskd.faults.codes import SEVERITIES
-from taskd.faults.evaluation import KINDS, ONCE
+from taskd.mindcluster.faults.codes import SEVERITIES
+from taskd.mindcluster.faults.evaluation import KINDS, ONCE
 
 PLACES = (
     "parameter",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ import click
 
 from taskd import dumps, settings, start
 from taskd.cli.arguments import Run
-from taskd.core import ladder
+from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 
+ANSWERS = 1.0  # seconds; on this very machine somebody answers or refuses at once
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
 
 
@@ -48,7 +49,7 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 )
 @click.option(
     "--subhealthy-strategy",
-    type=click.Choice(ladder.SUB_HEALTHY),
+    type=click.Choice(list(STRATEGIES)),
     help=(
         "What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."
     ),
@@ -117,7 +118,7 @@ def command(
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     try:
-        from taskd.adaptor import torch_elastic, torch_versions
+        from taskd.adaptor import arrival, torch_elastic, torch_versions
     except ImportError as missing:
         if (missing.name or "").partition(".")[0] != "torch":
             raise
@@ -143,7 +144,7 @@ def command(
     except keys.BadSecret as error:
         raise click.UsageError(str(error)) from None
     manager = _start_manager(arguments, torch_run)
-    torch_elastic.has_manager = manager is not None
+    arrival.has_manager = manager is not None
     os.environ.setdefault("TASKD_PROCESS_ENABLE", "on")
     try:
         # torch's own entry point, so that exit codes, error files and signals are torchrun's
@@ -215,13 +216,13 @@ def _has_manager(host: str, port: int) -> bool:
     """Whether a manager of this job listens there, and waits for our node. Raises Refused where the
     port is another's."""
     from taskd.agent import asking
-    from taskd.protocol import secret
+    from taskd.protocol import addresses, secret
 
-    if not _listens(host, port):
+    if not addresses.listens((host, port), ANSWERS):
         return False
     job = settings.job_id(os.environ)
     answer = asking.arrive((host, port), secret.of_running(job, os.environ, port), job, 0)
-    if answer is None and not _listens(host, port):
+    if answer is None and not addresses.listens((host, port), ANSWERS):
         return False  # it was about to leave, its job was over
     if answer is None:
         raise Refused(
@@ -231,14 +232,6 @@ def _has_manager(host: str, port: int) -> bool:
     if answer.taken:
         raise Refused(asking.second((host, port), job, 0))
     return True
-
-
-def _listens(host: str, port: int) -> bool:
-    with socket.socket(
-        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
-    ) as probe:
-        probe.settimeout(1.0)  # on this very machine: it answers or refuses at once
-        return probe.connect_ex((host, port)) == 0
 
 
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,13 @@
 """What happens at each event: the one entrance to `core`. Nobody else decides.
 
 Use: `commands = coordinator.step(event, now)`; carry the commands out in order. `deadline()` is the
-time at which a Tick is due. `now` is in seconds on any clock that does not go backwards. Here the
-job is formed, agents come and go, and events are handed on: to `faults` what has gone wrong, to
-`recovery` what ranks say in an incident, to `hold` a pause on request, to `watch` ranks that make
-no progress, to `switch` nodes that are sub-healthy.
+time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
+
+Here events are handed on: who is in charge and who may vote to `election`, agents that come and go
+to `admission`, a job that is formed or taken over to `forming` and `succession`, what has gone
+wrong to `faults`, what ranks say in an incident to `incident.driver`, the ends of their loops to
+`finishing`, a pause on request to `hold`, ranks that make no progress to `watch`, nodes that are
+sub-healthy to `switch`.
 """
 
 from __future__ import annotations
@@ -13,81 +16,94 @@ from collections.abc import Callable
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.admission import OVER, Admission
+from taskd.core.demand import Demand
+from taskd.core.election.election import Election
 from taskd.core.faults import Faults
+from taskd.core.finishing import Finishing
+from taskd.core.forming import Forming
 from taskd.core.hold import Hold
-from taskd.core.incident import Move, Phase
-from taskd.core.levels import NAMED, TABLE, Asks
-from taskd.core.listing import some
-from taskd.core.recovery import Recovery
-from taskd.core.state import JobState, RankState
-from taskd.core.stragglers import Stragglers
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
+from taskd.core.settings import Settings
+from taskd.core.state import JobState
+from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.watch import Watch
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator
+from taskd.messages.from_rank import FAULTS
 
-OF_OPERATORS = e.HoldRequested | e.ContinueRequested | e.RecoverySwitched | e.NodeSubHealthy
-UNDER_WAY = "an incident was under way when the manager was lost"
+OF_OPERATORS = (
+    from_operator.HoldRequested
+    | from_operator.ContinueRequested
+    | from_operator.RecoverySwitched
+    | from_operator.NodeSubHealthy
+)
+OF_VOTERS = e.AgentStands | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
 
 class Coordinator:
-    """The decisions about one job. See the module docstring."""
+    """The decisions about one job. See the module docstring. `election`: of this manager; without
+    one nobody votes, and it is in charge."""
 
-    def __init__(self, settings: e.Settings) -> None:
-        self.job = JobState(settings)
+    def __init__(self, settings: Settings, election: Election | None = None) -> None:
+        self.election = election or Election()
+        self.job = JobState(settings, self.election)
         self.hold = Hold(self.job)
         self.recovery = Recovery(self.job, self.hold)
-        self.faults = Faults(self.job, self.recovery)
+        self.faults = Faults(self.job, self.recovery, self.hold)
         self.switch = Switch(self.job, self.recovery, self.hold)
         self.watch = Watch(self.job, self.recovery, self.faults)
-        self.forming: float | None = None  # deadline for the last rank's protect()
-        self.building = False  # generation 1 is being made
-        # deadline for the last agent of a job that an earlier manager has led
-        self.gathering: float | None = None
-        self._to_join = Stragglers()
-        self._rebuilt: set[int] = set()  # ranks that have joined generation 1
-        # node -> the one that keeps its records, as agents have told a new manager
-        self._keeps: dict[int, int] = {}
-        # replacements that an earlier manager has ordered, and that have no state yet
-        self._new: set[int] = set()
-        self._ready: set[int] = set()
-        # ranks that are known to wait for orders while agents are gathered
-        self._waiting: set[int] = set()
-        self._handlers: dict[type, Callable[..., None]] = {
-            e.AgentJoined: self._agent_joined,
-            e.AgentLeft: self._agent_left,
-            e.AgentLost: self._agent_lost,
-            e.StandbyJoined: self._standby_joined,
-            e.StandbyLost: self._standby_lost,
-            e.NodeTaken: self._node_taken,
-            e.NodeSubHealthy: lambda event, now: self.switch.reported(event, now),
+        self.finishing = Finishing(self.job, self.recovery, self.faults, self.hold)
+        self.forming = Forming(self.job, self.recovery)
+        self.succession = Succession(self.job, self.recovery, self.hold, self.forming)
+        self.admission = Admission(
+            self.job, self.recovery, self.hold, self.forming, self.succession, self._drop
+        )
+        # What a handler returns are events that follow from the one it was given.
+        self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
+            e.AgentStands: lambda event, now: self.job.order(self.election.stands(event)),
+            e.AgentVoted: lambda event, now: self.job.order(self.election.voted(event)),
+            e.RosterKept: self._roster_kept,
+            e.AgentDisconnected: lambda event, now: self.election.disconnected(event.agent),
+            e.OtherManager: lambda event, now: self.election.candidate.yield_to(event.term),
+            from_agent.AgentJoined: self.admission.joined,
+            e.AgentAnswered: self.admission.answered,
+            from_agent.AgentLeft: self.admission.left,
+            e.AgentLost: self.admission.lost,
+            from_agent.StandbyJoined: self.admission.standby_joined,
+            e.StandbyLost: self.admission.standby_lost,
+            from_agent.NodeTaken: self.admission.taken,
+            from_operator.NodeSubHealthy: self.switch.reported,
+            from_agent.NodePrepared: self.switch.prepared,
+            from_agent.PreparationFailed: self.switch.failed,
+            e.FormerLost: self._former_lost,
             e.DeviceLevel: self._device_level,
-            e.RecoverySwitched: self._switch_recovery,
-            e.NodePrepared: lambda event, now: self.switch.prepared(event, now),
-            e.PreparationFailed: lambda event, now: self.switch.failed(event, now),
-            e.FormerLost: lambda event, now: self.recovery.former_lost(event),
-            e.RankJoined: self._rank_joined,
-            e.RankDied: self._rank_died,
-            e.RankRaised: self._rank_raised,
-            e.CollectiveFailed: self._collective_failed,
-            e.RankFaulted: self._rank_faulted,
-            e.RankStalled: lambda event, now: self.watch.stalled(event, now),
-            e.RankPresent: lambda event, now: self.watch.present(event, now),
-            e.RankPaused: self._rank_paused,
-            e.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
-            e.RankRebuilt: self._rank_rebuilt,
-            e.RankRestored: lambda event, now: self.recovery.restored(event, now),
-            e.RankFailed: self._rank_failed,
-            e.StateSaved: lambda event, now: self.recovery.saved(event, now),
-            e.RecordsSaved: lambda event, now: self.recovery.saved(event, now),
-            e.Sealed: lambda event, now: self.recovery.sealed(event, now),
-            e.StepCommitted: self._step_committed,
-            e.RankFinished: self._rank_finished,
-            e.RankEnded: self._rank_ended,
-            e.RankBusy: lambda event, now: self.recovery.busy(event, now),
-            e.HoldRequested: self._hold,
-            e.ContinueRequested: self._continue,
-            e.StepsBegun: lambda event, now: self.hold.begun(event),
-            e.RankHeld: self._rank_held,
-            e.RankPassed: lambda event, now: self.hold.passed(event),
+            from_operator.RecoverySwitched: self._switch_recovery,
+            from_rank.RankJoined: self.forming.joined,
+            from_agent.RankDied: self._rank_died,
+            from_rank.RankRaised: self._rank_raised,
+            from_rank.CollectiveFailed: self._collective_failed,
+            from_rank.RankFaulted: self._rank_faulted,
+            from_agent.RankStalled: self.watch.stalled,
+            from_agent.RankPresent: self.watch.present,
+            from_rank.RankPaused: self._rank_paused,
+            from_rank.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
+            from_rank.RankRebuilt: self._rank_rebuilt,
+            from_rank.RankRestored: self.recovery.restored,
+            from_rank.RankFailed: self._rank_failed,
+            from_rank.StateSaved: self.recovery.saved,
+            from_agent.RecordsSaved: self.recovery.saved,
+            from_agent.Sealed: self.recovery.sealed,
+            from_rank.StepCommitted: self._step_committed,
+            from_rank.RankFinished: self.finishing.finished,
+            from_agent.RankEnded: self.finishing.ended,
+            from_agent.RankBusy: self.recovery.busy,
+            from_operator.HoldRequested: self._hold,
+            from_operator.ContinueRequested: self._continue,
+            from_agent.StepsBegun: lambda event, now: self.hold.begun(event),
+            from_rank.RankHeld: self._rank_held,
+            from_rank.RankPassed: lambda event, now: self.hold.passed(event),
             e.Tick: self._tick,
         }
 
@@ -95,282 +111,115 @@ class Coordinator:
 
     def step(self, event: e.Event, now: float) -> list[c.Command]:
         """Take one event; return what is to be done, in order. Events that are late or repeated
-        return nothing."""
+        return nothing, as do those that come before this manager is in charge: agents say again
+        what they know when it is."""
         job = self.job
         job.out = []
-        rank = getattr(event, "rank", None)
         if job.over:
-            if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
-                job.say(c.Answer(event.request, False, "the job is over"))
-        elif rank is not None and rank not in job.ranks:
-            job.note(
-                f"{type(event).__name__} of rank {rank} ignored: this job has ranks 0 to"
-                f" {len(job.ranks) - 1}"
-            )
-        elif rank is None or self._present(rank, event):
+            self._refuse(event, OVER)
+        elif self.election.in_charge or isinstance(event, OF_VOTERS):
             pause, incident = job.pause, self.recovery.incident
-            self._handlers[type(event)](event, now)
-            if job.restart:
-                self._restart_all(job.restart)
-            if not job.over:
-                self.switch.look(now)
-            if job.over:
-                said, job.out = job.out, []
-                self.hold.drop("the job is over")
-                self.switch.end()
-                job.out += said  # the answers first: the manager may leave then
-            elif job.pause > pause and self.recovery.incident is not None:
-                self.watch.stop()
-                self.hold.again()
-            elif incident is not None and self.recovery.incident is None:
-                self.watch.stop()
-                self._look(now)
+            self._handle(event, now)
+            self._follow_up(pause, incident is not None, now)
+        else:
+            self._refuse(event, "this manager waits for the votes of a majority of the agents")
+        if not job.over and (job.protected or self.election.candidate.deposed):
+            job.order(self.election.tend(job.topology.unaccounted))
         return job.out
 
-    def _present(self, number: int, event: e.Event) -> bool:
-        """Whether an event about a rank is about what it is now. A device outlives the processes on
-        it."""
-        incarnation = self.job.ranks[number].incarnation
-        return getattr(
-            event, "incarnation", incarnation
-        ) == incarnation and not self.job.topology.is_lost(number)
+    def _handle(self, event: e.Event, now: float) -> None:
+        """The event, and those that follow from it."""
+        events = [event]
+        for following in events:
+            if self._concerns_us(following) and not self.job.over:
+                events += self._handlers[type(following)](following, now) or ()
 
-    def _look(self, now: float) -> None:
-        """Ranks have come to where they wait for the others."""
+    def _concerns_us(self, event: e.Event) -> bool:
+        """Whether an event about a rank is about one of this job's, and about what it is now. A
+        device outlives the processes on it."""
+        job, number = self.job, getattr(event, "rank", None)
+        if number is None:
+            return True
+        if number not in job.ranks:
+            job.note(
+                f"{type(event).__name__} of rank {number} ignored: this job has ranks 0 to"
+                f" {len(job.ranks) - 1}"
+            )
+            return False
+        present = job.ranks[number].incarnation
+        return getattr(event, "incarnation", present) == present and not job.topology.is_lost(
+            number
+        )
+
+    def _follow_up(self, pause: int, incident: bool, now: float) -> None:
+        """What follows from any event. `pause` and `incident`: as they were before it."""
         job = self.job
-        if self.recovery.incident is None:
-            self.hold.look()
-            if not self.hold.standing:  # ranks at the end of their loop are held there
-                missed = job.quit_before_the_end()
-                if missed:
-                    text = (
-                        "the others have come to the end of their loop, and wait for ranks"
-                        f" [{some(missed)}]"
-                    )
-                    self.recovery.fault(text, now)
-                else:
-                    job.release_if_finished()
+        if job.restart:
+            self._restart_all(job.restart)
+        if not job.over:
+            self.switch.look(now)
+        under_way = self.recovery.incident is not None
+        if job.over:
+            said, job.out = job.out, []
+            self.hold.drop(OVER)
+            self.switch.end()
+            self.admission.end()
+            job.out += said  # the answers first: the manager may leave then
+        elif job.pause > pause and under_way:
+            self.watch.stop()
+            self.hold.again()
+        elif incident and not under_way:
+            self.watch.stop()
+            self.finishing.look(now)
+
+    def _refuse(self, event: e.Event, why: str) -> None:
+        """Nothing is done any more, or yet; whoever asked for something is told."""
+        if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
+            self.job.say(to_operator.Answer(event.request, False, why))
+        elif isinstance(event, from_agent.AgentJoined) and self.job.over:
+            self.job.say(c.Refuse(event.agent, event.node, OVER))
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None: nothing is being waited for."""
-        if self.job.over:
+        if self.job.over or not self.election.in_charge:
             return None
-        due = (self.forming, self.gathering, self.recovery.due(), self.watch.due, self.switch.due)
+        due = (
+            self.forming.deadline,
+            self.succession.deadline,
+            self.recovery.due(),
+            self.watch.due,
+            self.switch.due,
+        )
         return min((t for t in due if t is not None), default=None)
+
+    def may(self, holder: int, node: int, agent: str, *, fetch: bool) -> tuple[int, ...] | None:
+        """The ranks of `node`, if `agent` may have their records kept by the agent of node
+        `holder`, or `fetch` those that are there; None: it may not."""
+        topology, election = self.job.topology, self.election
+        if fetch:
+            granted = topology.may_fetch(holder, node, agent)
+            if election.candidate.term > 1 and agent in election.roster.members:
+                granted = granted or topology.had_been_given(node, agent)
+        else:
+            granted = topology.may_keep(holder, node, agent)
+        if not granted:
+            return None
+        each, known = self.job.settings.ranks_per_node, topology.nodes.get(node)
+        return known.ranks if known else tuple(range(node * each, node * each + each))
 
     # -- agents ------------------------------------------------------------------------------------
 
-    def _agent_joined(self, event: e.AgentJoined, now: float) -> None:
-        job = self.job
-        known = job.topology.nodes.get(event.node)
-        # nobody that we know of has a lost node without an agent: the manager before us may have
-        # given it to this one
-        unknown = known is not None and known.lost and not known.agent
-        if known is not None and (
-            known.heir or (job.protected and known.agent != event.agent and not unknown)
-        ):
-            job.say(c.Fence(event.agent, event.node, f"node {event.node} has another agent now"))
-            return
-        refusal = job.topology.join(
-            event.node, event.ranks, event.store, event.epoch, event.agent, event.records
-        )
-        if refusal:
-            job.note(refusal)
-            return
-        if known is not None and known.lost and (unknown or event.epoch == known.epoch):
-            job.topology.moved = job.topology.moved or event.epoch != known.epoch
-            self._came_back(event, now)
-        elif known is None or event.epoch != known.epoch:
-            self._start_anew(event, now)
-        node = job.topology.nodes[event.node]
-        if event.keeper >= 0:
-            node.keeper, node.told = event.keeper, True
-        self._keeps |= dict.fromkeys(event.keeps, event.node)
-        if event.generation and not job.protected and job.topology.complete:
-            self._take_over(now)
+    def _roster_kept(self, event: e.RosterKept, now: float) -> None:
+        self.election.candidate.kept(event.agent, event.stamp)
+        self.admission.roster_changed(now)
 
-    def _start_anew(self, event: e.AgentJoined, now: float) -> None:
-        """A node's processes are new to us: first contact, a whole restart, or we are a manager
-        that was restarted."""
-        job = self.job
-        incarnations = event.incarnations or (0,) * len(event.ranks)
-        left = dict(zip((*event.dead, *event.new), event.left, strict=False))
-        self._new = self._new - set(event.ranks) | set(event.new)
-        self._ready = self._ready - set(event.ranks) | set(event.ready)
-        for rank, incarnation in zip(event.ranks, incarnations, strict=True):
-            job.ranks[rank] = RankState(
-                incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank)
-            )
-        self._waiting = self._waiting - set(event.ranks) | set(event.waiting)
-        if event.generation == 0:
-            # the scripts run from their beginning: whatever was protected before is gone
-            job.protected, job.released, self.building = False, -1, False
-            self._drop("the processes of a node were started anew")
-            # ranks that have joined elsewhere still wait, and not forever
-            self.forming = (
-                now + job.settings.form if any(r.joined for r in job.ranks.values()) else None
-            )
-            self.gathering = None
-        elif not job.protected and self.gathering is None:
-            self.gathering = now + (
-                job.settings.gather if "recover" in job.settings.ladder else job.settings.form
-            )
-        job.generation = max(job.generation, event.generation)
-        job.pause = max(job.pause, event.pause)
-        job.released = max(job.released, event.released) if event.generation else job.released
-
-    def _take_over(self, now: float) -> None:
-        """All agents have told a new manager about a job that is under way."""
-        job = self.job
-        if self._to_join.any(job.ranks, lambda r: not job.ranks[r].joined):
-            return
-        job.protected, self.gathering = True, None
-        job.topology.moved = len({n.epoch for n in job.topology.nodes.values()}) > 1
-        self.hold.complete()
-        self.recovery.nodes.keep_records()
-        dead = sorted(r for r, s in job.ranks.items() if not s.alive)
-        if dead or self._waiting or self._new:
-            self._join_with_new(
-                "; ".join(f"rank {r}: died while there was no manager" for r in dead) or UNDER_WAY,
-                now,
-            )
-            self.recovery.next_round(now, frozenset(dead))
-        else:
-            job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
-
-    def _join_with_new(self, text: str, now: float) -> None:
-        """An incident in which the replacements that an earlier manager has ordered are
-        replacements."""
-        incident = self.recovery.join(text, now)
-        incident.new |= self._new
-        incident.ready |= self._ready
-
-    def _came_back(self, event: e.AgentJoined, now: float) -> None:
-        """A node that was taken for lost, before anybody had its place: its ranks are paused like
-        all others. Those that the manager before us has ordered are replacements still."""
-        incarnations = event.incarnations or (0,) * len(event.ranks)
-        left = dict(zip((*event.dead, *event.new), event.left, strict=False))
-        for number, incarnation in zip(event.ranks, incarnations, strict=True):
-            rank = self.job.ranks[number]
-            rank.incarnation, rank.alive, rank.left = (
-                incarnation,
-                number not in event.dead,
-                left.get(number),
-            )
-        self.hold.remind()
-        dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        incident = self.recovery.join(f"node {event.node} is heard again{dead}", now)
-        incident.new |= set(event.new)
-        incident.ready |= set(event.ready)
-        self.recovery.next_round(now, frozenset(event.dead))
-
-    def _agent_left(self, event: e.AgentLeft, now: float) -> None:
-        job = self.job
-        node = job.topology.nodes.get(event.node)
-        if node is None or node.lost:
-            return
-        if (
-            not event.ok
-            and job.protected
-            and ("recover" in job.settings.ladder or self.recovery.moves(event.node))
-        ):
-            self.recovery.lost(
-                event.node, f"its launcher has left{': ' + event.why if event.why else ''}", now
-            )
-            return
-        node.ended = event.ok
-        if not event.ok:
-            job.end(
-                False,
-                f"node {event.node} ended with an error{': ' + event.why if event.why else ''}",
-            )
-        elif job.topology.complete and all(n.ended for n in job.topology.nodes.values()):
-            job.end(True, "every node ended well")
-
-    def _agent_lost(self, event: e.AgentLost, now: float) -> None:
-        job = self.job
-        node = job.topology.nodes.get(event.node)
-        if node is None or node.lost or node.ended is not None:
-            return
-        if job.protected:
-            self.recovery.lost(event.node, event.why, now)
-        else:
-            node.lost = True
-            job.end(False, f"node {event.node} is lost: {event.why}")
-
-    def _standby_joined(self, event: e.StandbyJoined, now: float) -> None:
-        job = self.job
-        job.topology.stood_down.discard(event.agent)
-        if any(event.agent in (n.agent, n.heir) for n in job.topology.nodes.values()):
-            return  # it has a node, or has been told to take one: said before that has reached it
-        if event.agent not in job.topology.standbys:
-            job.note(f"standby {event.agent[:8]} waits for a node; it can run {event.ranks} ranks")
-        job.topology.standbys[event.agent] = event.ranks
-        self.recovery.standby(now)
-
-    def _standby_lost(self, event: e.StandbyLost, now: float) -> None:
-        job = self.job
-        job.topology.reserved.pop(event.agent, None)
-        job.topology.stood_down.discard(event.agent)
-        if job.topology.standbys.pop(event.agent, None) is not None:
-            job.note(f"standby {event.agent[:8]} is lost: {event.why}")
-            return
-        number = next((i for i, n in job.topology.nodes.items() if n.heir == event.agent), None)
-        if number is not None:
-            self.recovery.lost(
-                number, f"standby {event.agent[:8]}, which was to take it over: {event.why}", now
-            )
-
-    def _node_taken(self, event: e.NodeTaken, now: float) -> None:
-        job = self.job
-        node = job.topology.nodes.get(event.node)
-        if event.agent in job.topology.stood_down:  # it has not heard of that yet
-            job.say(c.StandDown(event.agent, event.node, "the node stays where it is"))
-            return
-        if node is None or node.heir != event.agent or len(event.left) != len(node.ranks):
-            job.say(c.Fence(event.agent, event.node, f"node {event.node} was not given to it"))
-            return
-        job.topology.join(
-            event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
-        )
-        job.topology.moved = True
-        for rank, left in zip(node.ranks, event.left, strict=True):
-            job.ranks[rank].left = left
-        job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
-        if self.hold.step is not None:
-            self.hold.remind()
-        self.recovery.nodes.keep_records()
-        self.recovery.advance(now)
-
-    # -- forming -----------------------------------------------------------------------------------
-
-    def _rank_joined(self, event: e.RankJoined, now: float) -> None:
-        job = self.job
-        job.ranks[event.rank].joined = True
-        if job.protected or self.building:
-            return
-        if job.topology.complete and not self._to_join.any(
-            job.ranks, lambda r: not job.ranks[r].joined
-        ):
-            self.building, self.forming = True, now + job.settings.rebuild
-            self._rebuilt = set()
-            job.generation += 1
-            job.rebuild()
-        elif self.forming is None:
-            self.forming = now + job.settings.form
-
-    def _formed(self) -> None:
-        job = self.job
-        job.protected, self.building, self.forming = True, False, None
-        job.note(
-            f"all {len(job.ranks)} ranks are protected; ladder: {', '.join(job.settings.ladder)}"
-        )
-        job.say(c.Resume(job.pause, job.generation, 0))
-        self.recovery.nodes.keep_records()
+    def _former_lost(self, event: e.FormerLost, now: float) -> None:
+        self.election.depart(event.agent)
+        self.recovery.former_lost(event)
 
     # -- ranks -------------------------------------------------------------------------------------
 
-    def _rank_died(self, event: e.RankDied, now: float) -> None:
+    def _rank_died(self, event: from_agent.RankDied, now: float) -> None:
         job = self.job
         rank = job.ranks[event.rank]
         if not rank.alive:
@@ -378,142 +227,93 @@ class Coordinator:
         rank.alive, rank.left = False, event.position or rank.left
         if job.protected:
             self.faults.died(event.rank, event.cause, now)
-        elif self.building or self.forming is not None:
+        elif self.forming.under_way:
             # the launcher watches its processes itself; what was being built is void
-            self._restart_all(f"rank {event.rank} {event.cause} before every rank was protected")
+            job.restart = f"rank {event.rank} {event.cause} before every rank was protected"
 
-    def _rank_raised(self, event: e.RankRaised, now: float) -> None:
+    def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
 
-    def _collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
             self.faults.collective_failed(event, now)
         else:
-            self._waiting.add(event.rank)
+            self.succession.waits(event.rank)
 
-    def _rank_faulted(self, event: e.RankFaulted, now: float) -> None:
-        if not 0 <= event.fault < len(e.FAULTS):
+    def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
+        if not 0 <= event.fault < len(FAULTS):
             self.job.note(
                 f"rank {event.rank} tells of fault type {event.fault}; known are 0 to"
-                f" {len(e.FAULTS) - 1}: taken as {e.OTHER}"
+                f" {len(FAULTS) - 1}: taken as {from_rank.OTHER}"
             )
-            event = e.RankFaulted(
-                event.rank, event.incarnation, event.step, e.OTHER, event.text, event.page
+            event = from_rank.RankFaulted(
+                event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
             )
         if self.job.protected:
             self.faults.device_failed(event, now)
-        elif self.gathering is not None:
-            self._waiting.add(event.rank)
-        elif self.building or self.forming is not None:
-            self._restart_all(
-                f"rank {event.rank}: {e.FAULTS[event.fault]} fault before every rank was protected:"
-                f" {event.text}"
-            )
+        elif self.succession.deadline is not None:
+            self.succession.waits(event.rank)
+        elif self.forming.under_way:
+            kind = f"{FAULTS[event.fault]} fault before every rank was protected"
+            self.job.restart = f"rank {event.rank}: {kind}: {event.text}"
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
-        moves = (
-            bool(event.level)
-            and node is not None
-            and TABLE[NAMED[event.level]].asks is Asks.HOT_SWITCH
-        )
-        self.faults.levelled(
-            event, now, self.switch.refusal(node) if moves and node is not None else ""
-        )
-        if moves and node is not None:
-            self.switch.reported(
-                e.NodeSubHealthy("", node, f"device of rank {event.rank}: {event.text}"), now
-            )
+        if event.demand is not Demand.MOVE_NODE or node is None:
+            self.faults.levelled(event, now)
+            return
+        self.faults.levelled(event, now, self.switch.refusal(node))
+        why = f"device of rank {event.rank}: {event.text}"
+        self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
 
-    def _rank_paused(self, event: e.RankPaused, now: float) -> None:
+    def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
         job = self.job
         if not job.protected:
-            self._waiting.add(event.rank)
+            self.succession.waits(event.rank)
         elif self.recovery.incidents == 0 and 0 < event.pause == job.pause:
             # the last word of the manager before us has just reached the rank
             self.recovery.fault(UNDER_WAY, now)
             return
         self.recovery.paused(event, now)
 
-    def _rank_rebuilt(self, event: e.RankRebuilt, now: float) -> None:
-        if self.building and event.generation == self.job.generation:
-            self._rebuilt.add(event.rank)
-            if len(self._rebuilt) == len(self.job.ranks):
-                self._formed()
+    def _rank_rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
+        if self.forming.building and event.generation == self.job.generation:
+            self.forming.rebuilt(event.rank)
         else:
             self.recovery.rebuilt(event, now)
 
-    def _rank_failed(self, event: e.RankFailed, now: float) -> None:
-        if event.generation != self.job.generation:
+    def _rank_failed(self, event: from_rank.RankFailed, now: float) -> None:
+        generation = self.job.generation
+        if event.generation != generation:
             return
-        if self.building:
-            self._restart_all(
-                f"rank {event.rank} could not join generation {self.job.generation}: {event.reason}"
-            )
+        if self.forming.building:
+            why = f"could not join generation {generation}: {event.reason}"
+            self.job.restart = f"rank {event.rank} {why}"
         else:
             self.faults.failed(event, now)
 
-    def _step_committed(self, event: e.StepCommitted, now: float) -> None:
+    def _step_committed(self, event: from_rank.StepCommitted, now: float) -> None:
         if event.generation == self.job.generation:
             self.recovery.committed(event.rank, now)
 
-    def _rank_held(self, event: e.RankHeld, now: float) -> None:
+    # -- operators ---------------------------------------------------------------------------------
+
+    def _rank_held(self, event: from_rank.RankHeld, now: float) -> None:
         # in the others it is about to be taken back, and says so again
         if self.recovery.phase in (None, Phase.RESUME):
             self.hold.stopped(event)
         self.recovery.committed(event.rank, now)
-        self._look(now)
+        self.finishing.look(now)
 
-    def _rank_finished(self, event: e.RankFinished, now: float) -> None:
-        job = self.job
-        if event.step <= job.released:
-            # a replacement, on its way to where the others have been
-            job.say(c.Release(job.released))
-            return
-        job.ranks[event.rank].finished = event.step
-        self.recovery.committed(event.rank, now)
-        self._look(now)
+    def _hold(self, event: from_operator.HoldRequested, now: float) -> None:
+        self.hold.request(event.request)
+        self.finishing.look(now)
 
-    def _rank_ended(self, event: e.RankEnded, now: float) -> None:
-        job, incident = self.job, self.recovery.incident
-        rank = job.ranks[event.rank]
-        if rank.ended or not rank.alive:
-            return  # said again, by an agent that has reconnected
-        if job.protected and event.step > job.released:
-            self._rank_quit(event, now)
-            return
-        rank.ended = True
-        if self.recovery.phase is Phase.RESUME:
-            self.recovery.committed(event.rank, now)
-        elif incident is not None:
-            self.recovery.climb(
-                Move.SPENT,
-                f"rank {event.rank} has ended and cannot take part in a repair any more",
-                now,
-            )
-        self._look(now)
+    def _continue(self, event: from_operator.ContinueRequested, now: float) -> None:
+        self.hold.release(event.request)
+        self.finishing.look(now)
 
-    def _rank_quit(self, event: e.RankEnded, now: float) -> None:
-        """The process has ended by itself, with status 0, and its loop was not over. All may leave
-        theirs together: nobody misses it then. Who is missed is dead."""
-        job, incident = self.job, self.recovery.incident
-        rank = job.ranks[event.rank]
-        how = f"exited with status 0 before step {event.step}, in the middle of its loop"
-        rank.left = event.position or rank.left
-        if incident is not None and not (
-            incident.phase is Phase.RESUME and event.rank in incident.committed
-        ):
-            rank.alive = False
-            self.faults.died(event.rank, how, now)
-            return
-        rank.ended, rank.quit, rank.quit_at = True, how, event.step
-        if all(s.ended for s in job.ranks.values()):
-            job.note("all ranks have left their loops together")
-            job.released = max(job.released, event.step)
-            job.say(c.Release(job.released))  # the launchers may leave
-        self._look(now)
-
-    def _switch_recovery(self, event: e.RecoverySwitched, now: float) -> None:
+    def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
         text = (
             "faults are repaired"
@@ -522,74 +322,19 @@ class Coordinator:
         )
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
-        self.job.note(f"process-recover-enable {'on' if event.on else 'pause'}: {text}")
-        self.job.say(c.Answer(event.request, True, text))
-
-    def _hold(self, event: e.HoldRequested, now: float) -> None:
-        self.hold.request(event.request)
-        self._look(now)
-
-    def _continue(self, event: e.ContinueRequested, now: float) -> None:
-        self.hold.release(event.request)
-        self._look(now)
+        self.job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")
+        self.job.say(to_operator.Answer(event.request, True, text))
 
     # -- time and whole restarts -------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> None:
-        job = self.job
-        if self.forming is not None and now >= self.forming:
-            missing = [
-                r
-                for r, s in job.ranks.items()
-                if not (r in self._rebuilt if self.building else s.joined)
-            ]
-            what = f"join generation {job.generation}" if self.building else "call protect()"
-            limit = job.settings.rebuild if self.building else job.settings.form
-            self._restart_all(f"ranks [{some(missing)}] did not {what} within {limit:.0f} s")
-        elif self.gathering is not None and now >= self.gathering:
-            if not self._missing_nodes(now):
-                missing = [
-                    r
-                    for r, s in job.ranks.items()
-                    if job.topology.node_of(r) is None or not s.joined
-                ]
-                self._restart_all(
-                    f"a new manager has heard nothing of ranks [{some(missing)}] within"
-                    f" {job.settings.form:.0f} s"
-                )
-        else:
+        if not (self.forming.tick(now) or self.succession.tick(now)):
             self.recovery.tick(now)
             self.watch.tick(now)
             self.switch.tick(now)
 
-    def _missing_nodes(self, now: float) -> bool:
-        """A new manager has not heard of some nodes: they were lost with the one before, if there
-        are any."""
-        job = self.job
-        each, nodes = job.settings.ranks_per_node, job.topology.nodes
-        missing = [n for n in range(job.settings.nodes) if n not in nodes]
-        joined = all(job.ranks[r].joined for n in nodes.values() for r in n.ranks)
-        if "recover" not in job.settings.ladder or not missing or not joined:
-            return False
-        epoch = max(n.epoch for n in nodes.values())
-        for number in missing:
-            ranks = tuple(range(number * each, number * each + each))
-            if job.topology.join(number, ranks, ("", 0), epoch) is not None:
-                return False
-            nodes[number].keeper = self._keeps.get(number)
-            for rank in ranks:
-                job.ranks[rank].joined = True
-        job.protected, self.gathering = True, None
-        self.hold.complete()
-        if self._new:
-            self._join_with_new(f"nodes [{some(missing)}] were not heard", now)
-        for number in missing:
-            self.recovery.lost(
-                number, "nothing is heard of it since the manager before this one was lost", now
-            )
-        return True
-
     def _drop(self, why: str) -> None:
+        """The processes that everything here was about are gone."""
         self.recovery.forget()
         self.faults.forget()
         self.watch.stop()
@@ -598,7 +343,9 @@ class Coordinator:
 
     def _restart_all(self, reason: str) -> None:
         job = self.job
-        job.protected, self.building, self.forming, self.gathering = False, False, None, None
+        job.protected = False
+        self.forming.stop()
+        self.succession.stop()
         self._drop(f"all ranks are restarted: {reason}")
         for rank in job.ranks.values():
             rank.joined = False
@@ -606,10 +353,10 @@ class Coordinator:
         epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
         store, attempt = ("", 0), 0
         # launchers that were not there at the start could not meet as at the start
-        if (job.restart or job.topology.moved) and (host := job.topology.store_host()) is not None:
+        if (job.regroup or job.topology.moved) and (host := job.topology.store_host()) is not None:
             store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
             job.topology.moved = True  # from now on they meet where they are told
-        job.restart = ""
+        job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
             node.told = False  # its next processes' records are kept by nobody yet
-        job.say(c.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))
+        job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

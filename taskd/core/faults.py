@@ -1,7 +1,7 @@
 """What each kind of fault means: whose process is gone, whose cannot be kept, and when the present
 strategy has failed.
 
-A rank is condemned by what is known of it alone: its memory page failed before, it hangs, its
+A rank is evicted because of what is known of it alone: its memory page failed before, it hangs, its
 process says that it cannot go on. When ranks fail at what they do together, whoever says so first
 need not be the cause: so all pause, and only if the pause finds nobody dead, silent or at fault,
 and the same has happened before, that one is replaced. It has one of the ends.
@@ -11,24 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident import Move, Phase
-from taskd.core.levels import NAMED, TABLE, Asks
-from taskd.core.recovery import Recovery
+from taskd.core.demand import Demand
+from taskd.core.hold import Hold
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.ladder import SUB_HEALTHY
+from taskd.core.incident.phases import Phase
 from taskd.core.state import JobState
+from taskd.messages import from_rank, to_operator
+from taskd.messages.from_rank import FAULTS
 
 
 class Faults:
     """Called for the present incarnation of a rank of a protected job."""
 
-    def __init__(self, job: JobState, recovery: Recovery) -> None:
-        self._job, self._recovery = job, recovery
+    def __init__(self, job: JobState, recovery: Recovery, hold: Hold) -> None:
+        self._job, self._recovery, self._hold = job, recovery, hold
         # rank -> the exception its last failed process ended with
         self._bugs: dict[int, tuple[int, str]] = {}
 
     def died(self, number: int, cause: str, now: float) -> None:
-        if self._recovery.ended(number, now):
+        if self._recovery.expected(number):
+            self._recovery.evicted(number, now)
             return
         rank = self._job.ranks[number]
         text, again = f"rank {number}: {cause}", False
@@ -42,13 +46,13 @@ class Faults:
                 "the same exception at the same step and rank again: a defect of the script, not a"
                 " fault"
             )
-            self._recovery.climb(Move.SPENT, why, now)
+            self._recovery.spent(why, now)
 
     def forget(self) -> None:
         """The processes are started anew."""
         self._bugs.clear()
 
-    def collective_failed(self, event: e.CollectiveFailed, now: float) -> None:
+    def collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         # in the others all leave their collectives, or say RankFailed
         if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
@@ -57,36 +61,36 @@ class Faults:
     def stuck(self, why: str, now: float) -> None:
         """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary
         that is none any more."""
-        self._recovery.remind()
+        self._hold.remind()
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
         """Communication has failed, and no rank is known to be the cause."""
         before = self._recovery.incident
         again = before is not None and before.broken
-        incident = self._recovery.join(text, now)
+        incident = self._recovery.join(text, now=now)
         incident.broken = True
         if again and not suspects and incident.strategy == "retry":
-            self._recovery.climb(Move.SPENT, f"the step failed again: {text}", now)
+            self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
-            self._recovery.next_round(now)
+            self._recovery.again(now)
 
-    def device_failed(self, event: e.RankFaulted, now: float) -> None:
+    def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
-        kind = e.FAULTS[event.fault]
+        kind = FAULTS[event.fault]
         text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
         why = ""
         if event.page in rank.pages:
             why = f"the memory page at {event.page:#x} has failed again"
-        elif event.fault != e.NETWORK and "retry" not in self._job.settings.ladder:
+        elif event.fault != from_rank.NETWORK and "retry" not in self._job.settings.ladder:
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
         stateless = (
             incident is not None
             and event.rank in incident.new
-            and event.rank not in incident.restored
+            and event.rank not in incident.round.restored
         )
         if incident is not None and (stateless or event.rank in incident.killed):
             # it has no state yet, and says so if a restore has failed; or it will be replaced
@@ -95,112 +99,104 @@ class Faults:
         elif (
             incident is not None
             and incident.phase is Phase.PAUSE
-            and event.rank not in incident.reports
+            and event.rank not in incident.round.reports
             and not why
         ):
             # what it will report takes it into account
-            self._recovery.join(text, now, explains=event.fault != e.NETWORK)
-        elif event.fault == e.NETWORK and not why and self._recovery.phase in (None, Phase.RESUME):
+            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now)
+        elif (
+            event.fault == from_rank.NETWORK
+            and not why
+            and self._recovery.phase in (None, Phase.RESUME)
+        ):
             self._nobody(text, now, {event.rank: "its connections failed again"})
         else:
-            self._recovery.fault(text, now, condemned={event.rank: why} if why else None)
+            self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
-        """Something has arisen on a rank's device: what its level asks for, as far as that can be
-        had. `refusal`: why its node cannot be moved, or the like."""
-        job, rank, incident = self._job, self._job.ranks[event.rank], self._recovery.incident
+        """Something has arisen on a rank's device: what is asked for, as far as that can be had.
+        `refusal`: why its node cannot be moved, or the like."""
+        job, rank = self._job, self._job.ranks[event.rank]
         rank.unusable = event.unusable
         if not event.level:  # nothing new
             job.note(f"rank {event.rank}: {event.text}")
             if event.request:
-                job.say(c.Answer(event.request, True, event.text))
+                job.say(to_operator.Answer(event.request, True, event.text))
             return
-        level = NAMED[event.level]
-        rule = TABLE[level]
-        if not rule.usable:
-            rank.unusable = event.unusable or level.word
-        text = f"rank {event.rank}: its device is {level.word}: {event.text}"
-        settled = (
-            rule.why
-            if rule.asks in (Asks.NOTHING, Asks.WAIT)
-            else (
-                refusal or f"subHealthyStrategy is {job.settings.sub_healthy}"
-                if rule.asks is Asks.HOT_SWITCH
-                else (
-                    "not every rank has begun its protected"
-                    f" loop{'' if rule.usable else ': it is remembered, and acted on then'}"
-                    if not job.protected
-                    else (
-                        "the rank has ended"
-                        if rank.ended
-                        else (
-                            "the rank is replaced already"
-                            if incident is not None and event.rank in incident.killed
-                            else (
-                                "the replacement has no state that could be in doubt"
-                                if incident is not None
-                                and event.rank in incident.new
-                                and rule.asks is Asks.RETRY
-                                else ""
-                            )
-                        )
-                    )
-                )
-            )
-        )
+        if not event.usable:
+            rank.unusable = event.unusable or event.level
+        text = f"rank {event.rank}: its device is {event.level}: {event.text}"
+        settled = self._settled(event, refusal)
         if event.request:
-            done = not refusal and (job.protected or not rule.usable or rule.asks is Asks.NOTHING)
-            job.say(
-                c.Answer(
-                    event.request,
-                    done,
-                    f"{text}; it asks: {rule.asks.value}{': ' if settled else ''}{settled}",
-                )
-            )
+            answered = event.demand is Demand.NOTHING or job.protected or not event.usable
+            asks = f"it asks: {event.demand.value}{': ' if settled else ''}{settled}"
+            job.say(to_operator.Answer(event.request, answered and not refusal, f"{text}; {asks}"))
         if settled:
             job.note(f"{text}; {settled}")
-            return
-        why = f"its device is {level.word}" if rule.asks is not Asks.RETRY else ""
-        if rule.asks is Asks.RETRY and "retry" not in job.settings.ladder:
-            why = f"its device is {level.word}, and retry is not configured"
-        elif rule.asks is Asks.RETRY and incident is not None and event.rank in incident.told:
+        else:
+            self._meet(event, text, now)
+
+    def _settled(self, event: e.DeviceLevel, refusal: str) -> str:
+        """Why nothing is done about it here; "" where something is."""
+        job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
+        remembered = "" if event.usable else ": it is remembered, and acted on then"
+        strategy = f"a sub-healthy node: {SUB_HEALTHY[job.settings.sub_healthy]}"
+        killed = incident is not None and event.rank in incident.killed
+        stateless = incident is not None and event.rank in incident.new
+        reasons = (
+            (event.demand in (Demand.NOTHING, Demand.WAIT), event.why),
+            (event.demand is Demand.MOVE_NODE, refusal or strategy),
+            (not job.protected, f"not every rank has begun its protected loop{remembered}"),
+            (rank.ended, "the rank has ended"),
+            (killed, "the rank is replaced already"),
+            (
+                stateless and event.demand is Demand.RETRY,
+                "the replacement has no state that could be in doubt",
+            ),
+        )
+        return next((why for holds, why in reasons if holds), "")
+
+    def _meet(self, event: e.DeviceLevel, text: str, now: float) -> None:
+        job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
+        retry = event.demand is Demand.RETRY
+        why = "" if retry else f"its device is {event.level}"
+        if retry and "retry" not in job.settings.ladder:
+            why = f"its device is {event.level}, and retry is not configured"
+        elif retry and incident is not None and event.rank in incident.retry_requested:
             why = "its device asks again for the step to be repeated"
         gone = frozenset() if rank.alive else frozenset({event.rank})
-        self._recovery.fault(
-            text, now, dead=gone, condemned={event.rank: why} if why and rank.alive else None
-        )
-        if rule.asks is Asks.RETRY and self._recovery.incident is not None:
-            self._recovery.incident.told.add(event.rank)
+        evicted = {event.rank: why} if why and rank.alive else None
+        self._recovery.fault(text, now, dead=gone, evicted=evicted)
+        if retry and self._recovery.incident is not None:
+            self._recovery.incident.retry_requested.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:
         """Ranks that make no progress while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
         self._recovery.fault(
-            text, now, condemned=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
+            text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
-    def failed(self, event: e.RankFailed, now: float) -> None:
+    def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not do what it was told in the incident."""
         incident = self._recovery.incident
         if incident is None:
             return
-        incident.heard.add(event.rank)
+        incident.rebuild_reported.add(event.rank)
         if (
             incident.phase is Phase.DUMP
-            and incident.dump is not None
-            and event.rank == incident.dump.saver
+            and incident.round.dump is not None
+            and event.rank == incident.round.dump.saver
         ):
-            self._recovery.climb(
-                Move.SPENT, f"rank {event.rank} could not save the state: {event.reason}", now
-            )
+            self._recovery.spent(f"rank {event.rank} could not save the state: {event.reason}", now)
             return
         if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
             return
         self._recovery.join(
-            f"rank {event.rank} in {incident.phase.value}: {event.reason}", now, explains=False
+            f"rank {event.rank} in {incident.phase.value}: {event.reason}", False, now=now
         )
         incident.failures[event.rank] += 1
         incident.blamed = event.rank
         if (times := incident.failures[event.rank]) >= self._job.settings.failures:
             incident.suspects = {event.rank: f"it has failed {times} times in this incident"}
-        self._recovery.next_round(now)
+        self._recovery.again(now)

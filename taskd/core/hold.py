@@ -9,11 +9,10 @@ behind it; those that have stopped already go on to it.
 
 from __future__ import annotations
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core.listing import some
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
+from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 
 
 class Hold:
@@ -34,7 +33,7 @@ class Hold:
     def request(self, request: str) -> None:
         if not self._job.protected:
             self._job.say(
-                c.Answer(
+                to_operator.Answer(
                     request,
                     False,
                     "not every rank has begun its protected loop: there is nothing to hold yet",
@@ -63,13 +62,13 @@ class Hold:
         if moved and not self._operators:
             self.step = None
             self.held.clear()
-            self._job.say(c.Continue())
+            self._job.say(to_rank.Continue())
 
     def _ask(self) -> None:
         self.step, self.held, self._begun = None, set(), {}
-        self._job.say(c.AskSteps())
+        self._job.say(to_agent.AskSteps())
 
-    def begun(self, event: e.StepsBegun) -> None:
+    def begun(self, event: from_agent.StepsBegun) -> None:
         """A node's answer."""
         if not self.wanted or self.step is not None:
             return
@@ -78,7 +77,7 @@ class Hold:
         if not self._to_tell.any(nodes, lambda i: i not in self._begun and nodes[i].living):
             self._set(max(self._begun.values()))
 
-    def passed(self, event: e.RankPassed) -> None:
+    def passed(self, event: from_rank.RankPassed) -> None:
         if self.step is not None and event.step >= self.step:
             self._set(event.step + 1)
 
@@ -87,10 +86,10 @@ class Hold:
         self.held.clear()
         self._job.say(self._order(step))
 
-    def _order(self, step: int) -> c.Hold:
-        return c.Hold(step, passing=not self._operators)
+    def _order(self, step: int) -> to_rank.Hold:
+        return to_rank.Hold(step, passing=not self._operators)
 
-    def stopped(self, event: e.RankHeld) -> None:
+    def stopped(self, event: from_rank.RankHeld) -> None:
         if self.step is None or event.step < self.step:
             return  # it goes on to the boundary
         if event.step > self.step:
@@ -103,7 +102,7 @@ class Hold:
         # whoever was asked may be gone, and another agent in its place
         if self.wanted and self.step is None:
             self._begun.clear()
-            self._job.say(c.AskSteps())
+            self._job.say(to_agent.AskSteps())
 
     @property
     def standing(self) -> bool:
@@ -134,7 +133,7 @@ class Hold:
             if self.step is not None:
                 self._job.say(self._order(self.step))  # from now on for a moment only
             self._job.say(
-                c.Answer(
+                to_operator.Answer(
                     request,
                     True,
                     "the ranks go on as soon as a node has moved, for which they stand",
@@ -144,10 +143,10 @@ class Hold:
         step, self.step = self.step, None
         self.held.clear()
         self._owed = not self._job.protected
-        self._job.say(c.Continue())
+        self._job.say(to_rank.Continue())
         self._job.note("held ranks go on")
         self._job.say(
-            c.Answer(
+            to_operator.Answer(
                 request,
                 True,
                 "the ranks go on" if step is None else f"the ranks go on with step {step}",
@@ -158,11 +157,11 @@ class Hold:
         """All agents are here: whoever was not, when the hold was ended, hears of it."""
         if self._owed:
             self._owed = False
-            self._job.say(c.Continue())
+            self._job.say(to_rank.Continue())
 
     def remind(self) -> None:
         """An agent may have missed what was said last; nobody else minds."""
-        self._job.say(c.Continue() if self.step is None else self._order(self.step))
+        self._job.say(to_rank.Continue() if self.step is None else self._order(self.step))
 
     def drop(self, why: str) -> None:
         """The processes that were held are gone, or the job is over."""
@@ -173,5 +172,5 @@ class Hold:
 
     def _answer(self, ok: bool, text: str) -> None:
         for request in self._requests:
-            self._job.say(c.Answer(request, ok, text))
+            self._job.say(to_operator.Answer(request, ok, text))
         self._requests.clear()

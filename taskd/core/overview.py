@@ -57,8 +57,8 @@ def _state(job: Coordinator) -> str:
 
 
 def _of(node: Node) -> str:
-    if node.heir:
-        return f"being taken over by standby {node.heir[:8]}"
+    if node.assignee:
+        return f"being taken over by standby {node.assignee[:8]}"
     if node.lost:
         return "lost, waiting for a standby"
     return "running" if node.ended is None else "ended"

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from taskd.core.events import Position
 from taskd.core.listing import some
+from taskd.messages.values import Plan, Position
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,6 @@ class Member:
     alive: bool
     position: Position | None
     shard: int = 0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's
-    stripes. `copies`: (destination, source) pairs, carried out after `stripes`."""
-
-    step: int
-    keep: tuple[int, ...]
-    stripes: tuple[int, ...]
-    copies: tuple[tuple[int, int], ...]
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taskd.core.events import RankPresent
+from taskd.messages.from_agent import RankPresent
 
 # of one processor: ranks that wait in a collective use about nothing, ranks that compute use one or
 # more

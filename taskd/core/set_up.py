@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 LIMIT = 3  # starts in a row: two may be chance
 # seconds; a rank that ends later was past its set-up: a job's ranks are waited for as long, see
-# events.Settings.form
+# core.settings.Settings.form
 LONG = 600.0
 # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: what a process does to itself
 FATAL = frozenset({-4, -6, -7, -8, -11})

@@ -6,9 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.core import commands as c
-from taskd.core import events as e
+from taskd.core.election.election import Election
+from taskd.core.election.roster import is_majority
+from taskd.core.settings import Settings
 from taskd.core.stragglers import Stragglers
 from taskd.core.topology import Topology
+from taskd.messages import to_agent, to_rank
+from taskd.messages.values import Position
 
 
 @dataclass
@@ -20,7 +24,7 @@ class RankState:
     quit: str = ""  # it has ended, well and before its loop was over for all: how
     quit_at: int = -1  # and before which step
     alive: bool = True
-    left: e.Position | None = None  # what its last process left behind
+    left: Position | None = None  # what its last process left behind
     # step and text of the exception its process is ending with
     raised: tuple[int, str] | None = None
     # addresses of memory pages of its present process that have failed
@@ -29,8 +33,8 @@ class RankState:
 
 
 class JobState:
-    def __init__(self, settings: e.Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, election: Election) -> None:
+        self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
         self.generation = 0
@@ -40,7 +44,9 @@ class JobState:
         self.over = False
         self.repairs = True  # faults are repaired; else nothing is done but what ends the job
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
-        self.restart = ""  # why that shall be done now
+        self.restart = ""  # why all ranks shall be restarted now
+        self.regroup = False  # then: their launchers cannot meet as at the start
+        self.fenced: set[str] = set()  # agents that are no part of the job any more
         self.out: list[c.Command] = []
         self._unfinished = Stragglers()
 
@@ -50,9 +56,31 @@ class JobState:
     def note(self, text: str) -> None:
         self.out.append(c.Note(text))
 
+    def order(self, commands: list[c.Command]) -> None:
+        self.out += commands
+
+    def fence(self, agent: str, node: int, why: str) -> None:
+        """The agent, which has or had `node`, is no part of the job any more."""
+        self.fenced.add(agent)
+        self.election.depart(agent)
+        self.election.candidate.want(agent, False)
+        self.out.append(to_agent.Fence(agent, node, why))
+
+    def heard(self) -> tuple[int, int]:
+        """How many of the agents that may vote are heard, and how many there are: those on the
+        roster, or all that are known before there is one."""
+        nodes = self.topology.nodes.values()
+        agents = {n.agent for n in nodes if n.living} | {n.assignee for n in nodes}
+        return self.election.count(agents | set(self.topology.standbys)) or self.topology.heard()
+
+    def majority(self) -> bool:
+        """Whether what is decided here cannot be decided otherwise by a manager that the rest of
+        the agents hear."""
+        return is_majority(*self.heard())
+
     def end(self, ok: bool, reason: str) -> None:
         self.over = True
-        self.out.append(c.End(ok, reason))
+        self.out.append(to_agent.End(ok, reason))
 
     def take_for_dead(self) -> dict[int, str]:
         """Ranks that have ended by themselves while others train on, and are missed now; and how
@@ -68,7 +96,7 @@ class JobState:
         new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
-        self.out.append(c.Rebuild(self.pause, self.generation, store, same))
+        self.out.append(to_rank.Rebuild(self.pause, self.generation, store, same))
 
     def quit_before_the_end(self) -> list[int]:
         """When all others wait at the end of their loop: ranks that have left theirs too early, and
@@ -96,4 +124,4 @@ class JobState:
         self.released = max(r.finished for r in self.ranks.values() if r.finished is not None)
         for rank in self.ranks.values():
             rank.finished = None
-        self.out.append(c.Release(self.released))
+        self.out.append(to_rank.Release(self.released))

@@ -1,8 +1,7 @@
-"""What is done about a node that still works and should not be relied on: the documented
-`subHealthyStrategy`.
+"""What is done about a node that still works and should not be relied on.
 
-`ignore`: nothing. `graceExit`: the training state is saved, then the job ends. `forceExit`: the job
-ends. `hotSwitch`: a standby takes the node's place while the job goes on. It starts the node's
+It is ignored; or the training state is saved, and the job ends; or the job ends; or the node
+*moves*: a standby takes its place while the job goes on. It starts the node's
 ranks, which run the user's script up to its first attempt; when they are ready, all ranks are
 stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy
 hot-switch). Whatever goes wrong before the new ranks have their state leaves the job where it is.
@@ -14,13 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core.hold import Hold
-from taskd.core.incident import Moving
-from taskd.core.ladder import FORCE_EXIT, GRACE_EXIT, MOVE
-from taskd.core.recovery import Recovery
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
+from taskd.core.incident.state import Moving
 from taskd.core.state import JobState
+from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
 # preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere
 # meanwhile
@@ -43,7 +41,7 @@ class _Plan:
     requests: list[str] = field(default_factory=list)
     stage: Stage = Stage.WAITING
     deadline: float | None = None
-    heir: str = ""
+    assignee: str = ""
     incarnations: tuple[int, ...] = ()
     tries: int = 0
     moving: Moving | None = None
@@ -60,18 +58,16 @@ class Switch:
 
     # -- what is told ------------------------------------------------------------------------------
 
-    def reported(self, event: e.NodeSubHealthy, now: float) -> None:
+    def reported(self, event: from_operator.NodeSubHealthy, now: float) -> None:
         job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
         text = f"node {number} is sub-healthy: {event.why}"
         refusal = self.refusal(number)
-        job.note(f"{text}; {refusal or f'subHealthyStrategy {strategy}'}")
+        job.note(f"{text}; {refusal or SUB_HEALTHY[strategy]}")
         if refusal:
             self._answer([event.request], False, refusal)
-        elif strategy in (GRACE_EXIT, FORCE_EXIT):
-            self._answer([event.request], True, f"{text}: the job ends by {strategy}")
-            self._recovery.leave(
-                text, ("dump", "exit") if strategy == GRACE_EXIT else ("exit",), now
-            )
+        elif strategy in (SAVE, END):
+            self._answer([event.request], True, f"{text}: {SUB_HEALTHY[strategy]}")
+            self._recovery.leave(text, ("dump", "exit") if strategy == SAVE else ("exit",), now)
         elif strategy == MOVE:
             plan = next((p for p in self._plans if p.node == number), None)
             if plan is None:
@@ -81,29 +77,26 @@ class Switch:
             self._answer([event.request], True, f"{text}: ignored")
 
     def refusal(self, number: int) -> str:
-        """Why nothing can be done about a node that is sub-healthy; "": something can."""
+        """Why nothing can be done about a node that is sub-healthy; "" where something can."""
         job = self._job
         node = job.topology.nodes.get(number)
-        return (
-            f"node {number} is none of this job's"
-            if node is None
-            else f"node {number} is lost"
-            if not node.living
-            else "not every rank has begun its protected loop"
-            if not job.protected
-            else "a job of one node has its state nowhere else"
-            if job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
-            else ""
+        alone = job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
+        reasons = (
+            (node is None, f"node {number} is none of this job's"),
+            (node is not None and not node.living, f"node {number} is lost"),
+            (not job.protected, "not every rank has begun its protected loop"),
+            (alone, "a job of one node has its state nowhere else"),
         )
+        return next((why for holds, why in reasons if holds), "")
 
-    def prepared(self, event: e.NodePrepared, now: float) -> None:
+    def prepared(self, event: from_agent.NodePrepared, now: float) -> None:
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
             plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
             self._hold.begin_move()
 
-    def failed(self, event: e.PreparationFailed, now: float) -> None:
+    def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
         plan, why = (
             self._with(event.node, event.agent),
             f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}",
@@ -118,7 +111,7 @@ class Switch:
     def _with(self, node: int, agent: str) -> _Plan | None:
         """The plan under way, if it is for that node and standby."""
         plan = self._plans[0] if self._plans else None
-        return plan if plan is not None and (plan.node, plan.heir) == (node, agent) else None
+        return plan if plan is not None and (plan.node, plan.assignee) == (node, agent) else None
 
     # -- stages ------------------------------------------------------------------------------------
 
@@ -137,9 +130,9 @@ class Switch:
                 return self._moved(plan, plan.moving)
             return False
         # lost, or it has got a node that nobody has
-        if plan.heir and plan.heir not in topology.standbys:
-            reserved = node.heir == plan.heir
-            plan.heir = ""
+        if plan.assignee and plan.assignee not in topology.standbys:
+            reserved = node.assignee == plan.assignee
+            plan.assignee = ""
             if not reserved:
                 return self._again(plan, "the standby is lost, or was needed for a lost node", now)
         if not node.living:
@@ -152,7 +145,7 @@ class Switch:
             return self._again(plan, "a rank of the node was replaced meanwhile", now)
         if plan.stage is Stage.STANDING and recovery.incident is None and self._hold.standing:
             plan.stage, plan.deadline = Stage.MOVING, None
-            plan.moving = Moving(plan.node, plan.heir, plan.why)
+            plan.moving = Moving(plan.node, plan.assignee, plan.why)
             recovery.switch(plan.moving, now)
             return True
         return False
@@ -167,10 +160,10 @@ class Switch:
                 plan.deadline = now + job.settings.reschedule
             return False
         topology.reserved[agent] = plan.node
-        plan.heir, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
+        plan.assignee, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
         plan.deadline, plan.incarnations = now + job.settings.prepare, self._incarnations(plan.node)
         job.say(
-            c.Prepare(
+            to_agent.Prepare(
                 agent=agent,
                 node=plan.node,
                 ranks=node.ranks,
@@ -194,7 +187,9 @@ class Switch:
         if not moving.done:
             return self._break_off(plan, moving.failed)
         self._plans.remove(plan)
-        self._job.note(text := f"node {plan.node} has moved to standby {plan.heir[:8]}: {plan.why}")
+        self._job.note(
+            text := f"node {plan.node} has moved to standby {plan.assignee[:8]}: {plan.why}"
+        )
         self._answer(plan.requests, True, text)
         return True
 
@@ -215,9 +210,9 @@ class Switch:
         return True
 
     def _stand_down(self, plan: _Plan, why: str) -> None:
-        if self._job.topology.reserved.pop(plan.heir, None) is not None:
-            self._job.say(c.StandDown(plan.heir, plan.node, why))
-        plan.heir = ""
+        if self._job.topology.reserved.pop(plan.assignee, None) is not None:
+            self._job.say(to_agent.StandDown(plan.assignee, plan.node, why))
+        plan.assignee = ""
         self._hold.end_move()
 
     def end(self) -> None:
@@ -252,4 +247,4 @@ class Switch:
     def _answer(self, requests: list[str], ok: bool, text: str) -> None:
         for request in requests:
             if request:
-                self._job.say(c.Answer(request, ok, text))
+                self._job.say(to_operator.Answer(request, ok, text))

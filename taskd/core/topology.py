@@ -16,7 +16,7 @@ class Node:
     records: tuple[str, int] = ("", 0)  # where its agent takes copies of other nodes' records
     ended: bool | None = None  # None while its agent is at work; else whether it ended well
     lost: bool = False  # nobody is heard of there; until a standby is in its place
-    heir: str = ""  # the standby that has been told to take it over
+    assignee: str = ""  # the standby that has been told to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
     told: bool = False  # its agent, who that is
     # the agent that the keeper had then, "" where an earlier manager has told it and nobody has
@@ -108,14 +108,8 @@ class Topology:
 
     def heard(self) -> tuple[int, int]:
         """How many agents of this job are heard of, standbys among them, and how many there are."""
-        living = sum(n.living or bool(n.heir) for n in self.nodes.values())
+        living = sum(n.living or bool(n.assignee) for n in self.nodes.values())
         return living + len(self.standbys), len(self.nodes) + len(self.standbys)
-
-    def majority(self) -> bool:
-        """Whether what is decided here cannot be decided otherwise by somebody whom the rest of the
-        agents hear."""
-        heard, everybody = self.heard()
-        return 2 * heard > everybody
 
     def free(self, ranks: int) -> str | None:
         """A standby that can run that many ranks: the one that has waited longest."""
@@ -128,7 +122,7 @@ class Topology:
             None,
         )
 
-    def heir(self, number: int) -> str | None:
+    def standby_for(self, number: int) -> str | None:
         """The standby for a node that is lost: one that is ready for it, a free one, or one that is
         to be ready for another node, which is a precaution only."""
         ranks = len(self.nodes[number].ranks)
@@ -147,19 +141,19 @@ class Topology:
         has been told to take that node over, or to be ready for it. The records are with the node's
         keeper; those of a node that moves, with itself."""
         node = self.nodes.get(number)
-        asked = node is not None and (node.heir == agent or self.reserved.get(agent) == number)
+        asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, node.keeper)
 
     @property
     def unaccounted(self) -> bool:
         """Whether there is a lost node of which it is not known who has had it."""
-        return any(n.lost and not n.agent and not n.heir for n in self.nodes.values())
+        return any(n.lost and not n.agent and not n.assignee for n in self.nodes.values())
 
     def had_been_given(self, number: int, agent: str) -> bool:
         """Whether a manager before this one may have told `agent`, one of the job's, to take the
         node over: nobody is known to have it, and the agent has no other."""
         node = self.nodes.get(number)
-        free = node is None or (node.lost and not node.heir)
+        free = node is None or (node.lost and not node.assignee)
         return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
 
     def renew_keepers(self) -> list[int]:

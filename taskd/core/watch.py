@@ -9,15 +9,14 @@ waits for it: as often as not for ranks that do not run the code in which it spe
 
 from __future__ import annotations
 
-from taskd.core import commands as c
-from taskd.core import events as e
 from taskd.core import roll_call
 from taskd.core.faults import Faults
-from taskd.core.incident import Phase
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
 from taskd.core.listing import some
-from taskd.core.recovery import Recovery
 from taskd.core.state import JobState
 from taskd.core.stragglers import Stragglers
+from taskd.messages import from_agent, to_rank
 
 REPAIRING = (Phase.PAUSE, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
@@ -34,15 +33,17 @@ class Watch:
         self._due: float | None = None
         self._called = 0.0  # when the last call was held
         self._call = 0
-        self._answers: dict[int, e.RankPresent] = {}
-        self._first: dict[int, e.RankPresent] | None = None  # answers to the first call of the two
+        self._answers: dict[int, from_agent.RankPresent] = {}
+        self._first: dict[int, from_agent.RankPresent] | None = (
+            None  # answers to the first call of the two
+        )
         self._pausing = False  # between the two calls
         # what the judgement before this one knew, and when
-        self._last: tuple[dict[int, e.RankPresent], float] = ({}, 0.0)
+        self._last: tuple[dict[int, from_agent.RankPresent], float] = ({}, 0.0)
         self._said = ""
         self._asked = 0.0  # when the first call of the two was answered
         # since when each has used no processor, and what it answered then
-        self._still: dict[int, tuple[e.RankPresent, float]] = {}
+        self._still: dict[int, tuple[from_agent.RankPresent, float]] = {}
         self._stragglers = Stragglers()
 
     def stop(self) -> None:
@@ -71,7 +72,7 @@ class Watch:
         gone = max(self._called - entered, 0.0)
         return entered + max(look, min(2 * gone, gone + self._job.settings.looks))
 
-    def stalled(self, event: e.RankStalled, now: float) -> None:
+    def stalled(self, event: from_agent.RankStalled, now: float) -> None:
         if (
             self._job.protected
             and self._due is None
@@ -80,7 +81,7 @@ class Watch:
             self._first = None
             self._ask(now)
 
-    def present(self, event: e.RankPresent, now: float) -> None:
+    def present(self, event: from_agent.RankPresent, now: float) -> None:
         if self._due is None or self._pausing or event.call != self._call:
             return
         self._answers[event.rank] = event
@@ -118,7 +119,7 @@ class Watch:
         self._called = now
         self._answers, self._pausing = {}, False
         self._due = now + self._job.settings.roll_call
-        self._job.say(c.RollCall(self._call))
+        self._job.say(to_rank.RollCall(self._call))
 
     def _judge(self, now: float) -> None:
         assert self._first is not None

@@ -1,9 +1,10 @@
-"""The Python side of libtaskd: Cython modules that are linked to the very library that is
-preloaded.
+"""The Python side of libtaskd: Cython modules linked to the very library that is preloaded.
 
-`core` has its functions as they are. `attempt`, `digest` and `frozen` are the loops of an attempt:
-what changed since the last record, and the record's bytes. They import the standard library only.
-Read csrc/libtaskd.h next; it has the contracts, and the .pyi files the names.
+`page` is the agent's side of a state page, `slot` a rank's. `sockets`: what a pause cuts; `damage`,
+`allocations`: lost memory pages; `poison`: errors on purpose; `memory`: order and checksums;
+`library`: which libtaskd it is. `attempt`, `digest` and `frozen` are the loops of an attempt: what
+changed since the last record, and the record's bytes. Imports the standard library only.
+csrc/libtaskd.h has the contracts, the .pyi files have the names.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ from typing import Any
 
 Buffer = bytes | bytearray | memoryview
 
-def copying() -> bool: ...
 def publish(
     header: int,
     address: int,

@@ -12,24 +12,14 @@ from cpython.object cimport PyObject_TypeCheck, PyTypeObject
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memcpy
 
-
-cdef extern from "libtaskd.h" nogil:
-    int taskd_copying()
-    uint64_t taskd_damaged()
-    void taskd_copy_away(void *to, const void *source, size_t size)
-    void taskd_store_release(uint64_t *address, uint64_t value)
-    uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
+from taskd.cython_api.libtaskd cimport (
+    taskd_checksum, taskd_copy_away, taskd_damaged, taskd_store_release,
+)
 
 # Below this many bytes a copy is over before another thread could have taken the interpreter's
 # lock.
 cdef enum:
     WITH_THE_LOCK = 1 << 16
-
-
-def copying():
-    """Whether another node keeps copies of this rank's records, seen after everything that was
-    written before."""
-    return taskd_copying() == 1
 
 
 def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind,

@@ -8,16 +8,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-
-cdef extern from "libtaskd.h" nogil:
-    enum:
-        TASKD_DIGEST
-
-    struct taskd_keyed:
-        pass
-
-    int taskd_begin "taskd_keyed"(const void *key, size_t size, taskd_keyed *out)
-    void taskd_digest(const taskd_keyed *keyed, const void *data, size_t size, unsigned char *out)
+from taskd.cython_api.libtaskd cimport (
+    TASKD_DIGEST, taskd_begin_keyed, taskd_digest, taskd_keyed,
+)
 
 
 cdef class Keyed:
@@ -29,7 +22,7 @@ cdef class Keyed:
     cdef list sections, hashes
 
     def __cinit__(self, bytes key not None, bytes prefix not None):
-        if taskd_begin(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &self.keyed) < 0:
+        if taskd_begin_keyed(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &self.keyed) < 0:
             raise ValueError(f"a key of {len(key)} bytes; it has 64 at most")
         self.prefix, self.sections, self.hashes = prefix, [], []
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
-from taskd.faults import Refused, load
+from taskd.mindcluster.faults import Refused, load
 
 
 def settings_are_usable(environ: Mapping[str, str]) -> Finding:

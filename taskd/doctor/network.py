@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
-from taskd.protocol import keys, link, secret
+from taskd.protocol import keys, question, secret
 
 # seconds, for a connection and for each answer on it; between machines of a job it takes
 # milliseconds
@@ -165,7 +165,7 @@ def _greeted(connection: socket.socket) -> bytes:
 def _answers(host: str, number: int, environ: Mapping[str, str]) -> bool:
     job = settings.job_id(environ)
     try:
-        return link.answers((host, number), secret.of_running(job, environ, number), job, REACH)
+        return question.answers((host, number), secret.of_running(job, environ, number), job, REACH)
     except keys.BadSecret:
         return False
 

@@ -1,7 +1,7 @@
 """The manager: one process per job that decides. This is the shell around `core.coordinator`:
 sockets, time, log, journal.
 
-May import `taskd.core`, `taskd.protocol`, `taskd.settings`, `taskd.logs` and pyzmq. Start with
-`server.py` (the loop), then `peers.py` (who may say what), `gate.py` (who may connect),
-`config.py`, `journal.py`.
+Start with `server.py` (the loop), then `incoming.py` (what agents and operators say), `routing.py`
+(what `core` commands), `membership.py` (the agents), `voters.py` (the same as voters), `peers.py`
+(who may say what), `config.py`, `journal.py`.
 """

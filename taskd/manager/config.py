@@ -1,4 +1,4 @@
-"""The config dict of `init_taskd_manager`, checked. All mistakes are told at once, one line
+"""The config dict of `init_taskd_manager`, checked. All mistakes are reported at once, one line
 each."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from taskd import settings
 
 MAX_NODES = 100_000
-MAX_RANKS_PER_NODE = 1024
+MAX_RANKS_PER_NODE = 4096  # as many as a state page has slots
 KEYS = (
     "job_id",
     "node_nums",

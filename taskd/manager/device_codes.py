@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from taskd.core.listing import some
-from taskd.faults import codes, configuration
-from taskd.faults.configuration import Configuration, Refused
-from taskd.faults.evaluation import Arisen, Devices, Judgement, Separation
-from taskd.faults.findings import ERROR, Finding
-from taskd.faults.separated import Separated
-from taskd.faults.watch import Watch
+from taskd.mindcluster.faults import codes, configuration
+from taskd.mindcluster.faults.configuration import Configuration, Refused
+from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
+from taskd.mindcluster.faults.findings import ERROR, Finding
+from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.faults.watch import Watch
 
 # these two lines are documented
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"

@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Mapping
 
 from taskd.core import events as e
-from taskd.core.levels import TABLE
 from taskd.core.state import JobState
-from taskd.faults.codes import SEVERITIES, BadCode
-from taskd.faults.evaluation import KINDS, Arisen, Reason, TooMany
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.peers import Peer
-from taskd.protocol import messages as m
+from taskd.messages import from_operator
+from taskd.mindcluster import levels
+from taskd.mindcluster.faults.codes import SEVERITIES, BadCode
+from taskd.mindcluster.faults.evaluation import KINDS, Arisen, Reason, TooMany
+from taskd.mindcluster.levels import TABLE, Level
 
 log = logging.getLogger("taskd.manager.devices")
 
@@ -42,7 +43,7 @@ class DeviceWatch:
         self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
         self._protected = False  # when the devices were last looked at
 
-    def told(self, message: m.CodeTold, owner: Peer, now: float) -> str:
+    def told(self, message: from_operator.CodeTold, owner: Peer, now: float) -> str:
         """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and
         the coordinator answers."""
         if message.kind not in KINDS:
@@ -58,14 +59,15 @@ class DeviceWatch:
         except (BadCode, TooMany) as error:
             return str(error)
         if isinstance(found, Arisen):
-            level, text, unusable = found.reason.level.word, found.reason.text, found.now.unusable
+            level: Level | None = found.reason.level
+            text, unusable = found.reason.text, found.now.unusable
         else:
             text = (
                 f"nothing new by {message.code} ({message.kind}); device {device} is"
                 f" {found.level.word}"
             )
-            level, unusable = "", found.unusable
-        self._feed(e.DeviceLevel(message.request, message.rank, level, text, unusable), now)
+            level, unusable = None, found.unusable
+        self._feed(levels.event(message.rank, level, text, unusable, message.request), now)
         return ""
 
     def stand(self, now: float) -> None:
@@ -78,16 +80,8 @@ class DeviceWatch:
         for rank, device in zip(peer.ranks, names(peer), strict=True):
             unusable = self._codes.devices.judge(device, now).unusable
             if unusable != self._job.ranks[rank].unusable:
-                self._feed(
-                    e.DeviceLevel(
-                        "",
-                        rank,
-                        "",
-                        f"device {device}: {unusable or 'may be used again'}",
-                        unusable,
-                    ),
-                    now,
-                )
+                text = f"device {device}: {unusable or 'may be used again'}"
+                self._feed(levels.event(rank, None, text, unusable), now)
 
     def against(self, peer: Peer, now: float) -> str:
         """Why no rank may be started on that machine; "": they may."""
@@ -118,12 +112,8 @@ class DeviceWatch:
         for peer in self._agents.values():
             if arisen.device in (devices := names(peer)):
                 rank = peer.ranks[devices.index(arisen.device)]
-                self._feed(
-                    e.DeviceLevel(
-                        "", rank, arisen.reason.level.word, arisen.reason.text, arisen.now.unusable
-                    ),
-                    now,
-                )
+                reason, unusable = arisen.reason, arisen.now.unusable
+                self._feed(levels.event(rank, reason.level, reason.text, unusable), now)
                 return
         log.warning(
             "device %s, which runs no rank of this job: %s: %s",

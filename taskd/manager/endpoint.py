@@ -9,9 +9,9 @@ from typing import Any
 
 import zmq
 
+from taskd.messages.codec import MAX_BYTES
 from taskd.protocol import curve, pings
 from taskd.protocol.keys import Keys
-from taskd.protocol.messages import MAX_BYTES
 from taskd.settings import BadSetting
 
 

@@ -1,5 +1,5 @@
-"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for `taskd
-report` and for people."""
+"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for
+`taskd status` and for people."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The agents of a job, as the manager knows them: who has a node, who waits for one, who has to
-leave.
+"""The agents of a job, as the manager knows them: what each is called, on which connection it
+speaks, and when it was last heard.
 
-Whether an agent is admitted is decided in `core`: `core.terms` (is it one of the job's?) and
-`core.coordinator` (has the node another agent?). Here is who has said what, on which connection,
-and when.
+Who is admitted is decided in `core.admission`; here that is carried out.
 """
 
 from __future__ import annotations
@@ -16,92 +14,93 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.manager.charge import Charge
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.lookout import Lookout
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.peers import Dropped, Peer, check_agent, check_registration
-from taskd.protocol import messages as m
-
-MAX_ROOM = 4096  # ranks on a node, as many as a state page has slots
+from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
+from taskd.messages import from_agent, to_agent
+from taskd.messages.envelope import STANDBY, Envelope
 
 log = logging.getLogger("taskd.manager")
 
 
 @dataclass
-class _Parked:
-    """A registration of a node whose agent seems to be alive: decided when that agent speaks, or is
-    gone."""
+class _Applicant:
+    """A registration that `core` has not answered yet."""
 
-    route: bytes
-    envelope: m.Envelope
-    event: e.AgentJoined
+    origin: Origin
+    event: from_agent.AgentJoined
 
 
 class Membership:
     def __init__(
         self,
         coordinator: Coordinator,
-        charge: Charge,
         out: Outgoing,
         lookout: Lookout,
-        host: str,
-        descriptor: Callable[[], int],
-        carry_out: Callable[[list[c.Command], float], None],
+        feed: Callable[[e.Event, float], None],
     ) -> None:
-        """`descriptor` of the connection by which the message at hand has come. `carry_out`: what
-        `core` commands."""
-        self._coordinator, self._charge, self._out, self._lookout = (
-            coordinator,
-            charge,
-            out,
-            lookout,
-        )
-        self._settings, self._host, self._descriptor, self._carry_out = (
-            coordinator.job.settings,
-            host,
-            descriptor,
-            carry_out,
-        )
+        """`feed` gives an event to `core`, and carries out what it commands."""
+        self._coordinator, self._out, self._lookout = coordinator, out, lookout
+        self._settings, self._feed = coordinator.job.settings, feed
         self.agents: dict[int, Peer] = {}
         self.standbys: dict[str, Peer] = {}  # by the name of their process
         # agents whose node moves to a standby, by the name of the process
         self.former: dict[str, Peer] = {}
-        self.fenced: dict[str, c.Fence] = {}  # by the name of the process
-        self.parked: dict[int, _Parked] = {}
+        self.fenced: dict[str, to_agent.Fence] = {}  # by the name of the process
         self.seen: set[int] = set()  # nodes that have ever joined
+        self._applicants: dict[str, _Applicant] = {}
+        self._challenged: set[int] = set()  # nodes whose agents are to show that they live
         self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
+        self._now = 0.0  # of the event at hand
         self._devices: DeviceWatch
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            c.Admit: self._admit,
+            c.Refuse: self._refuse,
+            to_agent.Fence: self._fence,
+            c.Challenge: self._challenge,
+            to_agent.Prepare: self._prepare,
+            to_agent.TakeOver: self._take_over,
+            to_agent.StandDown: self._stand_down,
+        }
 
     def watch(self, devices: DeviceWatch) -> None:
         """`devices` says which standbys cannot be used."""
         self._devices = devices
-
-    def _feed(self, event: e.Event, now: float) -> None:
-        self._carry_out(self._coordinator.step(event, now), now)
 
     @property
     def peers(self) -> list[Peer]:
         """All agents that are part of the job."""
         return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
 
-    def hear(self, peer: Peer, envelope: m.Envelope, route: bytes, now: float) -> None:
+    def known(self, envelope: Envelope) -> Peer | None:
+        """The agent that speaks."""
+        peer = self.agents.get(envelope.sender)
+        if peer is not None and peer.incarnation == envelope.incarnation:
+            return peer
+        return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
+
+    # -- what agents say ---------------------------------------------------------------------------
+
+    def hear(self, peer: Peer, origin: Origin, now: float) -> None:
         """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its
         turn."""
+        envelope, route = origin.envelope, origin.route
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
         if moved or peer.line < 0:
-            peer.line = self._descriptor()
+            peer.line = origin.descriptor
             self._lookout.forget(peer.incarnation)
         peer.seq, peer.heard = envelope.seq, now
         if moved:
             # what was under way on the old connection may be lost: each end says how far it has
             # heard
             peer.outbox.in_step = False
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
-        if peer.node in self.parked:
-            self.settle(peer.node, now, spoke=True)
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
+        if peer.node in self._challenged:
+            self._challenged.discard(peer.node)
+            self._feed(e.AgentAnswered(peer.node), now)
         if envelope.number and not peer.inbox.take(envelope.number):
             if envelope.number > peer.inbox.number:
                 self.ask_again(peer)
@@ -114,7 +113,7 @@ class Membership:
         """What the agent has said after the last that we have heard is lost: told so twice, it says
         it again (core.delivery)."""
         for _ in range(2):
-            self._out.send_now(peer, m.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
 
     def heard(self, peer: Peer, number: int) -> None:
         """The agent has everything up to order `number`."""
@@ -123,207 +122,76 @@ class Membership:
                 peer.outbox.in_step = False
                 break
 
-    def known(self, envelope: m.Envelope) -> Peer | None:
-        """The agent that speaks."""
-        peer = self.agents.get(envelope.sender)
-        if peer is not None and peer.incarnation == envelope.incarnation:
-            return peer
-        return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
-
-    def register(
-        self, route: bytes, envelope: m.Envelope, event: e.AgentJoined, now: float
-    ) -> None:
+    def register(self, origin: Origin, event: from_agent.AgentJoined, now: float) -> None:
+        """An agent registers for its node."""
         try:
-            check_agent(event.agent, envelope)
-            check_registration(event, envelope.sender, self._settings.nodes)
+            check_agent(event.agent, origin.envelope)
+            check_registration(event, origin.envelope.sender, self._settings.nodes)
         except Dropped as reason:
-            self._out.reply(route, m.Refused(str(reason)))
+            self._out.reply(origin.route, to_agent.Refused(str(reason)))
             raise
-        if envelope.incarnation in self._coordinator.job.topology.stood_down:
-            self._out.reply(
-                route, c.StandDown(envelope.incarnation, event.node, "the node stays where it is")
-            )
-            return
+        self._applicants[event.agent] = _Applicant(origin, event)
+        self._now = now
+        self._feed(event, now)
+        self.challenge(now)
         peer = self.agents.get(event.node)
-        other = peer is not None and peer.incarnation != envelope.incarnation
-        if self._charge.stranger(envelope.incarnation) or (
-            other and self._coordinator.job.protected
-        ):
-            why = (
-                f"node {event.node} has another agent: this one was replaced, or has the"
-                " --node_rank of another node"
-            )
-            self.fence(c.Fence(envelope.incarnation, event.node, why))
-            self.turn_away(route, self.fenced[envelope.incarnation], now)
-            if peer is not None and not self._out.put(peer.route, self._out.seal(m.Who())):
-                self.lose(
-                    peer, "its agent is gone and another one has registered for the node", now
-                )
-            return
-        if other:
-            self.parked[event.node] = _Parked(route, envelope, event)
-            self.settle(event.node, now)
-            return
-        before = self._coordinator.job.topology.nodes.get(event.node)
-        commands = self._coordinator.step(event, now)
-        entry = self._coordinator.job.topology.nodes.get(event.node)
-        if any(
-            isinstance(command, c.Fence) and command.agent == envelope.incarnation
-            for command in commands
-        ):
-            self._carry_out(commands, now)
-            self.turn_away(route, self.fenced[envelope.incarnation], now)
-            return
-        if entry is None or (entry.ranks, entry.store, entry.epoch) != (
-            event.ranks,
-            event.store,
-            event.epoch,
-        ):
-            why_not = next(
-                (command.text for command in commands if isinstance(command, c.Note)),
-                "the job is over",
-            )
-            log.warning("node %d is refused: %s", event.node, why_not)
-            self._out.reply(route, m.Refused(why_not))
-            return
-        if peer is None:
-            log.info(
-                "node %d joined with ranks %s, epoch %d", event.node, list(event.ranks), event.epoch
-            )
-            peer = self.agents[event.node] = Peer(
-                event.node, envelope.incarnation, route, event.ranks, envelope.seq, now
-            )
-            peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
-        peer.ranks, peer.records = event.ranks, event.records
-        self._asked.pop(route, None)
-        self.seen.add(event.node)
-        self._carry_out(commands, now)
-        self._devices.stands(peer, now)
-        # what a reconnected agent tells may be news (the event was lost with the connection); else
-        # it changes nothing
-        incarnations = dict(
-            zip(event.ranks, event.incarnations or (0,) * len(event.ranks), strict=True)
-        )
-        if event.generation == 0:
-            for rank in event.joined:
-                self._feed(e.RankJoined(rank, incarnations[rank]), now)
-        if before is not None and before.epoch == event.epoch:
-            for rank, left in zip(
-                event.dead, event.left or (None,) * len(event.dead), strict=False
-            ):
-                self._feed(
-                    e.RankDied(
-                        rank, incarnations[rank], "died while its agent was out of reach", left
-                    ),
-                    now,
-                )
+        if peer is not None and peer.incarnation == event.agent:
+            self._devices.stands(peer, now)
 
-    def settle(self, node: int, now: float, spoke: bool = False) -> None:
-        """Decide on a second agent of a node: refused when the first speaks and can be reached,
-        admitted when it is gone."""
-        parked, peer = self.parked[node], self.agents.get(node)
-        if peer is None:
-            del self.parked[node]
-            self.register(parked.route, parked.envelope, parked.event, now)
-        # answered by registering again, which changes nothing
-        elif not self._out.put(peer.route, self._out.seal(m.Who())):
-            self.lose(peer, "its agent is gone and another one has registered for the node", now)
-            if not self._coordinator.job.over:
-                self.settle(node, now)
-        elif spoke:
-            del self.parked[node]
-            reason = (
-                f"node {node} has a living agent already: give each node another --node_rank, or"
-                " end the other one"
-            )
-            log.warning("a second agent was refused: %s", reason)
-            self._out.reply(parked.route, m.Refused(reason))
-
-    def stand_by(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
+    def stand_by(self, origin: Origin, message: Any, now: float) -> None:
         """What an agent without a node says."""
+        envelope = origin.envelope
         peer = self.standbys.get(envelope.incarnation)
         if peer is not None:
-            self.hear(peer, envelope, route, now)
-        if isinstance(message, e.StandbyJoined):
-            check_agent(message.agent, envelope)
-            if not 1 <= message.ranks <= MAX_ROOM or not 0 <= message.records[1] <= 65535:
-                raise Dropped("registration", f"a standby for {message.ranks} ranks")
-            if peer is None:
-                log.info(
-                    "standby %s has registered, for up to %d ranks",
-                    message.agent[:8],
-                    message.ranks,
-                )
-                peer = self.standbys[message.agent] = Peer(
-                    m.STANDBY, message.agent, route, (), envelope.seq, now
-                )
-                peer.line, peer.inbox.number = self._descriptor(), abs(envelope.number)
-            peer.records, peer.ranks = message.records, (0,) * message.ranks
-            self._asked.pop(route, None)
-            self._charge.chair.want(message.agent, True)
-            self.admit(peer, now)
+            self.hear(peer, origin, now)
+        if isinstance(message, from_agent.StandbyJoined):
+            self._stand_by(origin, message, peer, now)
         elif peer is None:
-            self.ask(route, now)
-        elif isinstance(message, e.NodePrepared | e.PreparationFailed):
+            self.ask(origin.route, now)
+        elif isinstance(message, from_agent.NodePrepared | from_agent.PreparationFailed):
             check_agent(message.agent, envelope)
             self._feed(message, now)
-        elif not isinstance(message, m.Heartbeat):
+        elif not isinstance(message, from_agent.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
-    def node_taken(
-        self, route: bytes, envelope: m.Envelope, event: e.NodeTaken, now: float
+    def _stand_by(
+        self, origin: Origin, message: from_agent.StandbyJoined, peer: Peer | None, now: float
     ) -> None:
+        check_agent(message.agent, origin.envelope)
+        if peer is None:
+            name, room = message.agent[:8], message.ranks
+            log.info("standby %s has registered, for up to %d ranks", name, room)
+            peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
+        peer.records, peer.ranks = message.records, (0,) * message.ranks
+        self._asked.pop(origin.route, None)
+        self._offer(peer, now)
+
+    def offer_all(self, now: float) -> None:
+        """What stands against devices has changed: standbys may be of use, or not any more."""
+        for standby in list(self.standbys.values()):
+            self._offer(standby, now)
+
+    def _offer(self, standby: Peer, now: float) -> None:
+        name, room = standby.incarnation, len(standby.ranks)
+        if why := self._devices.against(standby, now):
+            log.warning("standby %s is not used: %s", name[:8], why)
+        else:
+            self._feed(from_agent.StandbyJoined(name, room, standby.records), now)
+
+    def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:
         """A standby is a node from here on."""
-        check_agent(event.agent, envelope)
+        check_agent(event.agent, origin.envelope)
         standby = self.standbys.get(event.agent)
-        node = self._coordinator.job.topology.nodes.get(event.node)
-        if standby is None or node is None or envelope.sender != event.node:
+        if standby is None or origin.envelope.sender != event.node:
             raise Dropped(
                 "registration",
                 f"agent {event.agent[:8]} has taken node {event.node}, and is no standby",
             )
-        self.hear(standby, envelope, route, now)
-        commands = self._coordinator.step(event, now)
-        if self._coordinator.job.topology.nodes[event.node].agent == event.agent:
-            del self.standbys[event.agent]
-            standby.node, standby.ranks, standby.records = event.node, node.ranks, event.records
-            self.agents[event.node] = standby
-        self._carry_out(commands, now)
+        self.hear(standby, origin, now)
+        standby.records = event.records
+        self._feed(event, now)
         if self.agents.get(event.node) is standby:
             self._devices.stands(standby, now)
-
-    def admit_all(self, now: float) -> None:
-        for standby in list(self.standbys.values()):
-            self.admit(standby, now)
-
-    def admit(self, standby: Peer, now: float) -> None:
-        """A standby may take a node over once it is one of those that vote: see core.terms."""
-        chair = self._charge.chair
-        if why := self._devices.against(standby, now):
-            log.warning("standby %s is not used: %s", standby.incarnation[:8], why)
-        elif chair.fresh or chair.member(standby.incarnation):
-            self._feed(
-                e.StandbyJoined(standby.incarnation, len(standby.ranks), standby.records), now
-            )
-
-    def everybody(self) -> list[tuple[str, str, int]]:
-        """Names, machines and nodes of all agents, those first on whose machine a manager is
-        started first: ours, then by node."""
-        peers = [
-            *(p for _, p in sorted(self.agents.items())),
-            *self.former.values(),
-            *self.standbys.values(),
-        ]
-        return sorted(
-            ((p.incarnation, p.records[0], p.node) for p in peers),
-            key=lambda known: known[1] != self._host,
-        )
-
-    def turn_away(self, route: bytes, fence: c.Fence, now: float) -> None:
-        """A fenced agent is told so; once a second, however much it says."""
-        if now - self._asked.get(route, float("-inf")) >= 1.0:
-            self._asked[route] = now
-            self._out.reply(route, fence)
 
     def ask(self, route: bytes, now: float) -> None:
         """A stranger is asked who it is; once a second, however much it has in the queue."""
@@ -331,74 +199,91 @@ class Membership:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
             self._asked[route] = now
-            self._out.reply(route, m.Who())
+            self._out.reply(route, to_agent.Who())
 
-    def permit(self, peer: Peer, question: m.May) -> None:
-        """An agent asks whether another one's records are its business: see core.topology."""
-        topology = self._coordinator.job.topology
-        asked = topology.may_fetch if question.fetch else topology.may_keep
-        node, each = topology.nodes.get(question.node), self._settings.ranks_per_node
-        granted = asked(peer.node, question.node, question.agent)
-        if (
-            question.fetch
-            and self._charge.chair.term > 1
-            and question.agent in self._charge.chair.roster.members
-        ):
-            granted = granted or topology.had_been_given(question.node, question.agent)
-        ranks = tuple(range(question.node * each, question.node * each + each)) if granted else ()
+    def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
+        """A fenced agent is told so; once a second, however much it says."""
+        if now - self._asked.get(route, float("-inf")) >= 1.0:
+            self._asked[route] = now
+            self._out.reply(route, fence)
+
+    def permit(self, peer: Peer, question: from_agent.May) -> None:
+        """An agent asks whether another one's records are its business."""
+        ranks = self._coordinator.may(
+            peer.node, question.node, question.agent, fetch=question.fetch
+        )
+        granted = ranks is not None
         self._out.send(
             peer,
-            m.Permit(
-                question.node,
-                question.agent,
-                question.fetch,
-                granted,
-                node.ranks if granted and node else ranks,
-            ),
+            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
         )
+
+    # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
         self._lookout.forget(peer.incarnation)
         if self.former.pop(peer.incarnation, None) is not None:
             self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
-            return
-        if peer.node == m.STANDBY:
+        elif peer.node == STANDBY:
             log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
             self.standbys.pop(peer.incarnation, None)
-            self._charge.chair.want(peer.incarnation, False)
             self._feed(e.StandbyLost(peer.incarnation, why), now)
-            return
-        log.warning("node %d is lost: %s", peer.node, why)
-        self.agents.pop(peer.node, None)
-        self._feed(e.AgentLost(peer.node, why), now)
-
-    def carry_out(self, command: c.TakeOver | c.Prepare | c.StandDown | c.Fence) -> None:
-        """What `core` commands about who has a node."""
-        if isinstance(command, c.Fence):
-            self.fence(command)
-        elif isinstance(command, c.StandDown):
-            self.stand_down(command)
         else:
-            log.info("%s", command)
-            if isinstance(command, c.TakeOver):
-                self._give_away(command)
-            self.send_standby(command)
+            log.warning("node %d is lost: %s", peer.node, why)
+            self._challenged.discard(peer.node)
+            self.agents.pop(peer.node, None)
+            self._feed(e.AgentLost(peer.node, why), now)
 
-    def _give_away(self, command: c.TakeOver) -> None:
-        if (
-            former := self.agents.get(command.node)
-        ) is not None and former.incarnation == command.former:
-            self.former[former.incarnation] = self.agents.pop(command.node)
-        before = self._charge.holder(command.node) if not command.former else ""
-        # lost with the manager before this one
-        if before and before != command.agent and before not in self.fenced:
-            self.fence(c.Fence(before, command.node, command.reason))
+    def challenge(self, now: float) -> None:
+        """Ask the agents that are to show that they live, and have not done so, who they are."""
+        for node in list(self._challenged):
+            peer = self.agents.get(node)
+            # answered by registering again, which changes nothing
+            if peer is None:
+                self._challenged.discard(node)
+            elif not self._out.put(peer.route, self._out.seal(to_agent.Who())):
+                why = "its agent is gone and another one has registered for the node"
+                self.lose(peer, why, now)
 
-    def fence(self, command: c.Fence) -> None:
+    # -- what `core` commands ----------------------------------------------------------------------
+
+    @property
+    def commands(self) -> tuple[type, ...]:
+        """Those that `carry_out` takes."""
+        return tuple(self._carry_out)
+
+    def carry_out(self, command: c.Command) -> None:
+        self._carry_out[type(command)](command)
+
+    def _admit(self, command: c.Admit) -> None:
+        standby = self.standbys.pop(command.agent, None)
+        if standby is not None:
+            node = self._coordinator.job.topology.nodes[command.node]
+            standby.node, standby.ranks = command.node, node.ranks
+            self.agents[command.node] = standby
+            return
+        if (applicant := self._applicants.pop(command.agent, None)) is None:
+            return
+        event = applicant.event
+        peer = self.agents.get(command.node)
+        if peer is None or peer.incarnation != command.agent:
+            ranks = list(event.ranks)
+            log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
+            peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
+        peer.ranks, peer.records = event.ranks, event.records
+        self._asked.pop(applicant.origin.route, None)
+        self.seen.add(event.node)
+
+    def _refuse(self, command: c.Refuse) -> None:
+        log.warning("node %d is refused: %s", command.node, command.reason)
+        if (applicant := self._applicants.pop(command.agent, None)) is not None:
+            self._out.reply(applicant.origin.route, to_agent.Refused(command.reason))
+
+    def _fence(self, command: to_agent.Fence) -> None:
         """From here on nothing that this process says is heard."""
         log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
         self.fenced[command.agent] = command
-        self._charge.chair.want(command.agent, False)
+        applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:
             self._out.send(peer, command)
@@ -407,21 +292,48 @@ class Membership:
             other := self.standbys.pop(command.agent, None) or self.former.pop(command.agent, None)
         ) is not None:
             self._out.send(other, command)
+        elif applicant is not None:
+            self.turn_away(applicant.origin.route, command, self._now)
 
-    def send_standby(self, command: c.Prepare | c.TakeOver | c.StandDown) -> None:
-        if (standby := self.standbys.get(command.agent)) is not None:
-            self._out.send(standby, command)
+    def _challenge(self, command: c.Challenge) -> None:
+        self._challenged.add(command.node)
 
-    def stand_down(self, command: c.StandDown) -> None:
+    def _prepare(self, command: to_agent.Prepare) -> None:
+        log.info("%s", command)
+        self._send_standby(command)
+
+    def _take_over(self, command: to_agent.TakeOver) -> None:
+        log.info("%s", command)
+        former = self.agents.get(command.node)
+        if former is not None and former.incarnation == command.former:
+            self.former[former.incarnation] = self.agents.pop(command.node)
+        self._send_standby(command)
+
+    def _stand_down(self, command: to_agent.StandDown) -> None:
         """A standby is not to be the node; if it was already, whoever has had the node has it
         again."""
         log.warning("%s", command)
+        applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
         if peer is not None and peer.incarnation == command.agent:
             del self.agents[command.node]
-            peer.node, peer.ranks = m.STANDBY, (0,) * len(peer.ranks)
+            peer.node, peer.ranks = STANDBY, (0,) * len(peer.ranks)
             self.standbys[command.agent] = peer
-        self.send_standby(command)
+        if not self._send_standby(command) and applicant is not None:
+            self._out.reply(applicant.origin.route, command)
         for former in [p for p in self.former.values() if p.node == command.node]:
             self.agents[command.node] = self.former.pop(former.incarnation)
-            self._out.send_now(former, m.Who())  # what it has said meanwhile was not heard
+
+    def _send_standby(
+        self, command: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
+    ) -> bool:
+        if (standby := self.standbys.get(command.agent)) is not None:
+            self._out.send(standby, command)
+        return standby is not None
+
+
+def _peer(origin: Origin, node: int, now: float) -> Peer:
+    envelope = origin.envelope
+    peer = Peer(node, envelope.incarnation, origin.route, (), envelope.seq, now)
+    peer.line, peer.inbox.number = origin.descriptor, abs(envelope.number)
+    return peer

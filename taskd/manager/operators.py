@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
-from taskd.core import commands as c
-from taskd.core import coordinator
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import overview
@@ -16,12 +13,10 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.peers import Dropped
-from taskd.protocol import messages as m
+from taskd.messages import from_operator, to_operator, to_rank
 
-REQUESTS = coordinator.OF_OPERATORS | m.Inject | m.CodeTold | m.ReleaseDevice | m.StatusAsked
 # what breaks a job that is well; the others only hold it up
-ON_PURPOSE = m.Inject | m.CodeTold | e.NodeSubHealthy
+ON_PURPOSE = to_rank.Inject | from_operator.CodeTold | from_operator.NodeSubHealthy
 NOT_ON_PURPOSE = (
     "this job takes no faults on purpose, and nobody's word that a device or a node is at fault:"
     " start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
@@ -47,58 +42,54 @@ class Operators:
         self._codes, self._devices, self._on_purpose = codes, devices, on_purpose
         self._waiting: dict[str, bytes] = {}  # request -> way back to the operator who made it
 
-    def request(self, route: bytes, message: Any, now: float) -> None:
+    def request(self, route: bytes, message: from_operator.FromOperator, now: float) -> None:
         """A request of an operator, who has the job's key. Each is answered once."""
-        if not isinstance(message, REQUESTS):
-            raise Dropped(
-                "direction", f"an operator sent {type(message).__name__}, which is no request"
-            )
         if len(self._waiting) >= MOST:
             # the oldest: its operator has long given up
             self._waiting.pop(next(iter(self._waiting)))
         self._waiting[message.request] = route
         if isinstance(message, ON_PURPOSE) and not self._on_purpose:
             log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
-            self.answer(c.Answer(message.request, False, NOT_ON_PURPOSE))
+            self.answer(to_operator.Answer(message.request, False, NOT_ON_PURPOSE))
             return
-        if isinstance(message, m.StatusAsked):
-            self.answer(c.Answer(message.request, True, overview(self._coordinator)))
+        if isinstance(message, from_operator.StatusAsked):
+            self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))
             return
-        if isinstance(message, m.ReleaseDevice):
+        if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._codes.release(message.device, now)
             self.answer(
-                c.Answer(
+                to_operator.Answer(
                     message.request,
                     not refusal,
                     refusal or f"{message.device[:100]!r} may be used again",
                 )
             )
             self._devices.stand(now)
-            self._members.admit_all(now)
+            self._members.offer_all(now)
             return
-        if not isinstance(message, m.Inject | m.CodeTold):
+        if not isinstance(message, to_rank.Inject | from_operator.CodeTold):
             self._feed(message, now)
             return
         log.warning(
             "%s: %.300s",
-            "a fault on purpose" if isinstance(message, m.Inject) else "told of a fault code",
+            "a fault on purpose" if isinstance(message, to_rank.Inject) else "told of a fault code",
             message,
         )
         node = self._coordinator.job.topology.node_of(message.rank)
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:
             self.answer(
-                c.Answer(
+                to_operator.Answer(
                     message.request, False, f"rank {message.rank} is on no node that has joined"
                 )
             )
-        elif isinstance(message, m.CodeTold):
+        elif isinstance(message, from_operator.CodeTold):
             if refusal := self._devices.told(message, owner, now):
-                self.answer(c.Answer(message.request, False, refusal))
+                self.answer(to_operator.Answer(message.request, False, refusal))
         else:
             self._out.send(owner, message)
 
-    def answer(self, answer: c.Answer) -> None:
+    def answer(self, answer: to_operator.Answer) -> None:
         route = self._waiting.pop(answer.request, None)
         if route is not None:
             self._out.reply(route, answer)
@@ -106,4 +97,4 @@ class Operators:
     def end(self, reason: str) -> None:
         """The job is over: nobody waits any longer."""
         for request in list(self._waiting):
-            self.answer(c.Answer(request, False, f"the job is over: {reason}"))
+            self.answer(to_operator.Answer(request, False, f"the job is over: {reason}"))

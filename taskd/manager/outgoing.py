@@ -8,7 +8,8 @@ from typing import Any
 import zmq
 
 from taskd.manager.peers import Peer
-from taskd.protocol import messages as m
+from taskd.messages import codec
+from taskd.messages.envelope import VERSION, Envelope, seal
 
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -29,9 +30,9 @@ class Outgoing:
         self._seq += 1
         number = self._seq if numbered else 0
         term = self._term()
-        return m.seal(
-            m.Envelope(
-                m.VERSION, self._job, -1, self._name, self._seq, m.encode(message), term, number
+        return seal(
+            Envelope(
+                VERSION, self._job, -1, self._name, self._seq, codec.encode(message), term, number
             )
         )
 

@@ -21,66 +21,34 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.election.election import Election
+from taskd.core.settings import Settings
 from taskd.manager import peers
-from taskd.manager.charge import Charge
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
+from taskd.manager.incoming import Incoming
 from taskd.manager.journal import Journal
+from taskd.manager.limits import Limits
 from taskd.manager.lookout import Lookout
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
-from taskd.protocol import messages as m
-from taskd.protocol.gate import Gate, speaker
+from taskd.manager.routing import Routing
+from taskd.manager.voters import Voters
+from taskd.messages import codec
+from taskd.messages.envelope import STANDBY
+from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK = int(zmq.NOBLOCK)
-TO_ALL = (
-    c.Pause,
-    c.Rebuild,
-    c.Restore,
-    c.Resume,
-    c.Release,
-    c.RollCall,
-    c.AskSteps,
-    c.Hold,
-    c.Continue,
-    c.GiveUp,
-    c.RestartAll,
-    c.End,
-    c.SaveRecords,
-)
-TO_OWNER = (c.Replace, c.Kill, c.SaveState, c.KeepRecords, c.Seal)
-
 log = logging.getLogger("taskd.manager")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """In seconds."""
-
-    # an agent says something each 3 s; a connection that is cut is noticed long before, by
-    # protocol.pings
-    silence: float = 10.0
-    # an agent whose connection has ended and whose machine does not answer; a healthy one does in a
-    # round trip
-    probe: float = 0.25
-    look: float = 1.0  # how often silence is looked for
-    first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
-    next_warning: float = 300.0
-    # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not hold
-    # it up
-    flush: float = 1.0
-    # when this loop was stopped for longer, silence in that time is nobody's fault
-    stall: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +64,7 @@ class Server:
     """`open()`, then `run()` once; `stop()` may be called from a signal handler or another
     thread."""
 
-    settings: e.Settings
+    settings: Settings
     job: str
     keys: Keys
     host: str
@@ -111,29 +79,16 @@ class Server:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.coordinator = Coordinator(self.settings)
         self.drops = Drops()
         self.outcome: Outcome | None = None
         self._lookout = Lookout(self.limits.probe)
         self._identity = self.keys.identity()  # as a client of other managers
         name, shape = self._identity.name, (self.settings.nodes, self.settings.ranks_per_node)
-        self.charge = Charge(name, self.successor, shape, (self.host, self.port))
-        self._out = Outgoing(self.job, name, lambda: self.charge.chair.term)
-        self.charge.open(
-            self._out,
-            lambda place: Link(
-                place, self.keys, self.job, m.STANDBY, self._identity, refusal=False
-            ),
-        )
-        self.members = Membership(
-            self.coordinator,
-            self.charge,
-            self._out,
-            self._lookout,
-            self.host,
-            self._descriptor,
-            self._carry_out,
-        )
+        election = Election(name, self.successor, self.host)
+        self.coordinator = Coordinator(self.settings, election)
+        self._out = Outgoing(self.job, name, lambda: election.candidate.term)
+        self.voters = Voters(election, shape, (self.host, self.port), self._out)
+        self.members = Membership(self.coordinator, self._out, self._lookout, self._feed)
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
@@ -147,8 +102,25 @@ class Server:
             self._feed,
             self.faults_on_purpose,
         )
-        # agents of which something was dropped while this manager was not in charge
-        self._overheard: set[str] = set()
+        self._routing = Routing(
+            self.coordinator.job,
+            self.members,
+            self.voters,
+            self.operators,
+            self._out,
+            self.journal,
+            self._leave,
+        )
+        self._incoming = Incoming(
+            self.job,
+            self.coordinator,
+            self.members,
+            self.voters,
+            self.operators,
+            self._out,
+            self._feed,
+            lambda: self.starter >= 0,
+        )
         self._tick_floor = 0.0
         self._stopped = ""
         self._wake, self._waker = socket.socketpair()
@@ -203,7 +175,7 @@ class Server:
         finally:
             self._lookout.close()
             self.codes.close()
-            self.charge.close()
+            self.voters.close()
             self._out.router.disable_monitor()
             # agents must still get the last command (why the job ends), so the sockets may linger
             # for a moment
@@ -251,8 +223,7 @@ class Server:
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
-        if self.outcome is None:
-            self._govern(now)
+        self._incoming.ask_again()
         # a deadline that a message has just set is seen in the next turn
         if self.outcome is None and now >= due:
             self._timers(now, emptied)
@@ -287,7 +258,8 @@ class Server:
         lines = set()
         while self._monitor.poll(0):
             lines.add(recv_monitor_message(self._monitor)["value"])
-        self.charge.ended(lines)
+        for agent in self.voters.ended(lines):
+            self._feed(e.AgentDisconnected(agent), now)
         gone: dict[str, str] = {}
         for peer in self.members.peers:
             if peer.line in lines:
@@ -321,20 +293,20 @@ class Server:
         receive = self._out.router.recv
         for _ in range(BATCH):
             try:
-                self._line = receive(_NOBLOCK, copy=False)
+                first = receive(_NOBLOCK, copy=False)
             # once per turn: cheaper than to ask before each message whether there is one
             except zmq.Again:
                 return True
-            frames, more = [self._line.bytes], self._line.more
+            frames, more = [first.bytes], first.more
             while more:
                 frame = receive(_NOBLOCK, copy=False)
                 frames.append(frame.bytes)
                 more = frame.more
             try:
-                self._take(frames, now)
+                self._incoming.take(frames, first, now)
             except Dropped as reason:
                 self.drops.add(reason.kind, str(reason), now)
-            except m.BadMessage as reason:
+            except codec.BadMessage as reason:
                 self.drops.add("not a message", str(reason), now)
             except Exception:
                 log.exception(
@@ -373,9 +345,8 @@ class Server:
                         f"its agent has left {len(peer.outbox.kept)} orders unacknowledged",
                         now,
                     )
-            for node in list(self.members.parked):
-                self._safely(self.members.settle, node, now)
-            self._safely(self.charge.doubt)
+            self._safely(self.members.challenge, now)
+            self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
             if len(self.members.seen) < self.settings.nodes:
@@ -390,139 +361,27 @@ class Server:
                     self.job,
                 )
 
-    # -- messages in -------------------------------------------------------------------------------
+    # -- the coordinator ---------------------------------------------------------------------------
 
-    def _take(self, frames: list[bytes], now: float) -> None:
-        if len(frames) != 2:
-            raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
-        route, data = frames
-        envelope = peers.unseal(data)
-        peers.check_speaker(envelope, speaker(self._line))
-        peers.check_envelope(envelope, self.job)
-        if (fence := self.members.fenced.get(envelope.incarnation)) is not None:
-            self.members.turn_away(route, fence, now)
-            raise Dropped("fenced", f"agent {envelope.incarnation[:8]}: {fence.reason}")
-        message = peers.decode(envelope.body)
-        if envelope.sender == m.OPERATOR:
-            self.operators.request(route, message, now)
-            return
-        if isinstance(message, m.Standing | m.Vote | m.RosterKept):
-            self._about_charge(route, envelope, message, now)
-            return
-        if (
-            isinstance(message, m.Heard | m.Heartbeat)
-            and (known := self.members.known(envelope)) is not None
-        ):
-            self.members.hear(known, envelope, route, now)
-            if isinstance(message, m.Heard):
-                self.members.heard(known, message.number)
-            elif message.unheard or known.outbox.kept:
-                self._out.send_now(known, m.Heard(known.inbox.number))
-            return
-        if not self.charge.in_charge:
-            self._overheard.add(envelope.incarnation)  # it is asked for this again when we are
-            raise Dropped(
-                "not in charge",
-                f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
-                " this manager",
-            )
-        if isinstance(message, m.Arrived) and envelope.sender == m.STANDBY:
-            self._arrived(route, message)
-            return
-        if envelope.sender == m.STANDBY:
-            self.members.stand_by(route, envelope, message, now)
-            return
-        if isinstance(message, e.NodeTaken):
-            self.members.node_taken(route, envelope, message, now)
-            return
-        if (former := self.members.former.get(envelope.incarnation)) is not None:
-            self.members.hear(former, envelope, route, now)
-            if isinstance(message, m.May):
-                self.members.permit(former, message)
-            if isinstance(message, e.AgentLeft):
-                self.members.lose(
-                    former, f"its launcher has left{': ' + message.why if message.why else ''}", now
-                )
-            return  # it tells all again if it gets its node back
-        peer = self.members.agents.get(envelope.sender)
-        if peer is not None and peer.incarnation == envelope.incarnation:
-            self.members.hear(peer, envelope, route, now)
-            if self.members.agents.get(peer.node) is not peer:
-                return  # that were its last words: another agent has the node by now
-            if isinstance(message, e.AgentJoined):
-                self.members.register(route, envelope, message, now)
-            elif isinstance(message, m.May):
-                self.members.permit(peer, message)
-            else:
-                peers.check_event(message, peer)
-                if isinstance(message, m.Injected):
-                    self.operators.answer(c.Answer(message.request, message.ok, message.text))
-                    return
-                self._feed(message, now)
-                # one that has ended well waits for the others
-                if isinstance(message, e.AgentLeft) and not message.ok:
-                    self.members.agents.pop(peer.node, None)
-        elif isinstance(message, e.AgentJoined):
-            self.members.register(route, envelope, message, now)
-        else:
-            self.members.ask(route, now)
+    def _feed(self, event: e.Event, now: float) -> None:
+        self._routing.carry_out(self.coordinator.step(event, now), now)
+
+    def _leave(self, ok: bool | None, reason: str) -> None:
+        self.outcome = self.outcome or Outcome(ok, reason)
 
     def _look_at_devices(self, now: float, changed: bool) -> None:
         if self._devices.look(now, changed):
-            self.members.admit_all(now)
+            self.members.offer_all(now)
 
-    # -- who is in charge --------------------------------------------------------------------------
+    def _look_for_others(self, now: float) -> None:
+        for event in self.voters.look_for_others(self._connect):
+            self._feed(event, now)
 
-    def _about_charge(self, route: bytes, envelope: m.Envelope, message: Any, now: float) -> None:
-        agent = envelope.incarnation
-        peer = self.members.known(envelope)
-        if peer is not None:
-            self.members.hear(peer, envelope, route, now)
-        self.charge.ways[agent] = (route, self._descriptor())
-        if isinstance(message, m.Standing):
-            self.charge.stands(agent, message)
-        elif isinstance(message, m.Vote):
-            if self.charge.voted(agent, message):
-                self.charge.send(self.charge.ways, m.Who())
-            elif self.charge.in_charge and peer is None:  # late
-                self.charge.send([agent], m.Who())
-        else:
-            self.charge.kept(agent, message)
-            self.members.admit_all(now)
-
-    def _govern(self, now: float) -> None:
-        """The roster follows what has happened; a manager that another one has taken the place of
-        leaves."""
-        if self.charge.chair.deposed:
-            self.outcome = Outcome(
-                None, f"another manager is in charge; this one was in term {self.charge.chair.term}"
-            )
-            return
-        if self._overheard and self.charge.in_charge:
-            for peer in [p for p in self.members.peers if p.incarnation in self._overheard]:
-                self.members.ask_again(peer)
-            self._overheard.clear()
-        # all that are to be heard are heard: the next roster says where they are
-        if self.coordinator.job.protected:
-            self.charge.tend(self.members.everybody, self.coordinator.job.topology.unaccounted)
-
-    def _arrived(self, route: bytes, message: m.Arrived) -> None:
-        """A launcher that has just been started asks whether the job is under way, and its node
-        taken."""
-        peer = self.members.agents.get(message.node)
-        taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self.starter >= 0)
-        self._out.reply(route, m.UnderWay(self.coordinator.job.protected, taken))
-
-    def _descriptor(self) -> int:
-        """Of the connection that the message at hand has come by."""
-        return int(self._line.get(zmq.SRCFD))
+    def _connect(self, place: tuple[str, int]) -> Link:
+        return Link(place, self.keys, self.job, STANDBY, self._identity, refusal=False)
 
     def _refused_key(self, address: str) -> None:
         self.drops.add("no key", f"{address} does not speak CURVE as agents do", self.clock())
-
-    # -- operators ---------------------------------------------------------------------------------
-
-    # -- the coordinator ---------------------------------------------------------------------------
 
     def _safely(self, action: Callable[..., None], *args: Any) -> bool:
         """For what no message asks for: a defect is logged, and the loop goes on."""
@@ -533,53 +392,3 @@ class Server:
             self.drops.total["defect"] += 1
             return False
         return True
-
-    def _feed(self, event: e.Event, now: float) -> None:
-        self._carry_out(self.coordinator.step(event, now), now)
-
-    def _carry_out(self, commands: list[c.Command], now: float) -> None:
-        for command in commands:
-            if isinstance(command, TO_ALL):
-                self._to_all(command)
-            elif isinstance(command, TO_OWNER):
-                self._to_owner(command)
-            elif isinstance(command, c.Closed):
-                log.info("%s", command)
-                self.journal.closed(command, now)
-            elif isinstance(command, c.Note):
-                log.info("%s", command.text)
-            elif isinstance(command, c.Answer):
-                self.operators.answer(command)
-            else:
-                self.members.carry_out(command)
-
-    def _to_all(self, command: Any) -> None:
-        log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
-        data = self._out.seal(command, numbered=True)
-        end = isinstance(command, c.End)
-        for peer in self.members.peers if end else self.members.agents.values():
-            self._out.deliver(peer, data)
-        if end:
-            self._end(command)
-
-    def _to_owner(self, command: Any) -> None:
-        log.info("%s", command)
-        topology = self.coordinator.job.topology
-        node = (
-            command.node
-            if isinstance(command, c.KeepRecords | c.Seal)
-            else topology.node_of(command.rank)
-        )
-        owner = None if node is None else self.members.agents.get(node)
-        if owner is None:
-            log.warning("%s reaches nobody: its node has no agent", command)
-        else:
-            self._out.send(owner, command)
-
-    def _end(self, command: c.End) -> None:
-        (log.info if command.ok else log.error)("the job is over: %s", command.reason)
-        self.journal.end(command.ok, command.reason)
-        self.outcome = Outcome(command.ok, command.reason)
-        self.operators.end(command.reason)
-
-    # -- messages out ------------------------------------------------------------------------------

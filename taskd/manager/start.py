@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 
 from taskd import settings
-from taskd.core import events
-from taskd.faults.separated import Separated
+from taskd.core.settings import Settings
 from taskd.manager.config import Config
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
+from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import secret
 
 
@@ -28,11 +29,11 @@ def make(
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     return Server(
-        settings=events.Settings(
+        settings=Settings(
             config.nodes,
             config.ranks_per_node,
             config.ladder,
-            sub_healthy=settings.sub_healthy_strategy(environ),
+            sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
         ),

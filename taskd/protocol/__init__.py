@@ -1,5 +1,6 @@
-"""What travels between manager, agents and ranks: messages (msgpack) and the keys that protect
+"""How messages travel between manager, agents and operators: sockets, and the keys that protect
 them.
 
-May import `taskd.core` and the standard library, msgpack and pyzmq. Next: `messages.py`, `keys.py`.
+May import `taskd.messages`, `taskd.core`, the standard library and pyzmq. Next: `keys.py`,
+`link.py`.
 """

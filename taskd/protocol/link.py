@@ -10,7 +10,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from taskd.core.delivery import Inbox
-from taskd.protocol import curve, messages, pings
+from taskd.messages import codec
+from taskd.messages.envelope import VERSION, Envelope, seal, unseal
+from taskd.protocol import curve, pings
 from taskd.protocol.keys import Identity, Keys
 
 log = logging.getLogger("taskd.link")
@@ -29,10 +31,11 @@ class Link:
         identity: Identity | None = None,
         refusal: bool = True,
         nodes: int = 1,
+        said: codec.Decoder[Any] = codec.TO_AGENT,
     ) -> None:
         """`identity` of this process; a new one where none is given. `refusal`: say so when the key
-        is refused. `nodes` of the job."""
-        self.address, self._job, self.node = address, job, node
+        is refused. `nodes` of the job. `said`: what the manager may say."""
+        self.address, self._job, self.node, self._said = address, job, node, said
         self.identity = identity or keys.identity()
         self._seq = 0
         self.heard = False  # whether the manager has ever answered
@@ -41,7 +44,7 @@ class Link:
         self._inbox = ("", Inbox(gaps=True))  # of that process
         context: zmq.Context[Any] = zmq.Context.instance()
         self.socket: zmq.Socket[bytes] = curve.client(
-            context, address[0], keys, self.identity, messages.MAX_BYTES
+            context, address[0], keys, self.identity, codec.MAX_BYTES
         )
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
         for option, value in pings.options(nodes).items():
@@ -65,18 +68,18 @@ class Link:
 
     def send(self, message: Any) -> bool:
         """False when the queue is full: the manager has been away for long."""
-        return self.say(messages.encode(message), 0)
+        return self.say(codec.encode(message), 0)
 
     def say(self, body: bytes, number: int, node: int | None = None) -> bool:
         """Send an encoded message under `number` of core.delivery; False as above. `node`: as which
         one it was said at first, when a standby had not become one."""
         self._seq += 1
         sender = self.node if node is None else node
-        envelope = messages.Envelope(
-            messages.VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number
+        envelope = Envelope(
+            VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number
         )
         try:
-            self.socket.send(messages.seal(envelope), zmq.NOBLOCK)
+            self.socket.send(seal(envelope), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -89,11 +92,11 @@ class Link:
             except zmq.Again:
                 return None
             try:
-                envelope = messages.unseal(data)
+                envelope = unseal(data)
                 if envelope.job != self._job or envelope.sender != -1:
-                    raise messages.BadMessage("not from this job's manager")
-                message = messages.decode(envelope.body)
-            except messages.BadMessage as error:
+                    raise codec.BadMessage("not from this job's manager")
+                message = self._said.decode(envelope.body)
+            except codec.BadMessage as error:
                 log.warning("a message from %s:%d was dropped: %s", *self.address, error)
                 continue
             self.heard, self.term, self.manager = True, envelope.term, envelope.incarnation
@@ -129,14 +132,3 @@ class Link:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close()
-
-
-def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) -> bool:
-    """Whether a manager of that job answers there: it asks an agent that it does not know who it
-    is. Such a handshake takes 2 ms."""
-    link = Link(address, keys, job, 0, refusal=False)
-    try:
-        link.send(messages.Heartbeat(0))
-        return bool(link.socket.poll(int(limit * 1000))) and link.receive() is not None
-    finally:
-        link.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.settings import documented as d
 from taskd.settings import injected, variables
 from taskd.settings.kinds import BadSetting
@@ -226,7 +226,7 @@ def _elastic_mindspore(given: Given) -> tuple[str, str] | None:
 
 def _hot_switch(given: Given) -> tuple[str, str] | None:
     for parameter in (d.SUB_HEALTHY, variables.TASKD_SUBHEALTHY_STRATEGY):
-        if parameter.read(given) == ladder.MOVE:
+        if parameter.read(given) == "hotSwitch":
             alone = d.RECOVER_STRATEGY.read(given) == ("exit",)
             off = _off(given) or (d.RECOVER_STRATEGY.name if alone else None)
             return (parameter.name, off) if off is not None else None

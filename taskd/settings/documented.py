@@ -1,17 +1,17 @@
-"""What MindCluster's guides name: labels, annotations and arguments of a job, and the variables
-that Ascend Operator injects.
+"""The parameters in MindCluster's guides: labels, annotations and arguments of a job, and the
+variables that Ascend Operator injects.
 
 Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for the labels
 and annotations that the tables leave out (subHealthyStrategy, wait-reschedule-timeout), the pages
-of the functions. taskd itself reads the variables; what stands in the job's description is for the
-scheduler, and taskd checks it (`taskd env --check`).
+of the functions. taskd itself reads the variables. The job's description is for the scheduler;
+taskd checks it (`taskd env --check`).
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from taskd.core import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 
@@ -37,8 +37,8 @@ HOT_RESET = Parameter(
     kinds.hot_reset(),
     None,
     "-1",
-    "How a chip is reset. 2: offline, which process-level recovery takes. 1, graceful fault"
-    " tolerance, is no longer available.",
+    "How a chip is reset. 2: offline, the mode that process-level recovery uses. 1, graceful"
+    " fault tolerance, is no longer available.",
     Where.DEVICE_PLUGIN,
     (GRACEFUL,),
 )
@@ -47,7 +47,7 @@ POD_RESCHEDULING = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: only pods that are faulty are replaced.",
+    "on: only faulty pods are replaced.",
     Where.LABEL,
     (POD,),
 )
@@ -56,7 +56,7 @@ FAULT_SCHEDULING = Parameter(
     kinds.choice("grace", "force", "off"),
     None,
     "off",
-    "Rescheduling: grace asks pods to end first, force deletes them. Every way of recovery"
+    "Rescheduling: grace asks pods to end first, force deletes them. Every kind of recovery"
     " needs it.",
     Where.LABEL,
     tuple(m for m in MODES if m != GRACEFUL),
@@ -66,8 +66,8 @@ PROCESS_RECOVER_ENABLE = Parameter(
     kinds.member(ProcessRecovery),
     None,
     "off",
-    "Process-level recovery. Ascend Operator sets it to on where `recover-strategy` is there."
-    " pause: off for a while.",
+    "Process-level recovery. Ascend Operator sets it to on if `recover-strategy` is present."
+    " pause: off for the time being.",
     Where.LABEL,
     PROCESS_LEVEL,
 )
@@ -76,7 +76,8 @@ RECOVER_STRATEGY = Parameter(
     kinds.strategies(),
     None,
     "none",
-    "What is tried for a fault. Ascend Operator makes the variables of its table of it.",
+    "The strategies to try after a fault. Ascend Operator derives the variables of its table"
+    " from it.",
     Where.ANNOTATION,
     PROCESS_LEVEL,
 )
@@ -85,18 +86,18 @@ FAULT_RETRY_TIMES = Parameter(
     RETRY_TIMES,
     0,
     "0",
-    "How often a job whose processes fail is restarted where no fault of its hardware is known."
-    " taskd: `TASKD_FAULT_RETRY_TIMES`.",
+    "How often a job whose processes fail is restarted if no hardware fault is known. In taskd:"
+    " `TASKD_FAULT_RETRY_TIMES`.",
     Where.LABEL,
     (JOB, POD, "recover", "elastic-training"),
 )
 SUB_HEALTHY = Parameter(
     "subHealthyStrategy",
-    kinds.choice(*ladder.SUB_HEALTHY),
-    ladder.SUB_HEALTHY[0],
-    ladder.SUB_HEALTHY[0],
-    "What is done about a node that is sub-healthy. With hotSwitch Ascend Operator turns"
-    " process-level recovery on. taskd: `TASKD_SUBHEALTHY_STRATEGY`.",
+    kinds.choice(*STRATEGIES),
+    "ignore",
+    "ignore",
+    "What to do about a sub-healthy node. With hotSwitch, Ascend Operator turns process-level"
+    " recovery on. In taskd: `TASKD_SUBHEALTHY_STRATEGY`.",
     Where.LABEL,
 )
 WAIT_RESCHEDULE_TIMEOUT = Parameter(
@@ -104,7 +105,8 @@ WAIT_RESCHEDULE_TIMEOUT = Parameter(
     RESCHEDULE,
     270,
     "270",
-    "Seconds that a faulty pod's successor is waited for. taskd: `TASKD_WAIT_RESCHEDULE_TIMEOUT`.",
+    "How many seconds to wait for a faulty pod's successor. In taskd:"
+    " `TASKD_WAIT_RESCHEDULE_TIMEOUT`.",
     Where.ANNOTATION,
     ("recover",),
 )
@@ -113,8 +115,8 @@ ENABLE_HIGH_AVAILABILITY = Parameter(
     kinds.switch(),
     False,
     "off",
-    "MindSpeed-LLM's fast recovery, with dump. Not needed where `HIGH_AVAILABILITY` is read"
-    " (2.3.0), as the three below.",
+    "MindSpeed-LLM's fast recovery, with dump. Like the three below, not needed where"
+    " `HIGH_AVAILABILITY` is read (2.3.0).",
     Where.SCRIPT,
     PROCESS_LEVEL,
 )
@@ -150,8 +152,8 @@ MAX_RESTARTS = Parameter(
     kinds.whole(0, 2**31 - 1),
     32767,
     "32767",
-    "How many faults a container may have before its launcher ends. taskd puts 32767 in the place"
-    " of torchrun's 0.",
+    "How many faults a container may have before its launcher ends. taskd raises torchrun's"
+    " default of 0 to 32767.",
     Where.LAUNCHER,
     (POD, "recover", "recover-in-place", "retry"),
 )
@@ -159,9 +161,11 @@ MONITOR_INTERVAL = Parameter(
     "monitor_interval",
     kinds.whole(1, 86_400, "whole seconds"),
     5,
-    "5",
-    "How often the launcher looks at its processes. taskd's agent does not wait for it: a death"
-    " wakes it.",
+    "5 in the guides, 0.1 in torchrun",
+    "Seconds between the launcher's checks of its processes. The guides set 5. taskd does not set"
+    " it: without the argument, torchrun's 0.1 applies. Repairs do not depend on it, because a"
+    " death wakes taskd's agent. Restarts of all ranks and the end of a job may start up to one"
+    " interval later.",
     Where.LAUNCHER,
     (POD, "recover", "recover-in-place", "retry"),
 )
@@ -171,8 +175,7 @@ PROCESS_RECOVER = Parameter(
     kinds.switch(),
     True,
     "on",
-    "off: the ladder is `exit` alone. The guides' default is off; taskd is there to recover, so it"
-    " is on.",
+    "off: the ladder is `exit` alone. The guides' default is off; taskd's is on.",
     needed=PROCESS_LEVEL,
 )
 ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
@@ -180,7 +183,7 @@ ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
     kinds.only("1"),
     False,
     "off",
-    "Elastic Agent's, which is at the end of its life. taskd does not look at it, and says so.",
+    "Elastic Agent's, which is at its end of life. taskd ignores it, with a notice.",
     needed=PROCESS_LEVEL[:3],
 )
 ENABLE_RESTART_FAULT_PROCESS = Parameter(
@@ -189,7 +192,7 @@ ENABLE_RESTART_FAULT_PROCESS = Parameter(
     False,
     "off",
     "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place`."
-    " Without it the ladder is `recover`: a death costs its node, whose place a standby takes.",
+    " Otherwise the ladder is `recover`: a death costs its node, and a standby takes its place.",
     needed=("recover-in-place",),
 )
 HIGH_AVAILABILITY = Parameter(
@@ -206,9 +209,9 @@ MS_ENABLE_TFT = Parameter(
     kinds.fault_tolerance(),
     None,
     "none",
-    "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF `recover`, TTP"
-    " `dump`. RSC, pod-level rescheduling, is no strategy of a process: alone it makes the ladder"
-    " `exit`. TSP and TRE are MindSpore's own affair.",
+    "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF is `recover`,"
+    " TTP is `dump`. RSC, pod-level rescheduling, is not a process-level strategy: alone it"
+    " makes the ladder `exit`. TSP and TRE concern only MindSpore.",
     needed=(POD, "recover", "recover-in-place", "retry"),
 )
 MINDIO_FOR_MINDSPORE = Parameter(
@@ -216,16 +219,15 @@ MINDIO_FOR_MINDSPORE = Parameter(
     kinds.only("1"),
     False,
     "off",
-    "1: a job of MindSpore. taskd does not need it, and refuses what MindSpore has not.",
+    "1: a MindSpore job. taskd does not need it, but refuses what MindSpore does not support.",
     needed=("recover", "recover-in-place", "retry"),
 )
 
 SECTIONS = (
     Section(
         "The job's description",
-        "Labels, annotations and arguments that MindCluster's guides name. The scheduler and the"
-        " framework read them, taskd does not; `taskd env --check` says what in them contradicts"
-        " itself.",
+        "Labels, annotations and arguments in MindCluster's guides. The scheduler and the framework"
+        " read them; taskd does not. `taskd env --check` reports contradictions.",
         (
             HOT_RESET,
             POD_RESCHEDULING,

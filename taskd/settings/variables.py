@@ -1,8 +1,9 @@
-"""taskd's own variables, and the few of others by which nodes find each other."""
+"""taskd's own variables, and those of other tools by which nodes find each other."""
 
 from __future__ import annotations
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import documented, kinds
 from taskd.settings.parameter import Parameter, Section
 
@@ -22,7 +23,7 @@ TASKD_MANAGER_ADDR = Parameter(
     kinds.address(),
     None,
     "node 0",
-    "Where agents find the manager. When set, `taskd run` starts no manager.",
+    "Where agents find the manager. If set, `taskd run` starts no manager.",
     remedy="name the node that runs the manager",
 )
 POD_IP = Parameter(
@@ -30,7 +31,7 @@ POD_IP = Parameter(
     kinds.text("an address"),
     "127.0.0.1",
     "127.0.0.1",
-    "The address that the manager listens on; on every node the one under which other nodes"
+    "The address that the manager listens on; on every node, the address at which other nodes"
     " reach it.",
 )
 MASTER_ADDR = Parameter(
@@ -48,9 +49,9 @@ TASKD_MANAGER_WAIT = Parameter(
     kinds.seconds(0, DAY),
     60.0,
     "60",
-    "Seconds that ranks which called `protect` wait for a manager before the job ends (see"
-    " `TASKD_UNPROTECTED`); in the middle of a repair, before all ranks are restarted; in a job of"
-    " several nodes, before the launcher gives up.",
+    "How many seconds to wait for a manager: ranks that called `protect`, before the job ends"
+    " (see `TASKD_UNPROTECTED`); in the middle of a repair, before all ranks are restarted; in a"
+    " job of several nodes, before the launcher gives up.",
     remedy="unset it for 60",
 )
 TASKD_UNPROTECTED = Parameter(
@@ -58,8 +59,8 @@ TASKD_UNPROTECTED = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: where no manager is available (it cannot start, refuses the node, or does not answer for"
-    " `TASKD_MANAGER_WAIT`) the job trains without protection. off: it ends with the reason.",
+    "on: if no manager is available (it cannot start, refuses the node, or does not answer for"
+    " `TASKD_MANAGER_WAIT`), the job trains without protection. off: it ends with the reason.",
 )
 TASKD_SECRET = Parameter(
     "TASKD_SECRET",
@@ -68,24 +69,24 @@ TASKD_SECRET = Parameter(
     "none",
     "The job's secret, the same on all nodes: `openssl rand -hex 32`. Takes precedence over"
     " `TASKD_SECRET_FILE`. Without either, a job of one node makes a secret of its own"
-    " (`protocol/secret_file.py`); a job of several nodes, or with a standby, takes `MINDX_TASK_ID`"
-    " if that is a random UUID, and is refused if it is not. Set to nothing, it is refused. See"
-    " [security.md](security.md).",
+    " (`protocol/secret_file.py`); a job of several nodes, or with a standby, uses"
+    " `MINDX_TASK_ID` if that is a random UUID and is otherwise refused. An empty value is"
+    " refused. See [security.md](security.md).",
 )
 TASKD_SECRET_FILE = Parameter(
     "TASKD_SECRET_FILE",
     kinds.text("a file"),
     None,
     "none",
-    "A file with the secret, at most 64 KiB; white space around it is dropped.",
+    "A file with the secret, at most 64 KiB; surrounding white space is removed.",
 )
 TASKD_INSECURE = Parameter(
     "TASKD_INSECURE",
     kinds.switch("1", "0"),
     False,
     "0",
-    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and whoever knows"
-    " it can take part in the job.",
+    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and anybody"
+    " who knows it can take part in the job.",
     remedy="unset it for 0",
 )
 
@@ -116,31 +117,31 @@ TASKD_RESUME_PATH = Parameter(
     kinds.text("a directory"),
     None,
     "none",
-    "Begin from this dump, or from the newest one in this directory; `taskd run --resume-dir`.",
+    "Resume from this dump, or from the newest one in this directory; `taskd run --resume-dir`.",
 )
 TASKD_STANDBY = Parameter(
     "TASKD_STANDBY",
     kinds.switch(),
     False,
     "off",
-    "on: this launcher waits for a node of the job that is lost, and takes its place; `taskd run"
+    "on: this launcher waits for a lost node of the job and takes its place; `taskd run"
     " --standby`.",
 )
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
-    kinds.choice(*ladder.SUB_HEALTHY),
-    ladder.SUB_HEALTHY[0],
-    ladder.SUB_HEALTHY[0],
-    "What is done about a node that is sub-healthy; documented as the label `subHealthyStrategy`;"
-    " `taskd run --subhealthy-strategy`.",
+    kinds.choice(*STRATEGIES),
+    "ignore",
+    "ignore",
+    "What to do about a sub-healthy node; the guides' label `subHealthyStrategy`; `taskd run"
+    " --subhealthy-strategy`.",
 )
 TASKD_FAULT_RETRY_TIMES = Parameter(
     "TASKD_FAULT_RETRY_TIMES",
     documented.RETRY_TIMES,
     0,
     "0",
-    "How often all ranks are restarted where they are when no strategy is left; documented as the"
-    " label `fault-retry-times`. 0: never, the scheduler sees the job fail.",
+    "How often all ranks are restarted where they are when no strategy is left; the guides'"
+    " label `fault-retry-times`. 0: never; the scheduler sees the job fail.",
     remedy="unset it for 0",
 )
 TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
@@ -148,7 +149,7 @@ TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
     documented.RESCHEDULE,
     270,
     "270",
-    "Seconds that a lost node is waited for; documented as the annotation"
+    "How many seconds to wait for a standby when a node is lost; the guides' annotation"
     " `wait-reschedule-timeout`.",
     remedy="unset it for 270",
 )
@@ -158,17 +159,16 @@ TASKD_FAULT_CONFIG = Parameter(
     None,
     "the tables shipped with taskd",
     "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the"
-    " ConfigMap `mindx-dl-fault-config` mounted in the manager's container; what a fault code means"
-    " there. Read again when it changes. See [operations.md](operations.md).",
+    " ConfigMap `mindx-dl-fault-config` mounted in the manager's container: what each fault code"
+    " means. Read again when it changes. See [faults.md](faults.md).",
 )
 TASKD_FAULT_INJECTION = Parameter(
     "TASKD_FAULT_INJECTION",
     kinds.switch(),
     False,
     "off",
-    "on: the job takes what `taskd inject` asks for: faults on purpose, fault codes, sub-healthy"
-    " nodes. In the environment of manager and launchers. For what watches the devices of a site,"
-    " too.",
+    "on: the job accepts what `taskd inject` sends: injected faults, fault codes, sub-healthy"
+    " nodes. Set it for the manager and the launchers. A site's device monitoring needs it too.",
     remedy="unset it for off",
 )
 TASKD_HANG_LIMIT = Parameter(
@@ -176,8 +176,8 @@ TASKD_HANG_LIMIT = Parameter(
     kinds.seconds_or_off(0.1, DAY),
     2.0,
     "2",
-    "Seconds that a rank may stay without progress at least, however short its steps are; three of"
-    " its usual steps where that is more.",
+    "The least number of seconds without progress after which a rank may count as hung, however"
+    " short its steps are; three of its usual steps if that is more.",
     remedy="unset it for 2",
 )
 TASKD_LINK_LIMIT = Parameter(
@@ -185,8 +185,8 @@ TASKD_LINK_LIMIT = Parameter(
     kinds.seconds_or_off(0.1, DAY),
     2.0,  # the kernel has sent the same three times by then
     "2",
-    "Seconds after which a connection between ranks on which nothing is acknowledged is broken"
-    " (TCP_USER_TIMEOUT).",
+    "After how many seconds without an acknowledgment a connection between ranks counts as"
+    " broken (TCP_USER_TIMEOUT).",
     remedy="unset it for 2",
 )
 TASKD_STRIPES = Parameter(
@@ -201,26 +201,27 @@ TASKD_VERIFY = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: at each repair every rank compares its memory with the record that it was restored from,"
-    " and the repeated step's first forward is computed a second time, by one rank that had its"
-    " state for one that was given it; a difference is a fault (`worker/verify.py`).",
+    "on: at each repair, every rank compares its memory with the record from which it was"
+    " restored, and the first forward of the repeated step is computed a second time, by a rank"
+    " that had kept its state for one that was given it. A difference is a fault"
+    " (`worker/verify.py`).",
 )
 TASKD_FORK = Parameter(
     "TASKD_FORK",
     kinds.switch(),
     True,
     "on",
-    "off: each rank starts in a fresh interpreter. on: an agent imports torch once, and its ranks"
-    " are forked from that process.",
+    "on: an agent imports torch once, and its ranks are forked from that process. off: each"
+    " rank starts in a fresh interpreter.",
 )
 TASKD_PRELOAD = Parameter(
     "TASKD_PRELOAD",
     kinds.switch(),
     True,
     "on",
-    "off: the agent does not put libtaskd into the ranks' `LD_PRELOAD`. Reasons of `exit()` and"
-    " `abort()` are then not recorded, a lost page of a gradient or an activation ends the rank,"
-    " and now and then a survivor stays in a collective until the group's time-out.",
+    "off: the agent does not put libtaskd into the ranks' `LD_PRELOAD`. The reasons of `exit()`"
+    " and `abort()` are then not recorded, a lost page of a gradient or an activation ends the"
+    " rank, and a survivor occasionally stays in a collective until the group's timeout.",
 )
 
 TASKD_LOG_PATH = Parameter(
@@ -228,28 +229,28 @@ TASKD_LOG_PATH = Parameter(
     kinds.text("a directory"),
     "./taskd_log",
     "./taskd_log",
-    "Directory of the logs and of `incidents.jsonl`; made if it is not there.",
+    "Directory of the logs and of `incidents.jsonl`; created if missing.",
 )
 TASKD_FILE_LOG_LEVEL = Parameter(
     "TASKD_FILE_LOG_LEVEL",
     kinds.any_case(*LEVELS),
     "INFO",
     "INFO",
-    "The least level that goes into logs.",
+    "The lowest level that goes into the logs.",
 )
 TASKD_STD_LOG_LEVEL = Parameter(
     "TASKD_STD_LOG_LEVEL",
     kinds.any_case(*LEVELS),
     "WARNING",
     "WARNING",
-    "The same, for what is printed.",
+    "The lowest level that is printed.",
 )
 TASKD_LOG_STDOUT = Parameter(
     "TASKD_LOG_STDOUT",
     kinds.switch("TRUE", "FALSE"),
     True,
     "TRUE",
-    "FALSE: nothing is printed. What is printed goes to standard error.",
+    "FALSE: nothing is printed. TRUE: messages go to standard error.",
 )
 
 TASKD_AGENT = Parameter(
@@ -269,7 +270,7 @@ TASKD_SLOT = Parameter(
     kinds.whole(0, 1023),
     None,
     "none",
-    "The rank's slot in the page; taken out of the environment once it is claimed.",
+    "The rank's slot in the page; removed from the environment once it is claimed.",
 )
 TASKD_LOCAL_RANK = Parameter(
     "TASKD_LOCAL_RANK", kinds.whole(0, 1023), None, "none", "The same number, for the worker."
@@ -284,7 +285,7 @@ TASKD_INCARNATION = Parameter(
 
 SECTIONS = (
     Section(
-        "The manager and how to find it",
+        "Finding the manager",
         "",
         (
             TASKD_PORT,
@@ -300,7 +301,7 @@ SECTIONS = (
         ),
     ),
     Section(
-        "What is done about a fault",
+        "Responding to faults",
         "",
         (
             TASKD_PROCESS_ENABLE,
@@ -325,9 +326,8 @@ SECTIONS = (
         "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
     ),
     Section(
-        "Between the agent and its ranks",
-        "The agent sets these for each rank; leave them alone. They are listed so that a `ps` or a"
-        " core dump can be read.",
+        "Set by the agent for its ranks",
+        "Do not set these yourself. They are listed to help read `ps` output or a core dump.",
         (TASKD_AGENT, TASKD_PAGE, TASKD_VAULT, TASKD_SLOT, TASKD_LOCAL_RANK, TASKD_INCARNATION),
     ),
 )

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 
-from taskd.cython_api import core
+from taskd.cython_api import slot
 from taskd.devices import Device
 
 log = logging.getLogger("taskd.worker")
@@ -33,8 +33,8 @@ class Aborter:
 
     def _watch(self) -> None:
         while True:
-            core.wait_pause(self._done)
-            pause = core.pause_number()
+            slot.wait_pause(self._done)
+            pause = slot.pause_number()
             try:
                 self._device.abort()
             except Exception:

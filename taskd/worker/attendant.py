@@ -16,8 +16,7 @@ import threading
 import time
 
 from taskd import settings
-from taskd.core import commands
-from taskd.protocol import messages
+from taskd.messages import from_rank, to_rank
 from taskd.worker import injection, replacement
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
@@ -32,7 +31,7 @@ log = logging.getLogger("taskd.worker")
 def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
     """Connect to the agent named `agent` and attend to it for as long as the process lives."""
     channel = Channel(agent)
-    channel.send(messages.AttendantHello(rank, incarnation))
+    channel.send(from_rank.AttendantHello(rank, incarnation))
     threading.Thread(
         target=_attend, args=(channel, rank, incarnation, job), name="taskd-attendant", daemon=True
     ).start()
@@ -49,7 +48,7 @@ def _outlive_nobody(channel: Channel, launcher: int) -> None:
 
 
 def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
-    training = job.line.channel if job.line is not None else None
+    training = job.loop.line.channel if job.loop is not None else None
     if training is not None:
         training.attended = True
     try:
@@ -66,9 +65,9 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
             if replacement.launcher is not None:
                 _outlive_nobody(channel, replacement.launcher)
             order = channel.receive()
-            if isinstance(order, commands.RollCall):
+            if isinstance(order, to_rank.RollCall):
                 channel.send(
-                    messages.Here(
+                    from_rank.Here(
                         rank,
                         incarnation,
                         order.call,
@@ -77,7 +76,7 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                         time.process_time(),
                     )
                 )
-            elif isinstance(order, messages.Inject):
+            elif isinstance(order, to_rank.Inject):
                 # the manager has checked it; a rank does not take another process's word for that
                 allowed = settings.fault_injection(os.environ)
                 ok, text = (
@@ -86,7 +85,7 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                     else (False, NOT_ALLOWED)
                 )
                 log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
-                channel.send(messages.Injected(order.request, rank, ok, text))
+                channel.send(from_rank.Injected(order.request, rank, ok, text))
         except AgentGone:
             return
         except Exception:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.cython_api import core
+from taskd.cython_api import allocations
 from taskd.worker import communicators
 
 
@@ -265,11 +265,11 @@ def mark_next_layout(ddp: DistributedDataParallel) -> None:
         if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()):
             return original(*inputs, **more)
         ddp.__dict__.pop("_pre_forward", None)
-        core.scratch(True)
+        allocations.scratch(True)
         try:
             return original(*inputs, **more)
         finally:
-            core.scratch(False)
+            allocations.scratch(False)
 
     ddp.__dict__["_pre_forward"] = pre_forward
 

@@ -7,7 +7,7 @@ import select
 import socket
 from typing import Any
 
-from taskd.protocol import messages
+from taskd.messages import codec
 
 
 class AgentGone(ConnectionError):
@@ -32,7 +32,7 @@ class Channel:
         if os.getpid() != self._pid:
             return
         try:
-            self._socket.send(messages.encode(message))
+            self._socket.send(codec.encode(message))
         except OSError as error:
             raise AgentGone(f"the agent does not listen any more: {error}") from None
 
@@ -41,12 +41,12 @@ class Channel:
         if timeout is not None and not select.select([self._socket], [], [], timeout)[0]:
             return None
         try:
-            data = self._socket.recv(messages.MAX_BYTES)
+            data = self._socket.recv(codec.MAX_BYTES)
         except OSError as error:
             raise AgentGone(f"the agent does not listen any more: {error}") from None
         if not data:
             raise AgentGone("the agent has closed the connection")
-        return messages.decode(data)
+        return codec.TO_RANK.decode(data)
 
     def check(self) -> None:
         """Raise AgentGone if the agent has ended. Asks the kernel, which takes 20 us where a step

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.cython_api import core
+from taskd.cython_api import sockets
 
 log = logging.getLogger("taskd.worker")
 
@@ -84,7 +84,7 @@ class Communicators:
         # try was cut has counted further than the others, and they would wait for each other under
         # different keys
         c10d._world.group_count = 0
-        core.sockets_begin(era)
+        sockets.begin(era)
         try:
             store = dist.TCPStore(
                 host,
@@ -104,7 +104,7 @@ class Communicators:
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
         finally:
-            core.sockets_end()
+            sockets.end()
         self.generation = generation
 
     @contextmanager
@@ -137,7 +137,7 @@ def drop_group() -> None:
     if not dist.is_initialized():
         return
     # a destructor of connected pairs waits for the peers; of shut ones it does not
-    core.sockets_cut()
+    sockets.cut()
     group: Any = dist.group.WORLD
     keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
     dist.destroy_process_group()

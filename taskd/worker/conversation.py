@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 
 from taskd import settings
-from taskd.core import commands, events
-from taskd.core.repair import Plan
-from taskd.cython_api import core
+from taskd.core.snapshots import FINAL
+from taskd.cython_api import allocations, damage, memory, slot
 from taskd.devices import Device
-from taskd.protocol import messages
-from taskd.vault import FINAL, Entries
+from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Plan, Position
+from taskd.vault import Entries
 from taskd.worker import buckets, replicas, verify
 from taskd.worker import entry as records
 from taskd.worker.abort import Aborter
@@ -105,7 +105,7 @@ class Conversation:
 
     def hold(
         self,
-        position: Callable[[], tuple[events.Position, str]] | None,
+        position: Callable[[], tuple[Position, str]] | None,
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
         standing: bool = False,
@@ -115,66 +115,68 @@ class Conversation:
         `release`: return Released once no step before this one will be repeated. `on_formed`:
         called when the first communicators stand. `standing`: held on request, without a fault."""
         self._position, restored, entered = position, None, self.era
-        self.clean, self.damaged = None, core.damaged()
-        self._answer(core.pause_number())
+        self.clean, self.damaged = None, damage.damaged()
+        self._answer(slot.pause_number())
         while True:
             order = self.channel.receive()
             try:
-                if isinstance(order, commands.Pause):
+                if isinstance(order, to_rank.Pause):
                     self._answer(order.pause)
                 elif (
-                    isinstance(order, (commands.Rebuild, commands.Restore))
-                    and order.pause < core.pause_number()
+                    isinstance(order, (to_rank.Rebuild, to_rank.Restore))
+                    and order.pause < slot.pause_number()
                 ):
-                    self._answer(core.pause_number())  # overtaken before it was begun
-                elif isinstance(order, commands.Rebuild):
+                    self._answer(slot.pause_number())  # overtaken before it was begun
+                elif isinstance(order, to_rank.Rebuild):
                     self._rebuild(order)
                     if on_formed is not None:
                         on_formed()
-                    self._send(events.RankRebuilt(self.rank, self.incarnation, order.generation))
-                elif isinstance(order, commands.Restore):
+                    self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
+                elif isinstance(order, to_rank.Restore):
                     restored = self._restore(order.plan)
                     digest = self._digest()
-                    if core.damaged() != self.damaged:
+                    if damage.damaged() != self.damaged:
                         raise RuntimeError("a memory page was lost while the state was restored")
-                    core.accept_damage(self.damaged)
+                    damage.accept(self.damaged)
                     self.accepted = self.damaged
                     self.clean = order.plan.step
                     self._send(
-                        events.RankRestored(self.rank, self.incarnation, order.generation, digest)
+                        from_rank.RankRestored(
+                            self.rank, self.incarnation, order.generation, digest
+                        )
                     )
-                elif isinstance(order, commands.Resume) and order.pause == self.era:
+                elif isinstance(order, to_rank.Resume) and order.pause == self.era:
                     return restored or Resumed(order.step, None, 0)
-                elif isinstance(order, commands.SaveState):
+                elif isinstance(order, to_rank.SaveState):
                     self._save(order)
-                elif isinstance(order, commands.Release):
+                elif isinstance(order, to_rank.Release):
                     if release is not None and order.step >= release:
                         return Released(order.step)
-                elif isinstance(order, (commands.Hold, commands.Continue)):
+                elif isinstance(order, (to_rank.Hold, to_rank.Continue)):
                     # else a repair is under way, and it ends with a Resume
-                    if standing and core.pause_number() <= entered:
+                    if standing and slot.pause_number() <= entered:
                         return Continued()
-                elif isinstance(order, messages.TakeUp) and position is None:
+                elif isinstance(order, to_rank.TakeUp) and position is None:
                     return TakenUp()
-                elif isinstance(order, messages.Unprotected):
+                elif isinstance(order, to_rank.Unprotected):
                     return LeftAlone(order.reason)
             # whatever went wrong is reported; the coordinator decides what next
             except Exception as error:
                 generation = getattr(order, "generation", 0)
-                if core.pause_number() > self.era:
+                if slot.pause_number() > self.era:
                     log.info(
                         "rank %d: %s of generation %d was overtaken by a pause",
                         self.rank,
                         type(order).__name__,
                         generation,
                     )
-                    self._answer(core.pause_number())
+                    self._answer(slot.pause_number())
                 else:
                     log.warning(
                         "rank %d: %s failed", self.rank, type(order).__name__, exc_info=True
                     )
                     self._send(
-                        events.RankFailed(
+                        from_rank.RankFailed(
                             self.rank,
                             self.incarnation,
                             generation,
@@ -182,7 +184,7 @@ class Conversation:
                         )
                     )
 
-    def _rebuild(self, order: commands.Rebuild) -> None:
+    def _rebuild(self, order: to_rank.Rebuild) -> None:
         resumed = order.same and self.device.resume_communicators()
         self.device.restart()
         self.era = order.pause
@@ -195,7 +197,7 @@ class Conversation:
                 order.generation, *order.store, order.pause, REBUILD_LIMIT, self.device.device
             )
 
-    def _save(self, order: commands.SaveState) -> None:
+    def _save(self, order: to_rank.SaveState) -> None:
         """Write the state at the start of the step, which this rank has or can read from its node's
         stripes."""
         # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
@@ -213,11 +215,11 @@ class Conversation:
                 )
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work)
-            self._send(events.StateSaved(self.rank, self.incarnation, order.pause, files))
+            self._send(from_rank.StateSaved(self.rank, self.incarnation, order.pause, files))
         except Exception as error:
             log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)
             reason = f"{type(error).__name__}: {error}"[:500]
-            self._send(events.RankFailed(self.rank, self.incarnation, order.generation, reason))
+            self._send(from_rank.RankFailed(self.rank, self.incarnation, order.generation, reason))
 
     def _send(self, message: Any) -> None:
         self.channel.send(message)
@@ -231,13 +233,13 @@ class Conversation:
             self.aborter.wait(pause)  # a late one would hit the communicators that are built next
         if self._position is None:
             return
-        lost, self.damaged = core.damaged() != self.damaged, core.damaged()
+        lost, self.damaged = damage.damaged() != self.damaged, damage.damaged()
         at, unfit = self._position()
         self._stands = at.step
         if self._touched:
             clean = None if lost else self.clean
-            at = replace(at, clean=clean)
-        self._send(events.RankPaused(self.rank, self.incarnation, pause, at, unfit))
+            at = at.but(clean=clean)
+        self._send(from_rank.RankPaused(self.rank, self.incarnation, pause, at, unfit))
 
     _stands: int = -1  # the step that was reported last
     # settings and random numbers have been taken from a record in the present incident
@@ -283,13 +285,13 @@ class Conversation:
         # memory is what is doubted
         if not before and self.entries.marked() != plan.step:
             replicas.check(self.state.replicated_rows, entry.mark, plan.step)
-        if not before or core.spoiled():
+        if not before or damage.spoiled():
             scatter(entry.private, self.state.private)
         entry = replace(entry, orders=buckets.agreed(entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)
-        if not before or core.spoiled():
+        if not before or damage.spoiled():
             self.gradients.restore(entry.gradients, entry.skipped)
         if not before:
             buckets.put_synced(self.state.ddps, entry.synced)
@@ -303,17 +305,17 @@ class Conversation:
             verify.memory(self, entry)
         # "steps below this one": a stale, higher number would open the gate of a later step too
         # early
-        core.started(plan.step)
+        slot.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)
 
     def _give(self, destination: int) -> None:
-        damaged = core.damaged()
+        damaged = damage.damaged()
         for pieces in _chunks(self.state.replicated):
             dist.send(torch.cat(pieces), destination)
         # a page that failed unnoticed until it was read here is zeros over there: without this word
         # the other would count them as the state, and be believed in the next round
         dist.send(
-            torch.tensor([core.damaged() != damaged], dtype=torch.uint8, device=self.place()),
+            torch.tensor([damage.damaged() != damaged], dtype=torch.uint8, device=self.place()),
             destination,
         )
 
@@ -340,18 +342,18 @@ class Conversation:
 @contextmanager
 def scratch() -> Iterator[None]:
     """What is allocated in here is made anew by every repair: a lost page of it is no loss."""
-    core.scratch(True)
+    allocations.scratch(True)
     try:
         yield
     finally:
-        core.scratch(False)
+        allocations.scratch(False)
 
 
 def digest(tensors: list[torch.Tensor]) -> str:
     value = 0
     for row in tensors:
         host = row if row.device.type == "cpu" else row.cpu()
-        value = core.checksum(host.data_ptr(), host.numel(), value)
+        value = memory.checksum(host.data_ptr(), host.numel(), value)
     return f"{value:016x}"
 
 

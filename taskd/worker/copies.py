@@ -8,8 +8,9 @@ import os
 from collections import deque
 from pathlib import Path
 
-from taskd.cython_api import attempt, core
-from taskd.vault import NOTE, NOTES, Entries
+from taskd.core.snapshots import SLOTS
+from taskd.cython_api import slot
+from taskd.vault import NOTE, NOTES
 
 
 class Copies:
@@ -19,7 +20,7 @@ class Copies:
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
         # (kind, number, step) of records that the agent was not told of
-        self._untold: deque[tuple[int, int, int]] = deque(maxlen=Entries.SLOTS)
+        self._untold: deque[tuple[int, int, int]] = deque(maxlen=SLOTS)
         self._told = 0  # number of the last one that it was
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
@@ -28,7 +29,7 @@ class Copies:
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1
         self._untold.append((kind, self._number, step))
-        if attempt.copying():
+        if slot.copying():
             self._tell()
 
     def _tell(self) -> None:
@@ -42,6 +43,7 @@ class Copies:
     def wait(self, era: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when a pause newer
         than `era` is."""
-        if self._untold and attempt.copying():  # they are kept since, or again
+        if self._untold and slot.copying():  # they are kept since, or again
             self._tell()
-        return core.wait_copied(self._told, era)
+        done: bool = slot.wait_copied(self._told, era)
+        return done

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taskd.cython_api import core
+from taskd.cython_api import library, poison, sockets
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
@@ -53,9 +53,9 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
 
 def _memory(job: Job, options: dict[str, str]) -> str:
     where, number = options.get("where", "parameter"), options.get("page")
-    line = job.line
-    if line is None:
+    if job.loop is None:
         raise NotPossible("this job is not protected")
+    line, attempts = job.loop.line, job.loop.attempts
     state = line.state
     rows: dict[str, list[torch.Tensor]] = {
         "parameter": state.of_modules(),
@@ -68,19 +68,19 @@ def _memory(job: Job, options: dict[str, str]) -> str:
     if where == "heap":
         return _poison(id(job.__dict__) // PAGE * PAGE)
     if where in ("activation", "gloo"):
-        kind = core.ALLOCATION_TENSOR if where == "activation" else core.ALLOCATION_GLOO
-        if not core.preloaded():
+        kind = poison.TENSOR if where == "activation" else poison.GLOO
+        if not library.preloaded():
             raise NotPossible(
                 "libtaskd is not preloaded in this rank, so that it does not see memory being"
                 " allocated: set LD_PRELOAD"
             )
-        job.when_begun(lambda: core.poison_next(kind))
+        attempts.begun.add(lambda: poison.next_allocation(kind))
         return (
             "the next block of memory for"
             f" {'a tensor of the next step' if where == 'activation' else 'gloo'} will be poisoned"
         )
     if where == "update":
-        job.when_updating(
+        attempts.updating.add(
             lambda: _poison(_choose(state.of_optimizers() or state.of_modules(), where, number))
         )
         return "a page will be poisoned when the next update begins"
@@ -110,17 +110,17 @@ def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
 
 
 def _poison(address: int) -> str:
-    core.poison(address)
+    poison.page(address)
     return f"the page at {address:#x} is poisoned"
 
 
 def _at_gradient(parameter: torch.nn.Parameter) -> None:
-    def poison(computed: torch.Tensor) -> None:
+    def hook(computed: torch.Tensor) -> None:
         handle.remove()
         if computed.grad is not None:
             _poison(_choose([computed.grad.detach().view(-1).view(torch.uint8)], "gradient", None))
 
-    handle = parameter.register_post_accumulate_grad_hook(poison)
+    handle = parameter.register_post_accumulate_grad_hook(hook)
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _at_gradient(parameter: torch.nn.Parameter) -> None:
 def _connections() -> list[socket.socket]:
     """The communicators' connections, as duplicates that share everything but the descriptor."""
     found = []
-    for fd in core.sockets_list():
+    for fd in sockets.covered():
         try:
             found.append(socket.socket(fileno=socket.dup(fd)))
         except OSError:  # closed a moment ago

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from taskd.cython_api import core
+from taskd.cython_api import memory
 from taskd.worker import plain
 
 DEPTH, OBJECTS = 5, 200  # how far around a loader its generators are looked for
@@ -164,7 +164,7 @@ def fingerprint(batch: Any) -> int:
     value = 0
     for tensor in _tensors(batch, 0):
         shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()
-        value = core.checksum(_address(shape), len(shape), value)
+        value = memory.checksum(_address(shape), len(shape), value)
         if (
             tensor.device.type != "cpu"
             or tensor.layout is not torch.strided
@@ -174,7 +174,7 @@ def fingerprint(batch: Any) -> int:
         size = tensor.numel() * tensor.element_size()
         step = max(-(-(size - SAMPLE) // (PLACES - 1)), SAMPLE) if size > SAMPLE else 1
         for at in range(0, max(size - SAMPLE, 0) + 1, step):
-            value = core.checksum(tensor.data_ptr() + at, min(SAMPLE, size - at), value)
+            value = memory.checksum(tensor.data_ptr() + at, min(SAMPLE, size - at), value)
     return value
 
 

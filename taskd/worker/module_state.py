@@ -58,8 +58,8 @@ def conform(
 
 
 def put_modes(modules: Iterable[torch.nn.Module], training: bytes, wants: bytes) -> None:
-    """Raises ValueError where there are more or fewer modules or parameters than
-    `attempt.modes` has seen."""
+    """Raises ValueError where there are more or fewer modules or parameters than `attempt.Modes`
+    has seen."""
     known = list(modules)
     for module, mode in zip(known, training, strict=True):
         module.training = bool(mode)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from taskd.cython_api import core
+from taskd.cython_api import slot
 
 COMPILATION = 3600.0  # seconds; a large model's first graph takes minutes
 
@@ -50,7 +50,7 @@ class Patience:
         self._publish()
 
     def _publish(self) -> None:
-        if core.slot_number() is not None:  # a forked child holds no slot
-            core.patience(
+        if slot.number() is not None:  # a forked child holds no slot
+            slot.patience(
                 int(max([*self._asked, COMPILATION if self._compiling else 0.0], default=0.0))
             )

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import devices, dumps, logs, settings, stacks
-from taskd.core import events
-from taskd.cython_api import core
-from taskd.protocol import messages
+from taskd.cython_api import library, slot, sockets
+from taskd.messages import from_rank
+from taskd.messages.values import Position
 from taskd.vault import Entries
 from taskd.worker import attendant, buckets, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
@@ -30,6 +30,7 @@ from taskd.worker.conversation import Conversation, LeftAlone, scratch
 from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
+from taskd.worker.loop import Loop
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
 from taskd.worker.stripes import Stripes
@@ -62,10 +63,10 @@ def protect(objects: dict[str, Any]) -> Job:
     _attach()
     channel = Channel(agent)
     rank = int(os.environ["RANK"])
-    channel.send(messages.RankHello(rank, incarnation, os.getpid()))
+    channel.send(from_rank.RankHello(rank, incarnation, os.getpid()))
     if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
-        atexit.register(lambda: core.progress(0, core.DONE))
+        atexit.register(lambda: slot.progress(0, slot.DONE))
         channel.close()
         return Job(None)
     communicators = replacement.communicators() if incarnation else Communicators()
@@ -89,7 +90,7 @@ def protect(objects: dict[str, Any]) -> Job:
         verifies=settings.verify(os.environ),
     )
     line.random.watch([*state.generators.values(), *found.generators.values()])
-    core.sockets_limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
+    sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(line)
     stacks.offer(vault, local_rank)
     attendant.start(agent, rank, incarnation, job)
@@ -98,35 +99,32 @@ def protect(objects: dict[str, Any]) -> Job:
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and
     # nothing else's is not where it has left in the middle of a step: whatever its exit code, the
     # others wait for it
-    atexit.register(lambda: None if job.abandoned else core.progress(job.step, core.DONE))
+    atexit.register(lambda: None if job.abandoned else slot.progress(job.step, slot.DONE))
+    assert job.loop is not None
     if incarnation:
-        _return(job)
+        _return(job.loop)
     else:
-        _join(job)
+        _join(job, job.loop)
     return job
 
 
-def _join(job: Job) -> None:
+def _join(job: Job, loop: Loop) -> None:
     """The first process of a rank: wait for the others and train under communicators of our own."""
-    line = job.line
-    assert line is not None
+    line = loop.line
     dies_with_launcher()
     found = _resumed_from(line.rank, line.communicators.world_size)
-    line.channel.send(events.RankJoined(line.rank, line.incarnation))
-    outcome = line.hold(
-        lambda: (events.Position(0, None), ""), on_formed=lambda: _formed(job, found)
-    )
+    line.channel.send(from_rank.RankJoined(line.rank, line.incarnation))
+    outcome = line.hold(lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found))
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
         return
-    job.recorder.note_memory(0)
+    loop.recorder.note_memory(0)
 
 
-def _formed(job: Job, found: dumps.Found | None) -> None:
+def _formed(loop: Loop, found: dumps.Found | None) -> None:
     """All ranks share the first communicators: find out what differs between them, and keep the
     start, which is that of a dump if one was `found`."""
-    line = job.line
-    assert line is not None
+    line = loop.line
     with scratch():
         for ddp in line.state.ddps:
             buckets.rebuild(ddp, None)
@@ -141,11 +139,11 @@ def _formed(job: Job, found: dumps.Found | None) -> None:
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
 
-        job.begin_at(found.step, *dumping.load(line.state, found, line.rank))
+        loop.begin_at(found.step, *dumping.load(line.state, found, line.rank))
         log.info("rank %d begins at step %d of %s", line.rank, found.step, found.path)
         return
-    job.recorder.lay_out()
-    job.recorder.formed()
+    loop.recorder.lay_out()
+    loop.recorder.formed()
 
 
 def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
@@ -168,14 +166,12 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
     return found
 
 
-def _return(job: Job) -> None:
+def _return(loop: Loop) -> None:
     """A replacement: it comes back here if its predecessor had not begun its loop, else when its
     loop gets to that pass."""
-    line = job.line
-    assert line is not None
-    job.rejoin.aim()
-    if job.rejoin.target < 0 and job.come_back() is not None:
-        job.rejoin.done()
+    loop.rejoin.aim()
+    if loop.rejoin.target < 0 and loop.come_back() is not None:
+        loop.rejoin.done()
 
 
 def _obstacle(state: TrainingState) -> str | None:
@@ -216,13 +212,13 @@ def _device(state: TrainingState) -> torch.device:
 
 def _attach() -> None:
     """Claim this rank's slot, unless libtaskd did it when it was preloaded."""
-    if core.slot_number() is None:
-        if not core.preloaded():
+    if slot.number() is None:
+        if not library.preloaded():
             log.info(
                 "libtaskd is not preloaded: the reason of an exit() or abort() will not be"
                 " recorded; set LD_PRELOAD for that"
             )
-        core.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
+        slot.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
     os.environ.pop("TASKD_SLOT", None)  # what this rank starts is not this rank
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from taskd.cython_api import core
-from taskd.vault import FINAL, PASS_END, PROVISIONAL, STANDING
+from taskd.core.snapshots import FINAL, PASS_END, PROVISIONAL, STANDING, drifting
+from taskd.cython_api import damage, slot
 from taskd.worker import buckets, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
@@ -73,7 +73,7 @@ class Recorder:
         self._refresh()
         record = self._own(before, step)
         left = line.gradients.now()
-        if core.spoiled():
+        if damage.spoiled():
             return False
         same = record == self._last and left.same(self._left)
         self._note_drift(step, same)
@@ -89,7 +89,7 @@ class Recorder:
         self._left = NOTHING  # the tensors are the script's to let go of
         if line.stripes is not None:
             line.stripes.write(step)
-        if core.spoiled() or not line.copies.wait(line.era):
+        if damage.spoiled() or not line.copies.wait(line.era):
             return False
         self.note_memory(step, record[4])
         return True
@@ -128,7 +128,7 @@ class Recorder:
         line = self._line
         random = line.random.take()
         record, left = self._own(random, step), line.gradients.now()
-        if not core.spoiled():
+        if not damage.spoiled():
             self._note_drift(step, record == self._last and left.same(self._left))
             self._write(step, STANDING, record, random, None, left)
 
@@ -199,7 +199,7 @@ class Recorder:
     def _note_drift(self, step: int, same: bool) -> None:
         """User code between two steps may have changed what was recorded at the last commit."""
         if self._last and not same:
-            self.drifted = {s for s in self.drifted if s >= step - 1} | {step}
+            self.drifted = drifting(self.drifted, step)
 
     def compare(self, step: int) -> None:
         """At the ends of some steps: is what was the same on all ranks still so? Raises what a
@@ -210,7 +210,7 @@ class Recorder:
         state = line.state
         self._refresh()
         differing = replicas.differing(state.replicated, line.communicators.world_size)
-        if not differing or core.spoiled() or core.pause_number() > line.era:
+        if not differing or damage.spoiled() or slot.pause_number() > line.era:
             return
         text = (
             "%d of %d tensors differ between the ranks since step %d at the latest, and are kept"
@@ -270,17 +270,17 @@ class Recorder:
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         line = self._line
-        damaged = core.damaged()
+        damaged = damage.damaged()
         parts = entries.encode(entry, line.entries.seal, step)
         # a page of a gradient that was lost under the copy is zeros in it: that is no record
-        line.entries.write(step, kind, parts, whole=lambda: core.damaged() == damaged)
+        line.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
         line.copies.wrote(step, kind)
 
     def lay_out(self) -> None:
         line = self._line
         if line.device.device.type == "cpu":
-            core.register_memory(
-                core.TENSORS,
+            damage.register(
+                damage.TENSORS,
                 [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)],
             )
         if line.stripes is None:
@@ -295,4 +295,4 @@ class Recorder:
             )
             line.stripes = None
             return
-        core.register_memory(core.SHARED, [line.stripes.region()])
+        damage.register(damage.SHARED, [line.stripes.region()])

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from taskd.core import events
-from taskd.vault import FINAL, PASS_END
+from taskd.core.snapshots import FINAL, PASS_END
+from taskd.messages import from_rank
 from taskd.worker import buckets, loading
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
@@ -66,14 +66,14 @@ class Rejoin:
         """Announce this replacement and take part in the repair; None: in a later pass. Raises
         RuntimeError when it was given up."""
         line = self._line
-        line.channel.send(events.RankReady(line.rank, line.incarnation))
+        line.channel.send(from_rank.RankReady(line.rank, line.incarnation))
         while isinstance(outcome := line.hold(None), TakenUp):
             line.entries.open()
             aimed = self.target
             self.aim()
             if self.target != aimed:
                 return None
-            line.channel.send(events.RankReady(line.rank, line.incarnation))
+            line.channel.send(from_rank.RankReady(line.rank, line.incarnation))
         if not isinstance(outcome, Resumed) or outcome.entry is None:
             raise RuntimeError(f"the repair of rank {line.rank} was given up: {outcome}")
         return outcome

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from taskd.cython_api import attempt, core
+from taskd.cython_api import attempt, memory
 
 BYTES = 64  # at each end of a tensor: what an update changes, it changes in nearly every element
 ROWS = 16  # looked at for one step, others for the next: ~2 us
@@ -30,7 +30,7 @@ def differing(rows: list[torch.Tensor], world_size: int) -> list[int]:
     hosted = [row.cpu() for row in rows]
     # int64 holds no 64-bit checksum
     sums = torch.tensor(
-        [core.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
+        [memory.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
     )
     if not len(sums) or world_size == 1:
         return []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from taskd.cython_api import attempt, core
+from taskd.cython_api import attempt, damage
 from taskd.vault import SlotFile, stripe_path
 
 # bytes; one thread copies less than this before others have begun
@@ -83,9 +83,9 @@ class Stripes:
         # where a page was lost under the copy, what was written is not the start of the step
         if self._by_torch():
             file.begin(slot)
-            damaged = core.damaged()
+            damaged = damage.damaged()
             torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
-            if core.damaged() != damaged:
+            if damage.damaged() != damaged:
                 return
             file.commit(slot, step, self._length, 0, 0)
         elif not file.write_rows(slot, step, self._pieces):

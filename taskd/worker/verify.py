@@ -21,7 +21,7 @@ from taskd.record import Buffer
 from taskd.worker import buckets, plain
 
 if TYPE_CHECKING:
-    from taskd.core.repair import Plan
+    from taskd.messages.values import Plan
     from taskd.worker.conversation import Conversation
     from taskd.worker.entry import Entry
 

@@ -14,11 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent import callers
+from taskd.agent.agent import Agent
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.supervisor import Supervisor
 from taskd.agent.watchdog import Limits
-from taskd.cython_api import core
-from taskd.protocol import keys, messages
+from taskd.cython_api.page import Page
+from taskd.messages import codec, from_rank
+from taskd.protocol import keys
 
 CALL = """
 import os, socket, sys
@@ -37,8 +38,8 @@ class Process:
 
     def __init__(
         self,
-        agent: Supervisor,
-        hello: callers.Hello,
+        agent: Agent,
+        hello: from_rank.Hello,
         wrapped: bool = False,
         user: int | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class Process:
             "-c",
             CALL,
             agent.lines.name,
-            messages.encode(hello).hex(),
+            codec.encode(hello).hex(),
             *([str(user)] if user else []),
         ]
         if wrapped:
@@ -65,10 +66,8 @@ class Process:
 
 @pytest.fixture
 def agent(tmp_path):
-    made = Supervisor(
-        lambda: ("127.0.0.1", 1), keys.derive(b"tests"), "job", 0.0, False, Limits(least=None)
-    )
-    page = core.Page.create(str(tmp_path / "page"), 2)
+    made = Agent(keys.derive(b"tests"), "job", 0.0, Limits(least=None), unprotected=False)
+    page = Page.create(str(tmp_path / "page"), 2)
     made.epoch = Epoch(0, tmp_path, page)
     for number in (0, 1):
         made.epoch.ranks[number] = Rank(
@@ -86,7 +85,7 @@ def process(agent):
     made = []
 
     def start(rank, attendant=False, **more):
-        hello = messages.AttendantHello(rank, 0) if attendant else messages.RankHello(rank, 0, 1)
+        hello = from_rank.AttendantHello(rank, 0) if attendant else from_rank.RankHello(rank, 0, 1)
         made.append(Process(agent, hello, **more))
         return made[-1]
 

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.processes import describe, exit_code, noted_code
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library_path
+from taskd.cython_api.page import Page
 
 SIGKILL = "killed by SIGKILL (by somebody, or by the kernel for want of memory)"
 WAYS = {
@@ -37,7 +38,7 @@ SCRIPT = (
 
 @pytest.fixture
 def page(tmp_path):
-    return core.Page.create(str(tmp_path / "page"), 1)
+    return Page.create(str(tmp_path / "page"), 1)
 
 
 def begin(page, way):

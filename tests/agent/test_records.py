@@ -15,11 +15,14 @@ import zmq
 
 from taskd import record
 from taskd.agent import permits
+from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import Records, put_back
-from taskd.cython_api import core
-from taskd.protocol import curve, keys, messages
-from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL, Entries, left_behind
+from taskd.agent.records import Records
+from taskd.core.snapshots import FINAL, PROVISIONAL
+from taskd.cython_api.page import Page
+from taskd.messages import between_agents, codec, from_agent, to_agent
+from taskd.protocol import curve, keys
+from taskd.vault import NOTE, NOTES, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0
@@ -28,29 +31,29 @@ PATIENCE = 20.0
 class Node:
     """An agent's part, and the files of its ranks 2 n and 2 n + 1."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, job: str) -> None:
         directory.mkdir()
         os.mkfifo(directory / NOTES, 0o600)
         record.write_key(directory, KEYS.records, "job")
-        self.page = core.Page.create(str(directory / "page"), 2)
+        self.page = Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
             self.epoch.ranks[local] = Rank(2 * number + local, local, None, None, -1)
         self.identity = KEYS.identity()
         self.may = lambda question: True  # the manager's word; None: it says nothing
-        self.questions: list[messages.May] = []
-        self.records = Records("127.0.0.1", KEYS, self.identity, "job", self.ask)
+        self.questions: list[from_agent.May] = []
+        self.records = Records("127.0.0.1", KEYS, self.identity, job, self.ask)
         self.records.begin(number, self.epoch)
         self.number = 0
 
-    def ask(self, question: messages.May) -> None:
+    def ask(self, question: from_agent.May) -> None:
         """What the manager says."""
         self.questions.append(question)
         granted = self.may(question)
         if granted is not None:
             ranks = (2 * question.node, 2 * question.node + 1) if granted else ()
             self.records.permit(
-                messages.Permit(question.node, question.agent, question.fetch, granted, ranks)
+                to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks)
             )
 
     def write(self, local: int, step: int, kind: int, payload: bytes) -> None:
@@ -71,8 +74,8 @@ class Node:
 def nodes(tmp_path):
     made: list[Node] = []
 
-    def make(number: int) -> Node:
-        made.append(Node(tmp_path / f"{number}-{len(made)}", number))
+    def make(number: int, job: str = "job") -> Node:
+        made.append(Node(tmp_path / f"{number}-{len(made)}", number, job))
         return made[-1]
 
     yield make
@@ -140,8 +143,7 @@ def test_nothing_is_known_of_a_node_that_was_never_kept(nodes):
 
 def test_another_job_changes_nothing(nodes, tmp_path):
     here, there = nodes(1), nodes(0)
-    stranger = nodes(1)
-    stranger.records._job = "another"
+    stranger = nodes(1, job="another")
     stranger.records.keep_at(there.records.address)
     stranger.write(0, 1, FINAL, b"theirs")
     here.records.keep_at(there.records.address)
@@ -157,11 +159,12 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
     program = """
 import os, sys
 from pathlib import Path
-from taskd.cython_api import core
-from taskd.vault import PROVISIONAL, Entries
+from taskd.cython_api import slot
+from taskd.core.snapshots import PROVISIONAL
+from taskd.vault import Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
-core.attach(str(directory / "page"), 0)
+slot.attach(str(directory / "page"), 0)
 copies, entries = Copies(directory, 0), Entries(directory, 0, 2)
 assert copies.wait(0)  # nobody keeps copies
 print("ready", flush=True)
@@ -180,7 +183,7 @@ print("paused", copies.wait(0), flush=True)
     ) as rank:
         assert rank.stdout.readline() == "ready\n"
         here.records.keep_at(there.records.address)
-        until(lambda: here.records._out is not None)
+        until(lambda: here.records.copying.active)
         print(file=rank.stdin, flush=True)
         assert rank.stdout.readline() == "copied True\n"
         assert kept(there.fetch(1, there.records.address)) == {(2, 5): (PROVISIONAL, b"five")}
@@ -191,17 +194,17 @@ print("paused", copies.wait(0), flush=True)
 
 
 def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
-    monkeypatch.setattr("taskd.agent.records.PATIENCE", 0.2)
+    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
     here, there = nodes(1), nodes(0)
     here.records.keep_at(there.records.address)
     here.write(0, 1, PROVISIONAL, b"one")
-    until(lambda: kept(there.fetch(1, there.records.address)) and here.records._unanswered is None)
-    there.records._job = "another"  # it takes nothing any more
+    until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
+    there.records.keeping._job = "another"  # it takes nothing any more
     here.write(0, 2, PROVISIONAL, b"two")
-    until(lambda: not here.records._copying)
-    there.records._job = "job"
+    until(lambda: not here.records.copying.active)
+    there.records.keeping._job = "job"
     here.write(0, 3, PROVISIONAL, b"three")  # acknowledged, and all before it with it
-    until(lambda: here.records._copying)
+    until(lambda: here.records.copying.active)
 
 
 class Liar:
@@ -214,10 +217,14 @@ class Liar:
         self.line.connect(curve.endpoint(*address))
 
     def say(self, message: object) -> None:
-        self.line.send(messages.encode(message))
+        self.line.send(codec.encode(message))
 
     def hear(self, patience: int = 10_000) -> object:
-        return messages.decode(self.line.recv(), 1 << 20) if self.line.poll(patience) else None
+        return (
+            codec.FROM_KEEPER.decode(self.line.recv(), 1 << 20)
+            if self.line.poll(patience)
+            else None
+        )
 
     def close(self) -> None:
         self.context.destroy(linger=0)
@@ -231,10 +238,10 @@ def liar():
         one.close()
 
 
-def forged(step: int, rank: int = 2, node: int = 1) -> messages.Keep:
+def forged(step: int, rank: int = 2, node: int = 1) -> between_agents.Keep:
     """A record that is well made: whoever has the secret can seal it."""
     payload = b"".join(record.Seal(KEYS.records, "job", rank).close(max(step, 0), b"forged"))
-    return messages.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
+    return between_agents.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
 
 
 def test_records_of_a_node_are_taken_from_its_own_agent_alone(nodes, liar):
@@ -265,7 +272,7 @@ def test_an_agent_keeps_records_of_its_own_ranks_alone(nodes, liar):
     agent.say(forged(3, rank=0))
     agent.say(forged(-1))
     agent.say(forged(4))
-    assert agent.hear() == messages.Kept(2, 10**9)
+    assert agent.hear() == between_agents.Kept(2, 10**9)
     assert list(kept(there.fetch(1, there.records.address))) == [(2, 4)]
 
 
@@ -276,11 +283,11 @@ def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
     until(lambda: kept(there.fetch(1, there.records.address)))
     evil = liar(there.records.address)
     there.may = here.may = lambda question: question.agent != evil.identity.name
-    evil.say(messages.Fetch("job", 1))  # kept for another node
-    evil.say(messages.Fetch("job", 0))  # its own
+    evil.say(between_agents.Fetch("job", 1))  # kept for another node
+    evil.say(between_agents.Fetch("job", 0))  # its own
     assert {evil.hear(), evil.hear()} == {
-        messages.Fetched(1, messages.REFUSED),
-        messages.Fetched(0, messages.REFUSED),
+        between_agents.Fetched(1, between_agents.REFUSED),
+        between_agents.Fetched(0, between_agents.REFUSED),
     }
     there.may = lambda question: False
     third = nodes(2)
@@ -307,7 +314,7 @@ def test_what_waits_is_bounded_and_given_up(nodes, liar, monkeypatch):
     evil = liar(there.records.address)
     for node in range(5):
         evil.say(forged(1, 2 * node, node))
-    until(lambda: there.questions and not there.records._permits.waiting)
+    until(lambda: there.questions and not there.records.keeping.waiting)
     assert 1 <= len(there.questions) <= 5 and there.records.keeps() == ()
 
 
@@ -319,9 +326,9 @@ def test_whoever_has_another_secret_is_asked_about_by_a_name_that_nobody_has(nod
         there.records.address,
         keys.Keys(KEYS.server_public, b"", other.members, b"", b"another secret"),
     )
-    evil.say(messages.Fetch("job", 0))
+    evil.say(between_agents.Fetch("job", 0))
     until(lambda: there.questions)
     assert there.questions[0].agent not in ("", evil.identity.name, there.identity.name)
     stranger = liar(there.records.address, other)
-    stranger.say(messages.Fetch("job", 0))
+    stranger.say(between_agents.Fetch("job", 0))
     assert stranger.hear(300) is None and len(there.questions) == 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from taskd.agent.watchdog import Limits, Watchdog
-from taskd.cython_api import core
+from taskd.cython_api import slot
+from taskd.cython_api.page import View
 
 NOW = 1000.0
 
 
-def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float = 0.0) -> core.View:
+def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float = 0.0) -> View:
     ns = 1_000_000_000
-    return core.View(
+    return View(
         rank=0,
         pid=1,
         incarnation=0,
@@ -31,15 +32,15 @@ def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float =
 @pytest.mark.parametrize(
     ("seen", "limit"),
     [
-        (view(core.COMPUTING), 2.0),
-        (view(core.UPDATING), 2.0),
-        (view(core.FETCHING), 2.0),
-        (view(core.COMPUTING, usual=10.0), 30.0),
-        (view(core.COMPUTING, usual=0.0), 600.0),  # a first step
-        (view(core.COMMITTED), 600.0),
-        (view(core.SETUP), None),
-        (view(core.PAUSED), None),
-        (view(core.DONE), None),
+        (view(slot.COMPUTING), 2.0),
+        (view(slot.UPDATING), 2.0),
+        (view(slot.FETCHING), 2.0),
+        (view(slot.COMPUTING, usual=10.0), 30.0),
+        (view(slot.COMPUTING, usual=0.0), 600.0),  # a first step
+        (view(slot.COMMITTED), 600.0),
+        (view(slot.SETUP), None),
+        (view(slot.PAUSED), None),
+        (view(slot.DONE), None),
     ],
 )
 def test_limits(seen, limit):
@@ -54,20 +55,20 @@ def test_limits(seen, limit):
 
 
 def test_a_stopped_rank_is_in_no_first_step():
-    assert Watchdog().due(view(core.COMPUTING, usual=0.0), stopped=True) == NOW + 2
-    assert Watchdog().due(view(core.COMMITTED), stopped=True) == NOW + 2
-    assert Watchdog().due(view(core.PAUSED), stopped=True) is None
-    assert Watchdog().due(view(core.COMPUTING, until=NOW + 50), stopped=True) == NOW + 50
+    assert Watchdog().due(view(slot.COMPUTING, usual=0.0), stopped=True) == NOW + 2
+    assert Watchdog().due(view(slot.COMMITTED), stopped=True) == NOW + 2
+    assert Watchdog().due(view(slot.PAUSED), stopped=True) is None
+    assert Watchdog().due(view(slot.COMPUTING, until=NOW + 50), stopped=True) == NOW + 50
 
 
 def test_an_announced_operation_is_waited_for():
-    seen = view(core.COMPUTING, until=NOW + 50)
+    seen = view(slot.COMPUTING, until=NOW + 50)
     assert Watchdog().due(seen) == NOW + 50
     assert Watchdog().left(seen, NOW + 49) == 1
 
 
 def test_who_is_held_must_go_on_when_the_hold_is_over():
-    watchdog, seen = Watchdog(), view(core.HELD)
+    watchdog, seen = Watchdog(), view(slot.HELD)
     watchdog.holding = True
     assert watchdog.waiting(seen) and not watchdog.overdue(seen, NOW + 3600)
     watchdog.holding = False
@@ -77,7 +78,7 @@ def test_who_is_held_must_go_on_when_the_hold_is_over():
 
 
 def test_silence_while_the_machine_stood_still_is_excused():
-    watchdog, seen = Watchdog(), view(core.COMPUTING)
+    watchdog, seen = Watchdog(), view(slot.COMPUTING)
     watchdog.excuse(NOW + 100)
     assert watchdog.silence(seen, NOW + 101) == 1 and not watchdog.overdue(seen, NOW + 101)
 
@@ -85,15 +86,15 @@ def test_silence_while_the_machine_stood_still_is_excused():
 def test_a_rank_is_complained_of_again_but_not_at_once():
     watchdog = Watchdog()
     views = {
-        0: view(core.COMPUTING),
-        1: view(core.COMPUTING, heartbeat=NOW + 1),
-        2: view(core.PAUSED),
+        0: view(slot.COMPUTING),
+        1: view(slot.COMPUTING, heartbeat=NOW + 1),
+        2: view(slot.PAUSED),
     }
     assert watchdog.complaints(views, NOW + 1) == ([], NOW + 2)
     assert watchdog.complaints(views, NOW + 2) == ([0], NOW + 3)
     assert watchdog.complaints(views, NOW + 2.5) == ([], NOW + 3)
     assert watchdog.complaints(views, NOW + 3) == ([1], NOW + 4)
     assert watchdog.complaints(views, NOW + 4) == ([0], NOW + 5)
-    moved = {0: view(core.COMPUTING, heartbeat=NOW + 4.5)}
+    moved = {0: view(slot.COMPUTING, heartbeat=NOW + 4.5)}
     assert watchdog.complaints(moved, NOW + 5) == ([], NOW + 6.5)
     assert watchdog.complaints(moved, NOW + 6.5) == ([0], NOW + 8.5)

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from taskd.cli import main
-from taskd.faults import codes, customization
-from taskd.faults.configuration import SHIPPED
-from taskd.faults.separated import Separated
+from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults.configuration import SHIPPED
+from taskd.mindcluster.faults.separated import Separated
 
 
 @pytest.fixture

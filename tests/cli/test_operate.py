@@ -65,6 +65,24 @@ def test_no_manager(tmp_path):
             control.inject(0, "memory", {}, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda control: control.inject(-1, "memory", {}), "Inject.rank: -1: Expected `int` >= 0"),
+        (lambda control: control.told_code(-1, "80E01801"), "CodeTold.rank: -1"),
+        (lambda control: control.sub_healthy(0, "x" * 65_537), "NodeSubHealthy.why"),
+        (lambda control: control.inject(1, "memory", {"pages": 3}), "Inject.options"),
+    ],
+    ids=["inject", "code", "sub-healthy", "options"],
+)
+def test_what_no_manager_could_read_is_refused_before_it_is_sent(tmp_path, ask, words):
+    with (
+        Control(training.environment(tmp_path)) as control,
+        pytest.raises(ControlError, match=words),
+    ):
+        ask(control)
+
+
 def test_a_manager_with_another_secret(tmp_path):
     env = training.environment(tmp_path)
     command = [sys.executable, "-m", "taskd.manager", "--nodes", "1", "--ranks-per-node", "1"]

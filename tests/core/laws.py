@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident import FINAL, Phase
-from taskd.core.ladder import STRATEGIES
-from taskd.core.levels import NAMED
+from taskd.core.incident.ladder import STRATEGIES
+from taskd.core.incident.phases import FINAL, Phase
+from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
+from taskd.mindcluster.levels import NAMED
 from tests.core.wire import SOON
 
 if TYPE_CHECKING:
@@ -51,16 +52,16 @@ class Laws:
         job, incident = k.job, k.recovery.incident
         self._incident = incident
         # what it was ordered may not have reached it
-        if isinstance(event, e.AgentJoined) and event.node in job.topology.lost:
+        if isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
         if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
             return
-        if isinstance(event, e.RankRestored):
+        if isinstance(event, from_rank.RankRestored):
             self._restored.setdefault(event.generation, {})[event.rank] = event.digest
         ordered = incident is not None and event.rank in incident.killed
         if (
-            isinstance(event, e.RankDied)
+            isinstance(event, from_agent.RankDied)
             and job.protected
             and job.ranks[event.rank].alive
             and not ordered
@@ -84,11 +85,11 @@ class Laws:
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
         saving = incident.strategy == "dump"  # which ends nobody
-        assert (
-            set(incident.killed) == (set() if saving else set(incident.condemned)) or k.job.over
-        ), "condemned, and left alone"
+        assert set(incident.killed) == (set() if saving else set(incident.evicted)) or k.job.over, (
+            "evicted, and left alone"
+        )
         assert not incident.killed or incident.phase is Phase.PAUSE or k.job.over, (
-            "condemned ranks are waited for in no other phase"
+            "evicted ranks are waited for in no other phase"
         )
         if incident.strategy:
             ladder = ("hot-switch", *STRATEGIES)
@@ -139,53 +140,53 @@ class Laws:
         assert job.generation >= self._generation and job.pause >= self._pause, "a number went back"
         self._generation, self._pause = job.generation, job.pause
         # two at once, when nobody is left to wait for in the first
-        if isinstance(command, c.Pause):
+        if isinstance(command, to_rank.Pause):
             assert (
                 command.pause == self._paused
                 if command.reason == "asked again"
                 else command.pause > self._paused
             )
             self._paused = command.pause
-        if isinstance(command, c.Rebuild | c.Restore | c.Resume):
+        if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.pause == job.pause
-        if isinstance(command, c.Rebuild | c.Restore | c.Resume):
+        if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.generation == job.generation
-            assert incident is None or not incident.condemned, (
+            assert incident is None or not incident.evicted, (
                 "somebody is to be killed, and built with"
             )
-        if isinstance(command, c.SaveState):
+        if isinstance(command, to_rank.SaveState):
             rank = self.world.ranks[command.rank]
             assert (
                 incident is not None and incident.strategy == "dump" and command.pause == job.pause
             )
             assert (
                 job.ranks[command.rank].alive
-                and command.rank not in incident.condemned
+                and command.rank not in incident.evicted
                 and not rank.blank
             )
             if not command.stripes and rank.alive and not rank.spoiled:
                 assert rank.position().clean == command.step, (
                     "what is in its memory is not the state of that step"
                 )
-        if isinstance(command, c.Seal):
+        if isinstance(command, to_agent.Seal):
             self.world.counts["sealed"] += 1
-        if isinstance(command, c.TakeOver):
+        if isinstance(command, to_agent.TakeOver):
             self._check_take_over(command)
-        if isinstance(command, c.Replace):
+        if isinstance(command, to_agent.Replace):
             assert command.incarnation == self.newest[command.rank] + 1, (
                 "an incarnation twice, or one left out"
             )
             assert "recover-in-place" in self.world.settings.ladder
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             self.newest[command.rank] = command.incarnation
-        elif isinstance(command, c.Kill):
+        elif isinstance(command, to_agent.Kill):
             assert command.incarnation == self.newest[command.rank], (
                 "a command to an old incarnation"
             )
             self._check_kill(command)
-        elif isinstance(command, c.Restore):
+        elif isinstance(command, to_rank.Restore):
             self._check_plan(command)
-        elif isinstance(command, c.Resume) and incident is not None:
+        elif isinstance(command, to_rank.Resume) and incident is not None:
             told = self._restored.get(command.generation, {})
             assert set(told) == set(job.ranks), "resumed before all had restored"
             assert len(set(told.values())) == 1, f"resumed on different states {told}"
@@ -202,11 +203,11 @@ class Laws:
             assert command.strategy != "retry" or not command.ranks or moved, (
                 "retry keeps every process"
             )
-        elif isinstance(command, c.Release):
+        elif isinstance(command, to_rank.Release):
             self._floor = max(self._floor, command.step)
             left = all(r.quit for r in self.world.ranks)  # by themselves, all of them
             assert left or command.step == self.world.total
-        elif isinstance(command, c.Answer):
+        elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (
             isinstance(command, c.Note)
@@ -218,14 +219,14 @@ class Laws:
             assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), (
                 "this collective would have ended"
             )
-        elif isinstance(command, c.GiveUp):
+        elif isinstance(command, to_agent.GiveUp):
             self._check_paragraph(command.reason)
 
-    def _check_take_over(self, command: c.TakeOver) -> None:
+    def _check_take_over(self, command: to_agent.TakeOver) -> None:
         world = self.world
         node = world.coordinator.job.topology.nodes[command.node]
         asked = "recover" in world.settings.ladder or (
-            command.former and world.settings.sub_healthy == "hotSwitch"
+            command.former and world.settings.sub_healthy == "move"
         )
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "an agent that has a node"
@@ -247,11 +248,11 @@ class Laws:
             self.newest[rank] = incarnation
         world.counts["taken over"] += 1
 
-    def _check_kill(self, command: c.Kill) -> None:
+    def _check_kill(self, command: to_agent.Kill) -> None:
         """Whoever is killed has given a reason, or gives no sign."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
-        assert incident is not None and command.rank in incident.condemned
+        assert incident is not None and command.rank in incident.evicted
         assert "recover-in-place" in world.settings.ladder
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
@@ -289,7 +290,7 @@ class Laws:
                 command
             )
 
-    def _check_plan(self, command: c.Restore) -> None:
+    def _check_plan(self, command: to_rank.Restore) -> None:
         plan = command.plan
         ranks = self.world.ranks
         assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [
@@ -302,7 +303,8 @@ class Laws:
         incident = k.recovery.incident
         assert incident is not None
         ends = [
-            r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+            r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
         ]
         known = [p for p in ends if p]
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
@@ -326,7 +328,8 @@ class Laws:
         incident = k.recovery.incident
         assert incident is not None
         ends = {
-            n: r.left if n in incident.new else incident.reports[n] for n, r in k.job.ranks.items()
+            n: r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
         }
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True
@@ -335,7 +338,7 @@ class Laws:
             for node in k.job.topology.nodes.values()
         )
 
-    def _check_answer(self, command: c.Answer) -> None:
+    def _check_answer(self, command: to_operator.Answer) -> None:
         """Each request has one, and a hold that is answered well is one."""
         assert command.request in self._requests, (
             f"{command.request} is answered twice, or was never made"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taskd.core import events as e
+from taskd.messages import from_rank
 
 if TYPE_CHECKING:
     from tests.core.world import Rank, World
@@ -74,7 +75,7 @@ class Misfortune:
                 self._soon(victim, lambda v: world.die(v, "was killed by SIGKILL"))
         elif kind == "raise":
             text = self.chance.choice(["ValueError: a", "OSError: b"])
-            world.say(node, e.RankRaised(rank.number, rank.incarnation, rank.step, text))
+            world.say(node, from_rank.RankRaised(rank.number, rank.incarnation, rank.step, text))
             world.die(rank, "left with exit code 1")
         elif kind == "link":
             for o in some:
@@ -99,7 +100,7 @@ class Misfortune:
             rank.bad = self.chance.choice(PAGES[:2])
         elif kind in ("other", "unfit"):
             rank.unfit = "the device's context is gone" if kind == "unfit" else ""
-            self._stop(rank, e.OTHER, "device-side assertion", 0)
+            self._stop(rank, from_rank.OTHER, "device-side assertion", 0)
         elif kind in ("hang", "loop"):
             self._hang(rank, "hung" if kind == "hang" else "looping")
         elif kind == "hangs":
@@ -154,11 +155,11 @@ class Misfortune:
     def lose_page(self, rank: Rank, page: int) -> None:
         if page:
             rank.evidence[f"page {page:#x}"] += 1
-        self._stop(rank, e.MEMORY, "uncorrectable error", page)
+        self._stop(rank, from_rank.MEMORY, "uncorrectable error", page)
 
     def lose_network(self, rank: Rank) -> None:
         rank.evidence["lost a collective"] += 1
-        self._stop(rank, e.NETWORK, "port down", 0)
+        self._stop(rank, from_rank.NETWORK, "port down", 0)
 
     def _stop(self, rank: Rank, fault: int, text: str, page: int) -> None:
         """The rank waits for orders. What is in its memory cannot be relied on, but for a fault of
@@ -166,11 +167,11 @@ class Misfortune:
         node = self.world.nodes[rank.node]
         if not node.protected or rank.mode in ("ended", "setup", "hung", "looping"):
             return
-        if fault != e.NETWORK:
+        if fault != from_rank.NETWORK:
             rank.clean, rank.spoiled = False, True
             rank.evidence["fault"] += 1
         if rank.mode in ("training", "standing", "finished"):
             rank.mode = "held"
         self.world.say(
-            node, e.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page)
+            node, from_rank.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page)
         )

@@ -4,6 +4,7 @@ wants done.
 A line at the left margin is an input; the lines indented below it are the expected output; `#`
 begins a comment. Inputs:
 
+    with notes                                               decisions in words are output too
     job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
                                                              without look=2 there are no roll calls
                                                              in a repair
@@ -19,7 +20,7 @@ begins a comment. Inputs:
     standby S is lost: text
     recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A
-    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any word of core.levels; unusable: it takes no further process
+    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it takes no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
@@ -60,9 +61,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import msgspec
+
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.settings import Settings
+from taskd.core.snapshots import STANDING, Snapshots, after_steps
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
+from taskd.messages.values import Position
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import NAMED
 
 INDENT = "  "
 
@@ -99,29 +108,17 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(out)
 
 
-def position(text: str) -> e.Position:
-    """See the module docstring. Three records and two stripes are kept, as the worker does."""
+def position(text: str) -> Position:
+    """See the module docstring."""
     words = text.replace(":", " ").split()
     step = int(words[1])
-    begun = frozenset(s for s in (step - 1, step) if s >= 0)
-    at: dict[str, Any] = {
-        "computing": {"step": step, "clean": step, "final": begun, "stripes": begun},
-        "updated": {"step": step, "clean": None, "final": begun, "stripes": begun},
-        "held": {
-            "step": step,
-            "clean": step,
-            "final": {step - 1, step},
-            "provisional": {step},
-            "stripes": {step - 2, step - 1},
-        },
-        "committed": {
-            "step": step + 1,
-            "clean": step + 1,
-            "final": begun,
-            "provisional": {step + 1},
-            "stripes": begun,
-        },
-    }[words[0]]
+    stages = {
+        "computing": lambda: after_steps(step, committed=False).position(step, step),
+        "updated": lambda: after_steps(step, committed=False).position(step, None),
+        "held": lambda: _held(step).position(step, step),
+        "committed": lambda: after_steps(step, committed=True).position(step + 1, step + 1),
+    }
+    at = msgspec.structs.asdict(stages[words[0]]())
     for word in words[2:]:
         name, _, value = word.partition("=")
         at[name] = (
@@ -129,7 +126,14 @@ def position(text: str) -> e.Position:
             if name in ("step", "clean")
             else numbers(value)
         )
-    return e.Position(**{k: v if k in ("step", "clean") else frozenset(v) for k, v in at.items()})
+    sets = ("final", "provisional", "stripes", "drifted")
+    return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
+
+
+def _held(step: int) -> Snapshots:
+    kept = after_steps(step - 1, committed=True)
+    kept.write(step, STANDING)
+    return kept
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -150,7 +154,7 @@ def ranks(many: Any) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out) or "none"
 
 
-def _restore(x: c.Restore) -> str:
+def _restore(x: to_rank.Restore) -> str:
     parts = [f"keep {ranks(x.plan.keep)}"] if x.plan.keep else []
     parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
     parts += [f"copy {source} to {destination}" for destination, source in x.plan.copies]
@@ -170,70 +174,83 @@ def _closed(x: c.Closed) -> str:
 
 
 WORDS: dict[type, Callable[[Any], str]] = {
-    c.Pause: lambda x: f"pause {x.pause}: {x.reason}",
-    c.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
-    c.Kill: lambda x: (
+    to_rank.Pause: lambda x: f"pause {x.pause}: {x.reason}",
+    to_agent.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
+    to_agent.Kill: lambda x: (
         f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}):"
         f" {x.reason}"
     ),
-    c.TakeOver: lambda x: (
+    to_agent.TakeOver: lambda x: (
         f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation"
         f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
         f" {','.join(map(str, x.incarnations))}; records"
         f" {f'at {x.records[0]}' if x.records[1] else 'nowhere'}{f'; from {x.former}' if x.former else ''}):"
         f" {x.reason}"
     ),
-    c.Prepare: lambda x: (
+    to_agent.Prepare: lambda x: (
         f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
         f"incarnations {','.join(map(str, x.incarnations))}; records at {x.records[0]}): {x.reason}"
     ),
-    c.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
-    c.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
-    c.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
-    c.Rebuild: lambda x: (
+    to_agent.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
+    to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
+    c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
+    c.Challenge: lambda x: f"challenge the agent of node {x.node}",
+    c.AskWho: lambda x: f"ask {', '.join(x.agents)} who they are",
+    c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
+    c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
+    c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
+    c.Resign: lambda x: f"resign: {x.reason}",
+    to_agent.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
+    to_rank.Rebuild: lambda x: (
         f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
     ),
-    c.Restore: _restore,
-    c.Resume: lambda x: f"resume at step {x.step} (pause {x.pause}, generation {x.generation})",
-    c.SaveState: lambda x: (
+    to_rank.Restore: _restore,
+    to_rank.Resume: lambda x: (
+        f"resume at step {x.step} (pause {x.pause}, generation {x.generation})"
+    ),
+    to_rank.SaveState: lambda x: (
         f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation"
         f" {x.generation}), from {'stripes' if x.stripes else 'its memory'}"
     ),
-    c.SaveRecords: lambda x: (
+    to_agent.SaveRecords: lambda x: (
         f"agents save the records of step {x.step} into {x.name} (pause {x.pause})"
         + "".join(f", node {k} those of node {n}" for n, k in x.lost)
     ),
-    c.Seal: lambda x: (
+    to_agent.Seal: lambda x: (
         f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks:"
         f" {len(x.files)} files"
     ),
-    c.Release: lambda x: f"release: nobody repeats a step before {x.step}",
-    c.RollCall: lambda x: f"roll call {x.call}",
-    c.AskSteps: lambda x: "ask which step nobody has begun",
-    c.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
-    c.Continue: lambda x: "continue",
-    c.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
-    c.RestartAll: lambda x: (
+    to_rank.Release: lambda x: f"release: nobody repeats a step before {x.step}",
+    to_rank.RollCall: lambda x: f"roll call {x.call}",
+    to_agent.AskSteps: lambda x: "ask which step nobody has begun",
+    to_rank.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
+    to_rank.Continue: lambda x: "continue",
+    to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
+    to_agent.RestartAll: lambda x: (
         "restart all"
         f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}):"
         f" {x.reason}"
     ),
-    c.GiveUp: lambda x: f"give up: {x.reason}",
-    c.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
+    to_agent.GiveUp: lambda x: f"give up: {x.reason}",
+    to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
     c.Closed: _closed,
 }
 
 
-def words(said: list[c.Command]) -> list[str]:
+def words(said: list[c.Command], notes: bool) -> list[str]:
     """One line each; the paragraph of GiveUp is not repeated."""
+    # admitted is who is not refused or fenced
+    hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
     out, given_up = [], None
     for command in said:
-        if isinstance(command, c.End) and command.reason == given_up:
+        if isinstance(command, hidden):
+            continue
+        if isinstance(command, to_agent.End) and command.reason == given_up:
             out.append("end, not well: the same")
         else:
             out.append(WORDS[type(command)](command))
-        given_up = command.reason if isinstance(command, c.GiveUp) else given_up
+        given_up = command.reason if isinstance(command, to_agent.GiveUp) else given_up
     return out
 
 
@@ -245,8 +262,9 @@ class Play:
     """One scenario under way."""
 
     now: float = 0.0
-    settings: e.Settings | None = None
+    settings: Settings | None = None
     coordinator: Coordinator = field(init=False)
+    notes: bool = False
 
     def take(self, line: str) -> list[str]:
         body, options = line.strip(), {}
@@ -264,14 +282,17 @@ class Play:
         raise ScenarioError(f"not understood: {line!r}")
 
     def step(self, *happened: e.Event) -> list[str]:
-        return words(
-            [command for event in happened for command in self.coordinator.step(event, self.now)]
-        )
+        said = [x for event in happened for x in self.coordinator.step(event, self.now)]
+        return words(said, self.notes)
+
+    def with_notes(self, options: dict[str, str]) -> list[str]:
+        self.notes = True
+        return []
 
     # -- the job
 
     def job(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
-        kinds = {f.name: f.type for f in fields(e.Settings)}
+        kinds = {f.name: f.type for f in fields(Settings)}
         given: dict[str, Any] = {"look": None}
         for name, value in options.items():
             types = {"int": int, "str": str}
@@ -280,7 +301,7 @@ class Play:
                 if name == "ladder"
                 else types.get(str(kinds[name]), float)(value)
             )
-        self.settings = e.Settings(int(nodes), int(n) // int(nodes), **given)
+        self.settings = Settings(int(nodes), int(n) // int(nodes), **given)
         self.coordinator = Coordinator(self.settings)
         return []
 
@@ -289,8 +310,8 @@ class Play:
         for node in range(int(nodes)):
             self.node_joins({}, str(node), None)
         everybody = list(self.coordinator.job.ranks)
-        self.step(*(e.RankJoined(r) for r in everybody))
-        said = self.step(*(e.RankRebuilt(r, 0, 1) for r in everybody))
+        self.step(*(from_rank.RankJoined(r) for r in everybody))
+        said = self.step(*(from_rank.RankRebuilt(r, 0, 1) for r in everybody))
         return said[next(i for i, line in enumerate(said) if line.startswith("resume")) :]
 
     def new_manager(self, options: dict[str, str]) -> list[str]:
@@ -364,12 +385,12 @@ class Play:
                 given[name] = value
             else:
                 given[name] = numbers(value)
-        return self.step(e.AgentJoined(number, **given))
+        return self.step(from_agent.AgentJoined(number, **given))
 
     def node_leaves(
         self, options: dict[str, str], node: str, error: str | None, why: str | None
     ) -> list[str]:
-        return self.step(e.AgentLeft(int(node), error is None, why or ""))
+        return self.step(from_agent.AgentLeft(int(node), error is None, why or ""))
 
     def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.AgentLost(int(node), why))
@@ -377,30 +398,27 @@ class Play:
     def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
         assert self.settings is not None
         return self.step(
-            e.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node)))
+            from_agent.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node)))
         )
 
     def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
         return self.step(e.StandbyLost(name, why))
 
     def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
-        return self.step(e.NodeSubHealthy("A", int(node), why))
+        return self.step(from_operator.NodeSubHealthy("A", int(node), why))
 
     def recovery(self, options: dict[str, str], state: str) -> list[str]:
-        return self.step(e.RecoverySwitched("A", state == "on"))
+        return self.step(from_operator.RecoverySwitched("A", state == "on"))
 
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
-        return self.step(
-            e.DeviceLevel(
-                "A", int(number), level, why, f"{level}: {why}" if options.get("unusable") else ""
-            )
-        )
+        unusable = f"{level}: {why}" if options.get("unusable") else ""
+        return self.step(levels.event(int(number), NAMED[level], why, unusable, "A"))
 
     def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
-        return self.step(e.NodePrepared(int(node), name))
+        return self.step(from_agent.NodePrepared(int(node), name))
 
     def not_prepared(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
-        return self.step(e.PreparationFailed(int(node), name, why))
+        return self.step(from_agent.PreparationFailed(int(node), name, why))
 
     def former_lost(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
         return self.step(e.FormerLost(int(node), name, why))
@@ -413,24 +431,32 @@ class Play:
         ]
         left = left * self.settings.ranks_per_node if len(left) == 1 else left
         where = f"host-of-{name}"
-        return self.step(e.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left)))
+        return self.step(
+            from_agent.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left))
+        )
 
     def records_saved(self, options: dict[str, str], node: str, why: str | None) -> list[str]:
         files = () if why else ((f"records/node-{node}", 10, "ab"),)
-        return self.step(e.RecordsSaved(int(node), _pause(self, options), files, why or ""))
+        return self.step(
+            from_agent.RecordsSaved(int(node), _pause(self, options), files, why or "")
+        )
 
     def sealed(
         self, options: dict[str, str], node: str, path: str | None, why: str | None
     ) -> list[str]:
-        return self.step(e.Sealed(int(node), _pause(self, options), path or "", why or ""))
+        return self.step(from_agent.Sealed(int(node), _pause(self, options), path or "", why or ""))
 
     def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
-        return self.step(e.StepsBegun(int(node), int(step)))
+        return self.step(from_agent.StepsBegun(int(node), int(step)))
 
     # -- operators
 
     def request(self, options: dict[str, str], name: str, what: str) -> list[str]:
-        return self.step(e.HoldRequested(name) if what == "hold" else e.ContinueRequested(name))
+        return self.step(
+            from_operator.HoldRequested(name)
+            if what == "hold"
+            else from_operator.ContinueRequested(name)
+        )
 
     # -- ranks
 
@@ -476,9 +502,11 @@ def _rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
 def _fault(
     play: Play, options: dict[str, str], rank: int, incarnation: int, kind: str, s: str, text: str
 ) -> e.Event:
-    kinds = {"memory": e.MEMORY, "other": e.OTHER, "network": e.NETWORK}
+    kinds = {"memory": from_rank.MEMORY, "other": from_rank.OTHER, "network": from_rank.NETWORK}
     fault = kinds[kind] if kind in kinds else int(kind.split()[1])
-    return e.RankFaulted(rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0))
+    return from_rank.RankFaulted(
+        rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0)
+    )
 
 
 def _present(
@@ -495,7 +523,7 @@ def _present(
     given = {flag.strip() for flag in flags.split(",") if flag}
     if given - {"waiting", "overdue", "silent", "stopped"}:
         raise ValueError(f"no such flag: {flags}")
-    return e.RankPresent(
+    return from_agent.RankPresent(
         rank,
         incarnation,
         int(options.get("call", play.coordinator.watch._call)),
@@ -524,6 +552,7 @@ def _generation(play: Play, options: dict[str, str]) -> int:
 WHO = r"(?P<who>everybody|survivors|replacements|the rest|ranks? [\d,-]+) "
 
 INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
+    (r"with notes", Play.with_notes),
     (r"job (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.job),
     (r"form (?P<n>\d+) ranks on (?P<nodes>\d+) nodes?", Play.form),
     (r"the manager is replaced by a new one", Play.new_manager),
@@ -555,12 +584,12 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     ),
     (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
-    (WHO + "joined", _rank_event(lambda p, o, r, i: e.RankJoined(r, i))),
-    (WHO + "ready", _rank_event(lambda p, o, r, i: e.RankReady(r, i))),
+    (WHO + "joined", _rank_event(lambda p, o, r, i: from_rank.RankJoined(r, i))),
+    (WHO + "ready", _rank_event(lambda p, o, r, i: from_rank.RankReady(r, i))),
     (
         WHO + r"ended(?: before (?P<s>\d+)(?: @ (?P<at>.*))?)?",
         _rank_event(
-            lambda p, o, r, i, s, at: e.RankEnded(
+            lambda p, o, r, i, s, at: from_agent.RankEnded(
                 r, i, int(s or -1), position(at + " clean=none") if at else None
             )
         ),
@@ -568,18 +597,18 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (
         WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
         _rank_event(
-            lambda p, o, r, i, cause, at: e.RankDied(
+            lambda p, o, r, i, cause, at: from_agent.RankDied(
                 r, i, cause, position(at + " clean=none") if at else None
             )
         ),
     ),
     (
         WHO + r"raised in step (?P<s>\d+): (?P<text>.*)",
-        _rank_event(lambda p, o, r, i, s, text: e.RankRaised(r, i, int(s), text)),
+        _rank_event(lambda p, o, r, i, s, text: from_rank.RankRaised(r, i, int(s), text)),
     ),
     (
         WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
-        _rank_event(lambda p, o, r, i, s, text: e.CollectiveFailed(r, i, int(s), text)),
+        _rank_event(lambda p, o, r, i, s, text: from_rank.CollectiveFailed(r, i, int(s), text)),
     ),
     (
         WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+):"
@@ -588,7 +617,9 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     ),
     (
         WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)",
-        _rank_event(lambda p, o, r, i, s, n: e.RankStalled(r, i, int(n), float(s), "stopped" in o)),
+        _rank_event(
+            lambda p, o, r, i, s, n: from_agent.RankStalled(r, i, int(n), float(s), "stopped" in o)
+        ),
     ),
     (
         WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in"
@@ -598,38 +629,51 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (
         WHO + r"paused @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
         _rank_event(
-            lambda p, o, r, i, at, why: e.RankPaused(r, i, _pause(p, o), position(at), why or "")
+            lambda p, o, r, i, at, why: from_rank.RankPaused(
+                r, i, _pause(p, o), position(at), why or ""
+            )
         ),
     ),
     (
         WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s",
-        _rank_event(lambda p, o, r, i, s: e.RankBusy(r, i, _pause(p, o), float(s))),
+        _rank_event(lambda p, o, r, i, s: from_agent.RankBusy(r, i, _pause(p, o), float(s))),
     ),
     (
         WHO + "(?:has|have) saved the state",
         lambda play, options, who: play.each(
             options,
             who,
-            lambda r, i: e.StateSaved(r, i, _pause(play, options), (("state/x", 5, "cd"),)),
+            lambda r, i: from_rank.StateSaved(r, i, _pause(play, options), (("state/x", 5, "cd"),)),
         ),
     ),
-    (WHO + "rebuilt", _rank_event(lambda p, o, r, i: e.RankRebuilt(r, i, _generation(p, o)))),
+    (
+        WHO + "rebuilt",
+        _rank_event(lambda p, o, r, i: from_rank.RankRebuilt(r, i, _generation(p, o))),
+    ),
     (
         WHO + r"restored (?P<digest>\w+)",
-        _rank_event(lambda p, o, r, i, digest: e.RankRestored(r, i, _generation(p, o), digest)),
+        _rank_event(
+            lambda p, o, r, i, digest: from_rank.RankRestored(r, i, _generation(p, o), digest)
+        ),
     ),
     (
         WHO + r"failed: (?P<why>.*)",
-        _rank_event(lambda p, o, r, i, why: e.RankFailed(r, i, _generation(p, o), why)),
+        _rank_event(lambda p, o, r, i, why: from_rank.RankFailed(r, i, _generation(p, o), why)),
     ),
     (
         WHO + r"committed (?P<s>\d+)",
-        _rank_event(lambda p, o, r, i, s: e.StepCommitted(r, i, _generation(p, o), int(s))),
+        _rank_event(lambda p, o, r, i, s: from_rank.StepCommitted(r, i, _generation(p, o), int(s))),
     ),
     (
         WHO + r"finished before (?P<s>\d+)",
-        _rank_event(lambda p, o, r, i, s: e.RankFinished(r, i, int(s))),
+        _rank_event(lambda p, o, r, i, s: from_rank.RankFinished(r, i, int(s))),
     ),
-    (WHO + r"held before (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankHeld(r, i, int(s)))),
-    (WHO + r"had begun (?P<s>\d+)", _rank_event(lambda p, o, r, i, s: e.RankPassed(r, i, int(s)))),
+    (
+        WHO + r"held before (?P<s>\d+)",
+        _rank_event(lambda p, o, r, i, s: from_rank.RankHeld(r, i, int(s))),
+    ),
+    (
+        WHO + r"had begun (?P<s>\d+)",
+        _rank_event(lambda p, o, r, i, s: from_rank.RankPassed(r, i, int(s))),
+    ),
 ]

@@ -4,6 +4,7 @@ what is checked at every command."""
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -24,10 +25,20 @@ def play(seed, trouble=1.0):
     return world, outcome
 
 
+@cache
+def played(block):
+    """What has happened in a tenth of all seeds, and how they ended."""
+    counts, outcomes = Counter(), Counter()
+    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
+        world, outcome = play(seed)
+        counts += world.counts
+        outcomes[outcome] += 1
+    return counts, outcomes
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_every_job_ends_and_what_must_hold_holds(block):
-    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
-        play(seed)
+    assert sum(played(block)[1].values()) == SEEDS // 10
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -41,10 +52,9 @@ def test_without_trouble_there_is_no_incident(seed):
 def test_everything_that_can_go_wrong_does():
     """That the world above is not a quiet one."""
     counts, outcomes = Counter(), Counter()
-    for seed in range(SEEDS // 5):
-        world, outcome = play(seed)
-        counts += world.counts
-        outcomes[outcome] += 1
+    for block in range(10):
+        counts += played(block)[0]
+        outcomes += played(block)[1]
     assert outcomes["well"] > SEEDS // 20
     assert outcomes["gave up"] > SEEDS // 100
     wanted = [
@@ -69,6 +79,7 @@ def test_everything_that_can_go_wrong_does():
         "RestartAll",
         "Kill",
         "new manager",
+        "took charge",
         "manager stood still",
         "connection lost",
         "arrived in time",
@@ -109,7 +120,7 @@ def test_everything_that_can_go_wrong_does():
         "killed: it has failed  times in this incident",
         "killed: silent in PAUSE for  s",
     ]
-    assert not [name for name in wanted if counts[name] < 5], counts
+    assert not [name for name in wanted if counts[name] < 25], counts
 
 
 def test_the_same_seed_is_the_same_story():

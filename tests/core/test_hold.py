@@ -6,17 +6,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core import commands as c
-from taskd.core import events as e
+from taskd.core.election.election import Election
 from taskd.core.hold import Hold
+from taskd.core.settings import Settings
 from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 
 NODES, EACH = 2, 2
 RANKS = range(NODES * EACH)
 
 
 def standing():
-    job = JobState(e.Settings(NODES, EACH))
+    job = JobState(Settings(NODES, EACH), Election())
     for node in range(NODES):
         job.topology.join(node, tuple(range(node * EACH, node * EACH + EACH)), ("h", 1), 0)
     job.protected = True
@@ -51,12 +52,12 @@ def test_any_story(story):
             open_requests.add(f"r{(requests := requests + 1)}")
             hold.request(f"r{requests}")
         elif what == "begun":
-            hold.begun(e.StepsBegun(who, step))
+            hold.begun(from_agent.StepsBegun(who, step))
         elif what == "held":
-            hold.stopped(e.RankHeld(who, 0, step))
+            hold.stopped(from_rank.RankHeld(who, 0, step))
             stopped[who] = step
         elif what == "passed":
-            hold.passed(e.RankPassed(who, 0, step))
+            hold.passed(from_rank.RankPassed(who, 0, step))
         elif what == "finished":
             job.ranks[who].finished = step
         elif what == "move":
@@ -72,8 +73,8 @@ def test_any_story(story):
         else:
             hold.drop("why")
         hold.look()
-        asked = any(isinstance(x, c.AskSteps) for x in job.out)
-        moves = [x.step for x in job.out if isinstance(x, c.Hold)]
+        asked = any(isinstance(x, to_agent.AskSteps) for x in job.out)
+        moves = [x.step for x in job.out if isinstance(x, to_rank.Hold)]
         if asked:
             boundary, begun = None, {}
             assert not moves
@@ -96,10 +97,10 @@ def test_any_story(story):
             assert (
                 what == "drop"
                 or boundary is None
-                or any(isinstance(x, c.Continue) for x in job.out)
+                or any(isinstance(x, to_rank.Continue) for x in job.out)
             ), "nobody tells the ranks"
             boundary = None
-        for order in (x for x in job.out if isinstance(x, c.Hold)):
+        for order in (x for x in job.out if isinstance(x, to_rank.Hold)):
             passing = order.passing
         assert boundary is None or not (operators and passing), (
             "what operators hold ends with the manager"
@@ -109,7 +110,7 @@ def test_any_story(story):
             assert boundary > step
         if boundary is not None and what == "held":
             assert boundary >= step
-        for answer in (x for x in job.out if isinstance(x, c.Answer)):
+        for answer in (x for x in job.out if isinstance(x, to_operator.Answer)):
             assert answer.request in open_requests, "answered twice"
             open_requests.discard(answer.request)
             answered += 1
@@ -128,5 +129,5 @@ def test_nodes_that_are_gone_are_not_waited_for():
     job, hold = standing()
     job.topology.nodes[1].ended = True
     hold.request("a")
-    hold.begun(e.StepsBegun(0, 6))
+    hold.begun(from_agent.StepsBegun(0, 6))
     assert hold.step == 6

@@ -1,4 +1,5 @@
-"""core imports the standard library only, and imports point one way through the house."""
+"""core imports the standard library and the messages only, and imports point one way through the
+house."""
 
 from __future__ import annotations
 
@@ -27,22 +28,23 @@ SHARED = {
         "settings",
     )
 }
-BELOW = {"taskd.core", "taskd.protocol"} | SHARED
-MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.faults"}
+BELOW = {"taskd.core", "taskd.messages", "taskd.protocol"} | SHARED
+MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.mindcluster"}
 ALLOWED = {
-    "core": {"taskd.core"},
-    "protocol": {"taskd.core", "taskd.protocol"},
-    "manager": BELOW | {"taskd.manager", "taskd.faults"},
-    "agent": BELOW | {"taskd.agent", "taskd.faults"},
-    "worker": BELOW | {"taskd.worker", "taskd.faults"},
-    "faults": BELOW | {"taskd.faults"},
+    "messages": {"taskd.messages"},
+    "core": {"taskd.core", "taskd.messages"},
+    "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
+    "manager": BELOW | {"taskd.manager", "taskd.mindcluster"},
+    "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
+    "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
+    "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
-    "record.py": set(),
-    "vault.py": {"taskd.core", "taskd.cython_api", "taskd.record"},
+    "record.py": {"taskd.cython_api"},
+    "vault.py": {"taskd.core", "taskd.messages", "taskd.cython_api", "taskd.record"},
     "dumps.py": {"taskd.protocol", "taskd.record"},
     "devices": SHARED,
     "cython_api": SHARED,
-    "settings": {"taskd.core", "taskd.settings"},
+    "settings": {"taskd.core", "taskd.mindcluster", "taskd.settings"},
     "logs.py": {"taskd.settings"},
     "stacks.py": set(),
     "raised.py": {"taskd.cython_api"},
@@ -91,21 +93,28 @@ def strangers(source, allowed, package=""):
     return sorted(n for n in names if not any(n == a or n.startswith(a + ".") for a in allowed))
 
 
-def outside(source, package=""):
-    """Imports of `source` that are neither the standard library nor taskd.core."""
+# Beside the standard library.
+ALONE = {"core": {"taskd.core", "taskd.messages"}, "messages": {"taskd.messages", "msgspec"}}
+
+
+def outside(source, allowed, package=""):
+    """Imports of `source` that are neither the standard library nor `allowed`."""
     names = {n for n, _ in imported(source, package)}
     return sorted(
         n
         for n in names
         if n.split(".")[0] not in sys.stdlib_module_names
-        and n != "taskd.core"
-        and not n.startswith("taskd.core.")
+        and not any(n == a or n.startswith(a + ".") for a in allowed)
     )
 
 
-def test_core_imports_the_standard_library_only():
-    assert len(modules("core")) >= 8
-    found = {path.name: outside(path.read_text(), package_of(path)) for path in modules("core")}
+@pytest.mark.parametrize("part", ALONE)
+def test_what_core_and_the_messages_import(part):
+    assert len(modules(part)) >= 8
+    found = {
+        path.name: outside(path.read_text(), ALONE[part], package_of(path))
+        for path in modules(part)
+    }
     assert {name: names for name, names in found.items() if names} == {}
 
 
@@ -129,15 +138,16 @@ IMPURE = {
 }
 
 
-def test_core_has_no_clock_thread_socket_or_file():
+def test_core_and_the_messages_have_no_clock_thread_socket_or_file():
+    pure = [*modules("core"), *modules("messages")]
     found = {
         path.name: {n.split(".")[0] for n, _ in imported(path.read_text())} & IMPURE
-        for path in modules("core")
+        for path in pure
     }
     assert {name: names for name, names in found.items() if names} == {}
     calls = {
         (path.name, node.func.id)
-        for path in modules("core")
+        for path in pure
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -179,7 +189,8 @@ def test_the_check_sees(source, found):
 def test_the_check_sees_packages_of_others():
     assert outside(
         "import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport"
-        " taskd.manager"
+        " taskd.manager",
+        {"taskd.core"},
     ) == [
         "numpy.linalg",
         "taskd.manager",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core import incident
 from taskd.core.coordinator import Coordinator
-from taskd.core.incident import FINAL, PASSING, TABLE, Move, Phase, after
+from taskd.core.incident import phases
+from taskd.core.incident.phases import FINAL, PASSING, TABLE, Move, Phase, after
+from taskd.core.incident.state import Timeline
+from taskd.core.settings import Settings
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
+from taskd.messages.values import Position
 
 WAITED = [p for p in Phase if p not in FINAL | PASSING]
 
@@ -98,7 +99,7 @@ def test_a_move_that_the_table_has_not_is_an_error():
 def test_the_theory_above_the_table_names_every_phase(phase):
     assert (
         phase.value
-        in (incident.__doc__ or "")
+        in (phases.__doc__ or "")
         .split('"""')[0]
         .replace(".", " ")
         .replace(",", " ")
@@ -119,17 +120,17 @@ LIMITS = {
     "kill": 8.0,
     "look": None,
 }
-AT = e.Position(5, 5, frozenset({5}), frozenset(), frozenset({5}), frozenset())
+AT = Position(5, 5, frozenset({5}), frozenset(), frozenset({5}), frozenset())
 
 
 def trained(**changes):
-    k = Coordinator(e.Settings(1, 2, **{**LIMITS, **changes}))
+    k = Coordinator(Settings(1, 2, **{**LIMITS, **changes}))
     for event in (
-        e.AgentJoined(0, (0, 1), ("h", 1)),
-        e.RankJoined(0),
-        e.RankJoined(1),
-        e.RankRebuilt(0, 0, 1),
-        e.RankRebuilt(1, 0, 1),
+        from_agent.AgentJoined(0, (0, 1), ("h", 1)),
+        from_rank.RankJoined(0),
+        from_rank.RankJoined(1),
+        from_rank.RankRebuilt(0, 0, 1),
+        from_rank.RankRebuilt(1, 0, 1),
     ):
         k.step(event, 0.0)
     assert k.job.protected
@@ -138,11 +139,11 @@ def trained(**changes):
 
 # What leads from each phase to the next, for rank 1 dead.
 STORY = [
-    ("pause", e.RankDied(1, 0, "was killed", replace(AT, clean=None))),
-    ("replace", e.RankPaused(0, 0, 1, AT)),
-    ("rebuild", e.RankReady(1, 1)),
-    ("restore", e.RankRebuilt(0, 0, 2), e.RankRebuilt(1, 1, 2)),
-    ("resume", e.RankRestored(0, 0, 2, "d"), e.RankRestored(1, 1, 2, "d")),
+    ("pause", from_agent.RankDied(1, 0, "was killed", AT.but(clean=None))),
+    ("replace", from_rank.RankPaused(0, 0, 1, AT)),
+    ("rebuild", from_rank.RankReady(1, 1)),
+    ("restore", from_rank.RankRebuilt(0, 0, 2), from_rank.RankRebuilt(1, 1, 2)),
+    ("resume", from_rank.RankRestored(0, 0, 2, "d"), from_rank.RankRestored(1, 1, 2, "d")),
 ]
 
 
@@ -158,13 +159,13 @@ def test_each_phase_has_its_own_limit(length):
     if limit == "pause":
         assert k.deadline() == now + LIMITS["pause_again"]
         (note, again) = k.step(e.Tick(), now + LIMITS["pause_again"])
-        assert again == c.Pause(1, "asked again")
+        assert again == to_rank.Pause(1, "asked again")
     assert k.deadline() == now + LIMITS[limit]
     assert k.step(e.Tick(), now + LIMITS[limit] - 0.001) == []
     said = k.step(e.Tick(), now + LIMITS[limit])
     assert said, "the deadline has no consequence"
     due = k.deadline()
-    killed = [x.rank for x in said if isinstance(x, c.Kill)]
+    killed = [x.rank for x in said if isinstance(x, to_agent.Kill)]
     if limit == "replace":
         assert k.job.over and due is None
         return
@@ -174,7 +175,10 @@ def test_each_phase_has_its_own_limit(length):
     again = now + LIMITS[limit] + LIMITS["pause_again"]
     for rank in set(k.recovery.silent()) - set(killed):
         assert k.deadline() == again
-        k.step(e.RankPaused(rank, k.job.ranks[rank].incarnation, k.job.pause, AT), again - 0.001)
+        k.step(
+            from_rank.RankPaused(rank, k.job.ranks[rank].incarnation, k.job.pause, AT),
+            again - 0.001,
+        )
     assert k.deadline() == now + LIMITS[limit] + max(LIMITS["kill"], LIMITS["pause"])
     k.step(e.Tick(), now + LIMITS[limit] + LIMITS["kill"] + LIMITS["pause"])
     assert k.job.over
@@ -186,18 +190,25 @@ def test_all_phases_that_are_waited_in_are_in_the_story():
 
 
 def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_long_as_it_needs():
-    k = Coordinator(e.Settings(2, 1, ("recover", "exit"), reschedule=100.0, take_over=7.0))
+    k = Coordinator(Settings(2, 1, ("recover", "exit"), reschedule=100.0, take_over=7.0))
     for node in (0, 1):
-        k.step(e.AgentJoined(node, (node,), ("h", 1), agent=f"a{node}", records=("h", 2)), 0.0)
-    for event in (e.RankJoined(0), e.RankJoined(1), e.RankRebuilt(0, 0, 1), e.RankRebuilt(1, 0, 1)):
+        k.step(
+            from_agent.AgentJoined(node, (node,), ("h", 1), agent=f"a{node}", records=("h", 2)), 0.0
+        )
+    for event in (
+        from_rank.RankJoined(0),
+        from_rank.RankJoined(1),
+        from_rank.RankRebuilt(0, 0, 1),
+        from_rank.RankRebuilt(1, 0, 1),
+    ):
         k.step(event, 0.0)
     k.step(e.AgentLost(1, "nothing is heard"), 10.0)
-    k.step(e.RankPaused(0, 0, 1, AT), 11.0)
+    k.step(from_rank.RankPaused(0, 0, 1, AT), 11.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
-    k.step(e.StandbyJoined("s", 1), 50.0)
+    k.step(from_agent.StandbyJoined("s", 1), 50.0)
     assert k.deadline() == 50.0 + 7.0
     k.step(e.Tick(), 57.0)  # given up: the next one has the rest of the time
-    k.step(e.RankPaused(0, 0, 2, AT), 58.0)
+    k.step(from_rank.RankPaused(0, 0, 2, AT), 58.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(e.Tick(), 111.0)
     assert k.job.over
@@ -205,14 +216,14 @@ def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_lon
 
 def test_asked_again_only_once():
     k = trained()
-    k.step(e.RankDied(1, 0, "was killed", AT), 0.0)
+    k.step(from_agent.RankDied(1, 0, "was killed", AT), 0.0)
     k.step(e.Tick(), 2.0)
     assert k.step(e.Tick(), 2.1) == []
     assert k.deadline() == 30.0
 
 
 def test_a_timeline_adds_up():
-    timeline = e.Timeline()
+    timeline = Timeline()
     for phase, now in (("PAUSE", 1.0), ("REPLACE", 2.0), ("PAUSE", 5.0), ("RESUME", 5.5)):
         timeline.enter(phase, now)
     assert timeline.durations(10.0) == {"PAUSE": 1.5, "REPLACE": 3.0, "RESUME": 4.5}
@@ -221,4 +232,4 @@ def test_a_timeline_adds_up():
 @pytest.mark.parametrize(("nodes", "ranks"), [(0, 1), (1, 0), (-1, 4)])
 def test_settings_refuse_an_empty_job(nodes, ranks):
     with pytest.raises(ValueError, match=f"nodes={nodes}, ranks_per_node={ranks}"):
-        e.Settings(nodes, ranks)
+        Settings(nodes, ranks)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.core import ladder
-from taskd.core.ladder import Damage, Rung, UnknownStrategy
+from taskd.core.incident import ladder
+from taskd.core.incident.ladder import Damage, Rung, UnknownStrategy
 
 NONE, ONE = frozenset(), frozenset({1})
 LINK = Damage(NONE, NONE, True)
 DEATH = Damage(ONE, NONE, True)
-PAGE = Damage(NONE, NONE, True, condemned={2: "its page failed again"})
+PAGE = Damage(NONE, NONE, True, evicted={2: "its page failed again"})
 DEATHS = Damage(frozenset({3, 1}), NONE, True)
 NODE = Damage(frozenset({2, 3}), ONE, True)
 NODES_ALL = Damage(frozenset({0, 1, 2, 3}), frozenset({0, 1}), True, living_nodes=0)

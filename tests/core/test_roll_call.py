@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from taskd.core.events import RankPresent
 from taskd.core.roll_call import IDLE, Hung, Stuck, Waiting, judge
+from taskd.messages.from_agent import RankPresent
 
 
 def at(rank, step=5, collectives=3, **changes):
@@ -242,7 +241,7 @@ def test_the_numbers_of_the_ranks_change_nothing_but_the_names(case, data):
     first, second, before, since = case
     name = dict(enumerate(data.draw(st.permutations(sorted(second)))))
     renamed = [
-        {name[r]: replace(a, rank=name[r]) for r, a in answers.items()}
+        {name[r]: structs.replace(a, rank=name[r]) for r, a in answers.items()}
         for answers in (first, second, before)
     ]
     one, other = judge(first, second, before, since), judge(*renamed, since)

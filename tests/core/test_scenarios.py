@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core import incident, recovery
+from taskd.core.incident import driver, phases
 from tests.core import scenario
 
 TEXTS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
@@ -35,12 +35,12 @@ def test_every_move_of_the_table_is_made_in_some_scenario(monkeypatch):
 
     def after(phase, move):
         made.add((phase, move))
-        return incident.after(phase, move)
+        return phases.after(phase, move)
 
-    monkeypatch.setattr(recovery, "after", after)
+    monkeypatch.setattr(driver, "after", after)
     for path in TEXTS:
         scenario.rewrite(path.read_text())
-    missing = {(phase, move) for phase, moves in incident.TABLE.items() for move in moves} - made
+    missing = {(phase, move) for phase, moves in phases.TABLE.items() for move in moves} - made
     assert not missing, sorted(f"{p.value}: {m.value}" for p, m in missing)
 
 

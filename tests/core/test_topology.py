@@ -114,7 +114,7 @@ def test_an_agent_keeps_and_fetches_for_its_own_node_alone():
         and not topology.may_keep(0, 1, "S")
     )
     del topology.reserved["S"]
-    topology.nodes[1].lost, topology.nodes[1].heir = True, "S"
+    topology.nodes[1].lost, topology.nodes[1].assignee = True, "S"
     assert (
         topology.may_fetch(0, 1, "S")
         and not topology.may_fetch(0, 1, "agent-1")

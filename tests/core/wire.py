@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.core import events as e
 from taskd.core.delivery import Inbox, Outbox
+from taskd.messages import from_agent
 
 if TYPE_CHECKING:
     from tests.core.world import Node, World
 
-PASSING = e.RankStalled | e.RankPresent
+PASSING = from_agent.RankStalled | from_agent.RankPresent
 SOON = 1.0  # seconds in which everything has arrived that was said over a connection that holds
 
 

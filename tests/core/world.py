@@ -19,7 +19,15 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.core.levels import TABLE, Level
+from taskd.core.election.election import STANDBY
+from taskd.core.settings import Settings
+from taskd.core.snapshots import STANDING as STANDING_RECORD
+from taskd.core.snapshots import after_steps
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
+from taskd.messages.values import Position
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import TABLE, Level
+from tests.core.electorate import Electorate
 from tests.core.laws import Laws
 from tests.core.misfortune import Misfortune
 from tests.core.wire import Wire
@@ -39,13 +47,18 @@ PATIENCE = 15.0  # seconds after which the collective library gives up
 LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
 GUARDED = (
-    e.RankDied
-    | e.RankPaused
-    | e.RankBusy
-    | e.RankReady
-    | e.RankRebuilt
-    | e.RankRestored
-    | e.StepCommitted
+    from_agent.RankDied
+    | from_rank.RankPaused
+    | from_agent.RankBusy
+    | from_rank.RankReady
+    | from_rank.RankRebuilt
+    | from_rank.RankRestored
+    | from_rank.StepCommitted
+)
+
+# orders that nobody in here carries out
+UNHEARD = (
+    c.Note | to_operator.Answer | to_agent.KeepRecords | c.Admit | c.Refuse | c.Challenge | c.Resign
 )
 
 
@@ -66,7 +79,7 @@ class Rank:
     paused: int = 0
     era: int = 0  # number of the pause that the present communicators were built in
     rebuilding: int = 0
-    left: e.Position | None = None
+    left: Position | None = None
     immortal: bool = False
     recorded: int = -1  # this step's record is final already: the rank was held before it
     begun: bool = False  # its loop
@@ -78,23 +91,20 @@ class Rank:
     cpu: float = 0.0
     bad: int = 0  # a memory page that fails whenever the step is computed
     unfit: str = ""
-    record: e.Position | None = None  # what another node knows of it, when its own is lost
+    record: Position | None = None  # what another node knows of it, when its own is lost
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     died: float = 0.0
     quit: bool = False  # its script has ended by itself, too early
     # what this process has said against itself
     evidence: Counter[str] = field(default_factory=Counter)
 
-    def position(self) -> e.Position:
-        begun = frozenset(s for s in (self.step - 1, self.step) if s >= 0)
-        if self.stage == COMMITTED:  # between two steps: `step` is the next one
-            before = frozenset(s for s in (self.step - 2, self.step - 1) if s >= 0)
-            final = before | {self.step} if self.recorded == self.step else before
-            return e.Position(
-                self.step, self.step if self.clean else None, final, frozenset({self.step}), before
-            )
-        clean = self.step if self.stage == COMPUTING and self.clean else None
-        return e.Position(self.step, clean, begun, frozenset(), begun)
+    def position(self) -> Position:
+        committed = self.stage == COMMITTED  # between two steps: `step` is the next one
+        kept = after_steps(self.step - committed, committed=committed)
+        if committed and self.recorded == self.step:
+            kept.write(self.step, STANDING_RECORD)
+        clean = self.step if self.stage != UPDATED and self.clean else None
+        return kept.position(self.step, clean)
 
     def overdue(self, now: float) -> bool:
         stays = self.mode in (TRAINING, HUNG, LOOPING)
@@ -123,7 +133,7 @@ class Node:
 class Former:
     """What a node was before it has moved, as long as it may be put back."""
 
-    heir: str
+    assignee: str
     node: dict[str, Any]
     ranks: list[dict[str, Any]]
     lost: bool = False
@@ -158,10 +168,12 @@ class World:
             ("dump", "exit"),
         ]
         ladder = chance.choice(ladders)
-        sub_healthy = chance.choice([*["hotSwitch"] * 8, "ignore", "graceExit", "forceExit"])
+        sub_healthy = chance.choice([*["move"] * 8, "ignore", "save", "end"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
-        self.settings = e.Settings(nodes, per_node, ladder, sub_healthy, **times)
-        self.coordinator = Coordinator(self.settings)
+        self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
+        self.manager = 0  # how many there have been
+        self.electorate = Electorate(self)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.total = chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
         self.nodes = [
@@ -169,13 +181,14 @@ class World:
             for n in range(nodes)
         ]
         self.standbys: set[str] = set()  # that wait, get ready for a node, or take one over
-        self.prepared: dict[str, c.Prepare] = {}  # what standbys have been told to be ready for
+        self.prepared: dict[
+            str, to_agent.Prepare
+        ] = {}  # what standbys have been told to be ready for
         self.formers: dict[int, Former] = {}  # by node
         self.fenced: set[str] = set()
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
-        self.manager = 0  # how many there have been
         self.jam = 0  # generations whose collectives never end, the present one included
         self.jammed = 0  # the present one
         self.jam_from = 0  # this step
@@ -302,14 +315,14 @@ class World:
             return
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
-        if isinstance(event, e.AgentJoined):
+        if isinstance(event, from_agent.AgentJoined):
             self.nodes[event.node].joined = self.manager
         was_over = self.coordinator.job.over
         self.laws.before(event)
         commands = self.coordinator.step(event, self.now)
-        assert not was_over or all(isinstance(command, c.Answer) for command in commands), (
-            "a command after the end"
-        )
+        assert not was_over or all(
+            isinstance(x, to_operator.Answer | c.Refuse) for x in commands
+        ), "a command after the end"
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
             self.laws.check(command)
@@ -318,54 +331,88 @@ class World:
 
     def carry_out(self, command: c.Command) -> None:
         self.counts[type(command).__name__] += 1
-        if isinstance(command, c.End | c.GiveUp):
+        if isinstance(command, to_agent.End | to_agent.GiveUp):
             self.over = True
             self.outcome = (
                 "gave up"
-                if isinstance(command, c.GiveUp) or self.counts["GiveUp"]
+                if isinstance(command, to_agent.GiveUp) or self.counts["GiveUp"]
                 else "well"
                 if command.ok
                 else "failed"
             )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
-        elif isinstance(command, c.Fence):
+        elif isinstance(command, to_agent.Fence):
             self.fence(command.agent)
-        elif isinstance(command, c.TakeOver):
+        elif isinstance(command, to_agent.TakeOver):
             self.take_over(command)
-        elif isinstance(command, c.Prepare):
+        elif isinstance(command, to_agent.Prepare):
             self.prepare(command)
-        elif isinstance(command, c.StandDown):
+        elif isinstance(command, to_agent.StandDown):
             self.stand_down(command.agent, command.node)
-        elif not isinstance(command, c.Note | c.Answer | c.KeepRecords):
-            late = isinstance(command, c.Hold | c.Continue | c.AskSteps | c.RollCall)
+        elif not self.electorate.carry_out(command) and not isinstance(command, UNHEARD):
+            late = isinstance(
+                command, to_rank.Hold | to_rank.Continue | to_agent.AskSteps | to_rank.RollCall
+            )
             for node in self.nodes:
                 if node.gone or node.cut or (late and node.joined != self.manager):
                     continue
-                if isinstance(command, c.Pause) and self.likely(0.02):
+                if isinstance(command, to_rank.Pause) and self.likely(0.02):
                     for rank in node.ranks:
                         rank.deaf = True
                     continue
                 self.wires[node.number].order(command)
 
+    def node_of(self, agent: str) -> int:
+        return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
+
+    def asked_who(self, agent: str) -> None:
+        """It says again what it knows."""
+        delay, manager = self.chance.uniform(0.001, 0.3), self.manager
+        for node in self.nodes:
+            if node.agent == agent and not node.gone and not node.cut:
+                self.after(delay, self.announcing(node))
+        if agent in self.standbys:
+            self.after(delay, lambda: self.standby(agent) if manager == self.manager else None)
+
+    def connecting(self, agent: str) -> Callable[[], None]:
+        manager = self.manager
+
+        def connect() -> None:
+            if manager == self.manager and self.electorate.reachable(agent):
+                self.electorate.connect(agent)
+
+        return connect
+
+    def announcing(self, node: Node) -> Callable[[], None]:
+        """Its agent says what it knows, to the present manager, unless another one has the node
+        by then."""
+        agent, manager = node.agent, self.manager
+
+        def announce() -> None:
+            if (agent, manager) == (node.agent, self.manager) and agent not in self.fenced:
+                self.announce(node)
+
+        return announce
+
     # -- operators
 
     def hold(self) -> None:
         self.asked += 1
-        self.request(e.HoldRequested(f"hold-{self.asked}"))
+        self.request(from_operator.HoldRequested(f"hold-{self.asked}"))
         self.after(self.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
 
     def go_on(self) -> None:
         """Until somebody has said that the ranks go on, or there is nobody."""
         self.asked += 1
         request = f"continue-{self.asked}"
-        self.request(e.ContinueRequested(request))
+        self.request(from_operator.ContinueRequested(request))
         self.after(1.0, lambda: None if self.over or request in self.laws.done else self.go_on())
 
     def sub_healthy(self) -> None:
         self.asked += 1
         self.request(
-            e.NodeSubHealthy(
+            from_operator.NodeSubHealthy(
                 f"move-{self.asked}", self.chance.randrange(len(self.nodes)), "it is hot"
             )
         )
@@ -377,9 +424,14 @@ class World:
         unusable = "" if TABLE[level].usable else "it is separated"
         rank = self.chance.choice(self.ranks)
         rank.evidence[level.word] += 1
-        self.deliver(e.DeviceLevel("", rank.number, level.word, "it is hot", unusable))
+        self.deliver(levels.event(rank.number, level, "it is hot", unusable))
 
-    def request(self, event: e.HoldRequested | e.ContinueRequested | e.NodeSubHealthy) -> None:
+    def request(
+        self,
+        event: from_operator.HoldRequested
+        | from_operator.ContinueRequested
+        | from_operator.NodeSubHealthy,
+    ) -> None:
         if self.asleep is not None:
             self.asleep.append(
                 lambda m=self.manager: self.request(event) if m == self.manager else None
@@ -398,13 +450,14 @@ class World:
             self.laws.newest[rank.number] = 0
             self.after(self.chance.uniform(0.5, 3), self.alive(rank, lambda r=rank: self.join(r)))
         node.protected, node.generation, node.hold = False, 0, None
+        self.electorate.connect(node.agent)
         self.announce(node)
 
     def announce(self, node: Node) -> None:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive and not r.quit]
         new = [r for r in node.ranks if r.alive and r.blank]
-        event = e.AgentJoined(
+        event = from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
             (f"node-{node.number}", 7000),
@@ -430,12 +483,14 @@ class World:
         self.say(node, event)
         for rank in node.ranks:
             if rank.quit:
-                self.say(node, e.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
+                self.say(
+                    node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+                )
         ended = [r for r in node.ranks if r.mode == ENDED]
         for rank in ended:  # what it said of them may have been lost
-            self.say(node, e.RankEnded(rank.number, rank.incarnation))
+            self.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
         if len(ended) == len(node.ranks):
-            self.say(node, e.AgentLeft(node.number, True))
+            self.say(node, from_agent.AgentLeft(node.number, True))
 
     # -- nodes and standbys
 
@@ -443,7 +498,9 @@ class World:
         """It waits, and says so again when it is asked by a new manager."""
         again = agent in self.standbys
         self.standbys.add(agent)
-        self.deliver(e.StandbyJoined(agent, self.settings.ranks_per_node))
+        if not again:
+            self.electorate.connect(agent)
+        self.deliver(from_agent.StandbyJoined(agent, self.settings.ranks_per_node))
         if self.likely(0.1) and not again:
             self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
 
@@ -451,6 +508,7 @@ class World:
         if agent in self.standbys:
             self.counts["standby lost"] += 1
             self.standbys.discard(agent)
+            self.deliver(e.AgentDisconnected(agent))
             self.deliver(e.StandbyLost(agent, "its connection has ended"))
 
     def fence(self, agent: str) -> None:
@@ -468,12 +526,12 @@ class World:
             rank.record = rank.record if rank.blank or not rank.alive else self.kept(rank)
             rank.alive = False
 
-    def kept(self, rank: Rank) -> e.Position:
+    def kept(self, rank: Rank) -> Position:
         """What another node knows of it: the record of a step is there before the rank goes into
         the step's first collective."""
         begun = rank.stage != COMMITTED or self.chance.random() < 0.5
         last = rank.step if begun else rank.step - 1
-        return e.Position(
+        return Position(
             max(last, 0),
             None,
             frozenset(),
@@ -496,11 +554,13 @@ class World:
                 self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
             )
-        lost = e.AgentLost(node.number, "its connection has ended")
-        self.after(
-            noticed,
-            lambda: self.deliver(lost) if (manager, agent) == (self.manager, node.agent) else None,
-        )
+
+        def lost() -> None:
+            if (manager, agent) == (self.manager, node.agent):
+                self.deliver(e.AgentDisconnected(agent))
+                self.deliver(e.AgentLost(node.number, "its connection has ended"))
+
+        self.after(noticed, lost)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -508,9 +568,10 @@ class World:
             node.cut, node.sent = False, self.now
             node.received = self.now
             self.wires[node.number].begin()
+            self.electorate.connect(agent)
             self.announce(node)
 
-    def take_over(self, order: c.TakeOver) -> None:
+    def take_over(self, order: to_agent.TakeOver) -> None:
         if order.former:
             node = self.nodes[order.node]
             former = Former(
@@ -533,7 +594,7 @@ class World:
 
     # -- nodes that move
 
-    def prepare(self, order: c.Prepare) -> None:
+    def prepare(self, order: to_agent.Prepare) -> None:
         if order.agent not in self.standbys or self.likely(0.05):
             return
         assert order.agent not in self.prepared
@@ -551,9 +612,9 @@ class World:
                 del self.prepared[order.agent]
             self.counts["not prepared" if why else "prepared"] += 1
             told = (
-                e.PreparationFailed(order.node, order.agent, why)
+                from_agent.PreparationFailed(order.node, order.agent, why)
                 if why
-                else e.NodePrepared(order.node, order.agent)
+                else from_agent.NodePrepared(order.node, order.agent)
             )
             self.deliver(told)
 
@@ -563,7 +624,7 @@ class World:
         """The standby waits again; whoever has had the node has it again."""
         self.prepared.pop(agent, None)
         former = self.formers.get(number)
-        if former is not None and former.heir == agent:
+        if former is not None and former.assignee == agent:
             node = self.nodes[number]
             there = node.agent == agent and not node.gone and not node.cut
             self.put_back(number)
@@ -589,9 +650,9 @@ class World:
             former.lost = True
             self.deliver(e.FormerLost(number, former.node["agent"], "its connection has ended"))
 
-    def taken(self, order: c.TakeOver, manager: int) -> None:
+    def taken(self, order: to_agent.TakeOver, manager: int) -> None:
         former = self.formers.get(order.node)
-        moves = former is not None and former.heir == order.agent
+        moves = former is not None and former.assignee == order.agent
         if (
             order.agent not in self.standbys
             or manager != self.manager
@@ -604,7 +665,7 @@ class World:
             for rank in old.ranks:
                 at = rank.position()
                 rank.record = (
-                    e.Position(at.step, None, at.final, at.provisional) if rank.alive else None
+                    Position(at.step, None, at.final, at.provisional) if rank.alive else None
                 )
         fresh = Node(
             old.number,
@@ -628,7 +689,7 @@ class World:
             self.replace(rank, incarnation)
         self.say(
             old,
-            e.NodeTaken(
+            from_agent.NodeTaken(
                 old.number,
                 old.agent,
                 (f"node-{old.number}", 7001),
@@ -661,7 +722,7 @@ class World:
             self.die(rank, "died while forming")
             return
         rank.begun = True
-        self.say(self.nodes[rank.node], e.RankJoined(rank.number, rank.incarnation))
+        self.say(self.nodes[rank.node], from_rank.RankJoined(rank.number, rank.incarnation))
 
     def die(self, rank: Rank, cause: str) -> None:
         if not rank.alive or rank.mode == ENDED:
@@ -670,12 +731,12 @@ class World:
         if not rank.blank:
             at = rank.position() if node.protected else None
             rank.left = (
-                e.Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
+                Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
             )
         rank.alive, rank.died = False, self.now
         self.counts["deaths"] += 1
         told = None if rank.blank and self.chance.random() < 0.5 else rank.left
-        self.say(node, e.RankDied(rank.number, rank.incarnation, cause, told))
+        self.say(node, from_agent.RankDied(rank.number, rank.incarnation, cause, told))
         for other in self.ranks:
             if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
                 self.after(
@@ -689,9 +750,9 @@ class World:
         if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
             return
         at = rank.position()
-        rank.left = e.Position(at.step, None, at.final, at.provisional, at.stripes)
+        rank.left = Position(at.step, None, at.final, at.provisional, at.stripes)
         rank.alive, rank.quit = False, True
-        self.say(node, e.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
+        self.say(node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left))
         for other in self.ranks:
             if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
                 self.after(
@@ -705,7 +766,7 @@ class World:
             rank.evidence["lost a collective"] += 1
             self.say(
                 self.nodes[rank.node],
-                e.CollectiveFailed(
+                from_rank.CollectiveFailed(
                     rank.number, rank.incarnation, rank.step, "Connection closed by peer"
                 ),
             )
@@ -718,10 +779,10 @@ class World:
         if rank.step >= self.total:
             # the end of the pass is recorded like the start of a step
             rank.mode, rank.stage = FINISHED, COMPUTING
-            self.say(node, e.RankFinished(rank.number, rank.incarnation, rank.step))
+            self.say(node, from_rank.RankFinished(rank.number, rank.incarnation, rank.step))
         elif node.hold is not None and rank.step >= node.hold:
             rank.mode, rank.recorded = STANDING, rank.step
-            self.say(node, e.RankHeld(rank.number, rank.incarnation, rank.step))
+            self.say(node, from_rank.RankHeld(rank.number, rank.incarnation, rank.step))
         else:
             self.laws.begins(rank)
             rank.mode, rank.stage, rank.entered, rank.since = TRAINING, COMPUTING, False, self.now
@@ -748,7 +809,9 @@ class World:
         if self.nodes[rank.node].protected and rank.overdue(self.now):
             self.say(
                 self.nodes[rank.node],
-                e.RankStalled(rank.number, rank.incarnation, rank.step, self.now - rank.beat),
+                from_agent.RankStalled(
+                    rank.number, rank.incarnation, rank.step, self.now - rank.beat
+                ),
             )
         self.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
 
@@ -810,7 +873,9 @@ class World:
                 rank.told = True
                 self.say(
                     node,
-                    e.StepCommitted(rank.number, rank.incarnation, node.generation, rank.step - 1),
+                    from_rank.StepCommitted(
+                        rank.number, rank.incarnation, node.generation, rank.step - 1
+                    ),
                 )
         else:
             self.begin(rank)
@@ -826,71 +891,77 @@ class World:
     def obey(self, node: Node, command: c.Command) -> None:
         if node.gone:
             return
-        if isinstance(command, c.Pause):
+        if isinstance(command, to_rank.Pause):
             node.pause = max(node.pause, command.pause)
             for rank in node.ranks:
                 if rank.alive and rank.mode not in (ENDED,):
                     self.leave(rank, command.pause)
-        elif isinstance(command, c.Replace) and self.ranks[command.rank] in node.ranks:
+        elif isinstance(command, to_agent.Replace) and self.ranks[command.rank] in node.ranks:
             self.replace(self.ranks[command.rank], command.incarnation)
-        elif isinstance(command, c.Kill) and self.ranks[command.rank] in node.ranks:
+        elif isinstance(command, to_agent.Kill) and self.ranks[command.rank] in node.ranks:
             rank = self.ranks[command.rank]
             if rank.incarnation == command.incarnation and not rank.immortal:
                 takes = self.chance.choice(
                     [0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)]
                 )
                 self.after(takes, self.alive(rank, lambda: self.die(rank, "was killed by SIGKILL")))
-        elif isinstance(command, c.Rebuild):
+        elif isinstance(command, to_rank.Rebuild):
             node.generation, node.pause = command.generation, max(node.pause, command.pause)
             for rank in node.ranks:
                 self.rebuild(rank, command)
-        elif isinstance(command, c.Restore):
+        elif isinstance(command, to_rank.Restore):
             for rank in node.ranks:
                 if rank.alive and rank.mode == HELD and rank.paused <= command.pause:
                     self.after(
                         self.chance.uniform(0.01, 2.0),
                         self.alive(rank, lambda r=rank: self.restore(r, command)),
                     )
-        elif isinstance(command, c.Resume):
+        elif isinstance(command, to_rank.Resume):
             self.resume(node, command)
-        elif isinstance(command, c.SaveState) and self.ranks[command.rank] in node.ranks:
+        elif isinstance(command, to_rank.SaveState) and self.ranks[command.rank] in node.ranks:
             rank = self.ranks[command.rank]
             self.after(
                 self.chance.choice([0.1, 20.0]), self.alive(rank, lambda: self.save(rank, command))
             )
-        elif isinstance(command, c.SaveRecords):
+        elif isinstance(command, to_agent.SaveRecords):
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
-            saved = e.RecordsSaved(node.number, command.pause, (), why)
+            saved = from_agent.RecordsSaved(node.number, command.pause, (), why)
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
-        elif isinstance(command, c.Seal) and node.number == command.node:
+        elif isinstance(command, to_agent.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             self.after(
                 0.01,
                 lambda: self.say(
-                    node, e.Sealed(node.number, command.pause, "" if why else "/dumps/step", why)
+                    node,
+                    from_agent.Sealed(
+                        node.number, command.pause, "" if why else "/dumps/step", why
+                    ),
                 ),
             )
-        elif isinstance(command, c.Release):
+        elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
                     self.after(
                         self.chance.uniform(0.0, 1.0), self.alive(rank, lambda r=rank: self.end(r))
                     )
             self.leave_well(node)
-        elif isinstance(command, c.RollCall):
+        elif isinstance(command, to_rank.RollCall):
             self.answer(node, command.call)
-        elif isinstance(command, c.AskSteps):
+        elif isinstance(command, to_agent.AskSteps):
             begun = [
                 r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED)
                 for r in node.ranks
             ]
-            self.say(node, e.StepsBegun(node.number, max(begun)))
-        elif isinstance(command, c.Hold | c.Continue):
-            node.passing = isinstance(command, c.Hold) and command.passing
-            self.stand(node, command.step if isinstance(command, c.Hold) else None)
-        elif isinstance(command, c.RestartAll) and dict(command.epochs)[node.number] == node.epoch:
+            self.say(node, from_agent.StepsBegun(node.number, max(begun)))
+        elif isinstance(command, to_rank.Hold | to_rank.Continue):
+            node.passing = isinstance(command, to_rank.Hold) and command.passing
+            self.stand(node, command.step if isinstance(command, to_rank.Hold) else None)
+        elif (
+            isinstance(command, to_agent.RestartAll)
+            and dict(command.epochs)[node.number] == node.epoch
+        ):
             if node.epoch == 3:  # --max_restarts
-                self.say(node, e.AgentLeft(node.number, False, "no restarts are left"))
+                self.say(node, from_agent.AgentLeft(node.number, False, "no restarts are left"))
                 return
             node.epoch += 1
             for rank in node.ranks:
@@ -912,7 +983,7 @@ class World:
                 and rank.stage != COMMITTED
                 and rank.step >= hold
             ):
-                self.say(node, e.RankPassed(rank.number, rank.incarnation, rank.step))
+                self.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
 
     def answer(self, node: Node, call: int) -> None:
         """A roll call. The agent answers for those who do not; it may be gone itself."""
@@ -938,7 +1009,7 @@ class World:
         inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
         self.say(
             self.nodes[rank.node],
-            e.RankPresent(
+            from_agent.RankPresent(
                 rank=rank.number,
                 incarnation=rank.incarnation,
                 call=call,
@@ -961,7 +1032,7 @@ class World:
             ),
         )
 
-    def resume(self, node: Node, command: c.Resume) -> None:
+    def resume(self, node: Node, command: to_rank.Resume) -> None:
         node.protected = True
         if self.jam and command.generation > self.jammed:
             self.jam, self.jammed, self.jam_from = self.jam - 1, command.generation, 0
@@ -1010,7 +1081,9 @@ class World:
                 rank.unfit = "the device's context is gone"
             self.say(
                 node,
-                e.RankPaused(rank.number, rank.incarnation, pause, rank.position(), rank.unfit),
+                from_rank.RankPaused(
+                    rank.number, rank.incarnation, pause, rank.position(), rank.unfit
+                ),
             )
 
         if rank.mode == TRAINING and self.likely(0.01):
@@ -1018,12 +1091,15 @@ class World:
         if rank.slow > self.now:
             self.counts["paused in user code"] += 1
             self.say(
-                node, e.RankBusy(rank.number, rank.incarnation, pause, rank.slow - self.now + 0.5)
+                node,
+                from_agent.RankBusy(
+                    rank.number, rank.incarnation, pause, rank.slow - self.now + 0.5
+                ),
             )
             self.after(rank.slow - self.now, self.alive(rank, out))
         elif self.likely(0.05):
             rank.deaf = True
-            self.say(node, e.RankBusy(rank.number, rank.incarnation, pause, 30.0))
+            self.say(node, from_agent.RankBusy(rank.number, rank.incarnation, pause, 30.0))
             self.after(self.chance.uniform(1.0, 40.0), self.alive(rank, out))
         else:
             self.after(self.chance.choice([0.001, 0.005, 0.7]), self.alive(rank, out))
@@ -1055,9 +1131,9 @@ class World:
 
     def ready(self, rank: Rank) -> None:
         rank.mode = HELD
-        self.say(self.nodes[rank.node], e.RankReady(rank.number, rank.incarnation))
+        self.say(self.nodes[rank.node], from_rank.RankReady(rank.number, rank.incarnation))
 
-    def rebuild(self, rank: Rank, command: c.Rebuild) -> None:
+    def rebuild(self, rank: Rank, command: to_rank.Rebuild) -> None:
         if not rank.alive or rank.mode not in (SETUP, HELD) or rank.paused > command.pause:
             return
         if self.likely(0.01):
@@ -1080,7 +1156,8 @@ class World:
         if rank.rebuilding == generation:
             rank.rebuilding = 0
             self.say(
-                self.nodes[rank.node], e.RankRebuilt(rank.number, rank.incarnation, generation)
+                self.nodes[rank.node],
+                from_rank.RankRebuilt(rank.number, rank.incarnation, generation),
             )
 
     def fail(self, rank: Rank, generation: int, still: int) -> None:
@@ -1089,12 +1166,12 @@ class World:
             rank.evidence["failed"] += 1
             self.say(
                 self.nodes[rank.node],
-                e.RankFailed(
+                from_rank.RankFailed(
                     rank.number, rank.incarnation, generation, "RuntimeError: it did not work"
                 ),
             )
 
-    def restore(self, rank: Rank, command: c.Restore) -> None:
+    def restore(self, rank: Rank, command: to_rank.Restore) -> None:
         if rank.mode != HELD or rank.paused > command.pause:
             return
         if self.likely(0.02):
@@ -1117,10 +1194,10 @@ class World:
             rank.evidence[f"digest {digest}"] += 1
             self.say(
                 self.nodes[rank.node],
-                e.RankRestored(rank.number, rank.incarnation, command.generation, digest),
+                from_rank.RankRestored(rank.number, rank.incarnation, command.generation, digest),
             )
 
-    def save(self, rank: Rank, command: c.SaveState) -> None:
+    def save(self, rank: Rank, command: to_rank.SaveState) -> None:
         if rank.mode != HELD or rank.paused > command.pause:
             return
         if self.likely(0.1):
@@ -1128,7 +1205,7 @@ class World:
         elif self.likely(0.05):
             self.say(
                 self.nodes[rank.node],
-                e.RankFailed(
+                from_rank.RankFailed(
                     rank.number, rank.incarnation, command.generation, "OSError: disk full"
                 ),
             )
@@ -1136,7 +1213,9 @@ class World:
             self.counts["state saved"] += 1
             self.say(
                 self.nodes[rank.node],
-                e.StateSaved(rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)),
+                from_rank.StateSaved(
+                    rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)
+                ),
             )
 
     def end(self, rank: Rank) -> None:
@@ -1147,39 +1226,39 @@ class World:
             return
         rank.mode = ENDED
         node = self.nodes[rank.node]
-        self.say(node, e.RankEnded(rank.number, rank.incarnation))
+        self.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
         self.leave_well(node)
 
     def leave_well(self, node: Node) -> None:
         if all(r.mode == ENDED or r.quit for r in node.ranks):
-            self.say(node, e.AgentLeft(node.number, True))
+            self.say(node, from_agent.AgentLeft(node.number, True))
 
     def new_manager(self) -> None:
         self.manager += 1
         self.prepared.clear()
         for number, former in list(self.formers.items()):
-            if self.nodes[number].agent == former.heir and not self.nodes[number].gone:
-                self.standbys.add(former.heir)  # it stands down
+            if self.nodes[number].agent == former.assignee and not self.nodes[number].gone:
+                self.standbys.add(former.assignee)  # it stands down
             self.put_back(number)
         for node in self.nodes:
             if node.passing and not node.gone:
                 node.passing = False
                 self.stand(node, None)
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.laws.new_manager()
         self.asleep = None
         for wire in self.wires:
             wire.begin()
         for node in self.nodes:
             node.received = self.now  # what was under way to the agents is lost too
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda n=node: None if n.agent in self.fenced else self.announce(n),
-            )
-        for agent in sorted(self.standbys):
-            self.after(
-                self.chance.uniform(0.05, 1.0),
-                lambda a=agent: self.standby(a) if a in self.standbys else None,
-            )
+        for agent in [*(n.agent for n in self.nodes), *sorted(self.standbys)]:
+            self.after(self.chance.uniform(0.05, 1.0), self.connecting(agent))
+        manager = self.manager
+        self.after(60.0, lambda: self.no_majority() if manager == self.manager else None)
         # somebody who was told that the ranks go on looks again whether they do
         self.after(5.0, self.go_on)
+
+    def no_majority(self) -> None:
+        """Agents do not wait for a manager forever."""
+        if not self.over and not self.coordinator.election.in_charge:
+            self.over, self.outcome = True, "no majority"

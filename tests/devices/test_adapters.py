@@ -1,20 +1,15 @@
-"""What the adapters call, in which order and on which thread. torch_npu and NCCL are stand-ins
-(conftest.py): no accelerator is here."""
+"""What the adapters of the CPU and the NPU call, in which order and on which thread. torch_npu is a
+stand-in (conftest.py): no accelerator is here."""
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
-import weakref
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
-from taskd.devices import Cpu, Cuda, DeviceLost, Fault, FaultType, Npu
-from tests.devices.conftest import NPU3, Backend, Group
+from taskd.devices import Cpu, DeviceLost, Fault, FaultType, Npu
+from tests.devices.conftest import NPU3, Group
 
 HERE = threading.current_thread().name
 UCE = Fault(FaultType.MEMORY, "UCE", "RuntimeError: UCE ERROR")
@@ -34,9 +29,6 @@ def test_a_cpu_has_nothing_to_stop():
     cpu.leave_collectives()
     cpu.synchronize()
     assert cpu.resume_communicators() is False
-
-
-# -- NPU -------------------------------------------------------------------------------------------
 
 
 def test_abort_stops_the_device_of_this_rank_from_another_thread(torch_npu, calls, elsewhere):
@@ -229,179 +221,3 @@ def test_a_device_without_a_number(torch_npu, calls):
     npu = Npu(type(NPU3)(type="npu", index=None))
     npu.synchronize()
     assert calls == [("current_device", (), HERE), ("synchronize", (3,), HERE)]
-
-
-# -- CUDA ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cuda():
-    return Cuda(torch.device("cuda", 1))
-
-
-def test_abort_frees_a_blocked_rank(cuda, calls, groups):
-    backend, outcome = Backend(calls, "world"), []
-
-    def train():
-        assert backend.aborted.wait(10)
-        try:
-            raise dist.DistBackendError("NCCL communicator was aborted on rank 1. ")
-        except RuntimeError as error:
-            outcome.append(cuda.recognise(error))
-
-    assert cuda.needs_abort
-    group = Group("cuda", backend)
-    groups(default_pg=group)
-    thread = threading.Thread(target=train)
-    thread.start()
-    cuda.abort()
-    thread.join(10)
-    assert [(f.name, f.stopped) for f in outcome] == [("NCCL abort", True)]
-    assert calls.names() == ["group_start", "abort", "group_end"]
-    assert list(c10d._world.pg_names) == [group]  # the training thread may still ask for its rank
-
-
-def test_abort_runs_in_the_thread_that_asked(cuda, calls, groups, elsewhere):
-    groups(default_pg=Group("cuda", Backend(calls, "world")))
-    elsewhere(cuda.abort)
-    assert {thread for _, _, thread in calls} == {"elsewhere"}
-
-
-def test_all_groups_are_aborted_within_one_nccl_group(cuda, calls, groups):
-    groups(
-        **{name: Group("cuda", Backend(calls, name)) for name in ("0", "1", "2")},
-        gloo=Group("cpu", object()),
-    )
-    cuda.abort()
-    assert [(name, arguments[0]) for name, arguments, _ in calls] == [
-        ("group_start", "0"),
-        ("abort", "2"),
-        ("abort", "1"),
-        ("abort", "0"),
-        ("group_end", "0"),
-    ]
-
-
-def test_a_communicator_is_aborted_once(cuda, calls, groups):
-    old, new = Backend(calls, "old"), Backend(calls, "new")
-    groups(default_pg=Group("cuda", old))
-    cuda.abort()
-    cuda.abort()  # a second pause of the same incident
-    cuda.leave_collectives()
-    groups(default_pg=Group("cuda", new))
-    cuda.abort()
-    assert [a[0] for name, a, _ in calls if name == "abort"] == ["old", "new"]
-
-
-def test_communicators_that_were_left_are_let_go(cuda, calls, groups):
-    """Whoever drops a group decides where its destructor runs."""
-    backend = Backend(calls, "world")
-    gone = weakref.ref(backend)
-    groups(default_pg=Group("cuda", backend))
-    cuda.abort()
-    cuda.leave_collectives()
-    groups()
-    del backend
-    gc.collect()
-    assert gone() is None
-
-
-def test_communicators_are_left_by_an_abort_too(cuda, calls, groups):
-    """destroy_process_group would wait for kernels of a peer that is gone."""
-    groups(default_pg=Group("cuda", Backend(calls, "world")))
-    cuda.leave_collectives()
-    assert calls.names() == ["group_start", "abort", "group_end"]
-
-
-def test_an_abort_that_fails_is_told_and_ends(cuda, calls, groups, caplog):
-    failing = Backend(calls, "1", error=RuntimeError("ProcessGroup abort timed out"))
-    groups(a=Group("cuda", Backend(calls, "0")), b=Group("cuda", failing))
-    cuda.abort()
-    assert calls.names() == ["group_start", "abort", "abort", "group_end"]
-    assert (
-        "this rank will be replaced if it stays blocked" in caplog.text
-        and "ProcessGroup abort timed out" in caplog.text
-    )
-
-
-def test_gloo_groups_are_left_alone(cuda, caplog):
-    """A real one: gloo serves CUDA tensors too, and cannot be aborted."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with caplog.at_level(logging.INFO):
-            cuda.abort()
-            cuda.leave_collectives()
-        dist.all_reduce(torch.zeros(1))
-        assert caplog.text == ""
-    finally:
-        dist.destroy_process_group()
-
-
-def test_nothing_to_abort(cuda, calls):
-    assert not dist.is_initialized()
-    cuda.abort()
-    cuda.leave_collectives()
-
-
-@pytest.mark.parametrize("name", ["CUDA ECC", "CUDA NVLINK", "CUDA CONTAINED"])
-def test_a_context_that_is_lost(cuda, cuda_synchronize, name):
-    """The process is given up without asking the device, which might not answer."""
-    with pytest.raises(DeviceLost, match=f"{name} on cuda:1: its CUDA context is unusable"):
-        cuda.clean(Fault(FaultType.MEMORY, name, ""))
-
-
-def test_a_sticky_error_that_came_as_a_failed_collective(cuda, cuda_synchronize):
-    cuda_synchronize.error = torch.AcceleratorError(
-        "CUDA error: unspecified launch failure\nCompile with"
-    )
-    with pytest.raises(
-        DeviceLost,
-        match="cuda:1 repeats an error: AcceleratorError: CUDA error: unspecified launch failure$",
-    ):
-        cuda.clean(Fault(FaultType.NETWORK, "NCCL CUDA", ""))
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        None,
-        Fault(FaultType.NETWORK, "NCCL REMOTE", ""),
-        Fault(FaultType.NETWORK, "NCCL abort", "", True),
-    ],
-)
-def test_a_context_that_works(cuda, cuda_synchronize, calls, fault):
-    assert cuda.clean(fault) == "nothing"
-    assert calls == [("synchronize", (torch.device("cuda", 1),), HERE)]
-    assert cuda.resume_communicators() is False
-    cuda.restart()
-
-
-def test_a_memory_fault_that_a_user_has_named(cuda, cuda_synchronize):
-    with pytest.raises(DeviceLost, match="which memory is damaged cannot be told on cuda"):
-        cuda.clean(Fault(FaultType.MEMORY, "row remap", ""))
-
-
-def test_clean_waits_for_an_abort_that_is_under_way(cuda, calls, groups, cuda_synchronize):
-    begun, end = threading.Event(), threading.Event()
-    backend = Backend(calls, "world")
-
-    def abort():
-        begun.set()
-        assert end.wait(10)
-        calls.note("abort")
-
-    backend.abort = abort
-    groups(default_pg=Group("cuda", backend))
-    aborting, cleaning = (
-        threading.Thread(target=cuda.abort),
-        threading.Thread(target=cuda.clean, args=(None,)),
-    )
-    aborting.start()
-    assert begun.wait(10)
-    cleaning.start()
-    cleaning.join(0.1)
-    assert cleaning.is_alive()
-    end.set()
-    aborting.join(10)
-    cleaning.join(10)
-    assert calls.names() == ["group_start", "abort", "group_end", "synchronize"]

@@ -38,7 +38,7 @@ def _anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_paths_in_the_tree(document):
-    """Names like `core/incident.py` or `benchmarks/` in code marks are files or folders of the
+    """Names like `core/faults.py` or `benchmarks/` in code marks are files or folders of the
     tree."""
     named = re.findall(
         r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyx|c|h|sh|txt|md)|(?:[\w.-]+/)+)`", document.read_text()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from taskd.core.levels import NAMED, NUMBERS, TABLE, Asks, Level
-from taskd.faults import load
+from taskd.core.demand import Demand
+from taskd.mindcluster.faults import load
+from taskd.mindcluster.levels import NAMED, NUMBERS, TABLE, Level
 
 TEXT = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
 
@@ -24,7 +25,7 @@ def test_the_table_of_levels_is_that_of_core():
         assert number == NUMBERS.get(level, "")
         assert asks == rule.asks.value
         assert (further == "yes") == rule.usable
-        if rule.asks is not Asks.HOT_SWITCH:
+        if rule.asks is not Demand.MOVE_NODE:
             assert tuple(re.findall(r"`([\w-]+)`", rungs)) == rule.rungs
 
 

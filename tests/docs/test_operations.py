@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from taskd.core import ladder
-from taskd.core.ladder import Damage
+from taskd.core.incident import ladder
+from taskd.core.incident.ladder import Damage
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 NONE = frozenset()
@@ -16,7 +16,7 @@ DAMAGE = {
     "a connection between ranks": Damage(NONE, NONE, True, living_nodes=2),
     "a rank's process": Damage(frozenset({1}), NONE, True, living_nodes=2),
     "a rank that cannot be kept (it hangs, its memory page fails again)": Damage(
-        NONE, NONE, True, condemned={1: "it hangs"}, living_nodes=2
+        NONE, NONE, True, evicted={1: "it hangs"}, living_nodes=2
     ),
     "a node: its launcher is killed, it stands still, or it is cut off": Damage(
         frozenset({2, 3}), frozenset({1}), True, living_nodes=1
@@ -38,11 +38,11 @@ def test_the_table_says_what_the_ladder_chooses():
 
 
 def test_the_limits_are_those_of_the_code():
-    from taskd.agent import managers
-    from taskd.core.events import Settings
-    from taskd.manager.server import Limits
+    from taskd.agent import successor
+    from taskd.core.settings import Settings
+    from taskd.manager.limits import Limits
     from taskd.protocol import pings
 
-    assert f"after {managers.FIRST:g} s, the second {managers.NEXT:g} s later" in TEXT
+    assert f"after {successor.FIRST:g} s, the second {successor.NEXT:g} s later" in TEXT
     assert f"for {pings.noticed(2):g} s, and once more for {Limits().probe:g} s" in TEXT
     assert Settings(1, 1).reschedule == 270.0

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
             shutil.copytree(
                 ROOT / name,
                 tree / name,
-                ignore=shutil.ignore_patterns("*.so", "__pycache__", "core.c"),
+                ignore=shutil.ignore_patterns("*.so", "__pycache__"),
             )
         else:
             shutil.copy(ROOT / name, tree / name)
@@ -64,8 +64,9 @@ def test_files_of_the_wheel(wheel):
     packaged = {n for n in names if not re.match(r"taskd-[^/]+\.dist-info/", n)}
     native = {n for n in packaged if n.endswith(".so")}
     assert LIBRARY in native
-    modules = {n.split("/")[-1].split(".")[0] for n in native - {LIBRARY}}
-    assert modules == {"attempt", "core", "digest", "frozen"}
+    bindings = {n.partition(".")[0] for n in native - {LIBRARY}}
+    sources = (ROOT / "taskd/cython_api").glob("*.pyx")
+    assert bindings == {str(p.relative_to(ROOT).with_suffix("")) for p in sources}
     suffixes = (".py", ".pyi", ".json", ".toml", ".yaml", ".yml")
     tree = {
         str(p.relative_to(ROOT))
@@ -84,8 +85,8 @@ def test_the_documented_lines(environment, tmp_path):
         test -f "$TASKD_SO_PATH"
         export LD_PRELOAD=$TASKD_SO_PATH:$LD_PRELOAD
         python - <<EOF
-from taskd.cython_api import core, library_path
-assert core.preloaded() and library_path() == "$TASKD_SO_PATH", library_path()
+from taskd.cython_api import library, library_path
+assert library.preloaded() and library_path() == "$TASKD_SO_PATH", library_path()
 import taskd.python.adaptor.patch
 from taskd.api import init_taskd_manager, start_taskd_manager
 EOF

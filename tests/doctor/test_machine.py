@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.cython_api import core
+from taskd.cython_api import poison
 from taskd.doctor import clock, kernel, limits, secret, shared_memory
 from taskd.protocol import secret_file
 
@@ -280,7 +280,7 @@ def test_what_is_no_userfaultfd():
 def test_userfaultfd_agrees_with_libtaskd():
     memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
-        core.poison(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        poison.page(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
         works = True
     except OSError:
         works = False

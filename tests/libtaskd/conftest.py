@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library_path, poison
+from taskd.cython_api.page import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60
@@ -92,13 +93,13 @@ def page_path() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(page_path: str) -> Iterator[core.Page]:
-    with core.Page.create(page_path, 2) as made:
+def page(page_path: str) -> Iterator[Page]:
+    with Page.create(page_path, 2) as made:
         yield made
 
 
 @pytest.fixture
-def ranks(page: core.Page) -> Iterator[Ranks]:
+def ranks(page: Page) -> Iterator[Ranks]:
     ranks = Ranks(page.path)
     yield ranks
     ranks.stop()
@@ -122,7 +123,7 @@ def poisonable() -> None:
     """For tests that make real memory errors."""
     memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
-        core.poison(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        poison.page(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
     except OSError as error:
         pytest.skip(str(error))
 

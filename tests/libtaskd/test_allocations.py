@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 TORCH = """
     import ctypes, mmap, subprocess, threading
     import torch
-    from taskd.cython_api import core
+    from taskd.cython_api import allocations, damage, poison, slot
 
     PAGE = mmap.PAGESIZE
     libc = ctypes.CDLL(None)
@@ -64,29 +64,27 @@ def test_what_is_followed(ranks):
         """
     one, small = tensor(), torch.empty(PAGE, dtype=torch.uint8)
     at = one.data_ptr()
-    assert core.allocation_of(at) == core.allocation_of(at + 64 * PAGE - 1) == (at, 64 * PAGE, 0)
-    assert core.allocation_of(at - 1) is None and core.allocation_of(at + 64 * PAGE) is None
-    assert core.allocation_of(small.data_ptr()) is None, "less than two pages"
+    assert allocations.allocation_of(at) == allocations.allocation_of(at + 64 * PAGE - 1) == (at, 64 * PAGE, 0)
+    assert allocations.allocation_of(at - 1) is None and allocations.allocation_of(at + 64 * PAGE) is None
+    assert allocations.allocation_of(small.data_ptr()) is None, "less than two pages"
     block = libc.malloc(64 * PAGE)
-    assert core.allocation_of(block) is None, "whose it is nobody knows"
+    assert allocations.allocation_of(block) is None, "whose it is nobody knows"
     cell = ctypes.c_void_p()
     assert libc.posix_memalign(ctypes.addressof(cell), 64, 64 * PAGE) == 0
-    assert core.allocation_of(cell.value) is None, "not asked for by torch's allocator"
+    assert allocations.allocation_of(cell.value) is None, "not asked for by torch's allocator"
     libc.free(block)
     libc.free(cell)
     del one
-    assert core.allocation_of(at) is None
-    core.detach()
+    assert allocations.allocation_of(at) is None
+    slot.detach()
     late = tensor()
-    assert core.allocation_of(late.data_ptr()) is None
+    assert allocations.allocation_of(late.data_ptr()) is None
     """,
     )
 
 
 def test_nothing_is_followed_without_preloading(page, ranks):
-    code = (
-        f"core.attach({page.path!r}, 0)\n    assert core.allocation_of(tensor().data_ptr()) is None"
-    )
+    code = f"slot.attach({page.path!r}, 0)\n    assert allocations.allocation_of(tensor().data_ptr()) is None"
     ran(ranks, "\n    " + code, slot=None, LD_PRELOAD="")
 
 
@@ -95,21 +93,21 @@ def test_stamps(ranks):
         ranks,
         """
     def born(one):
-        return core.allocation_of(one.data_ptr())[2]
+        return allocations.allocation_of(one.data_ptr())[2]
     before = tensor()
-    core.attempt(41)
+    allocations.attempt(41)
     one = tensor()
-    core.attempt(2**63)
+    allocations.attempt(2**63)
     two = tensor()
-    core.scratch(True)
+    allocations.scratch(True)
     three, elsewhere = tensor(), []
     thread = threading.Thread(target=lambda: elsewhere.append(tensor()))
     thread.start()
     thread.join()
-    core.scratch(False)
+    allocations.scratch(False)
     four = tensor()
     seen = [born(one) for one in (before, one, two, three, elsewhere[0], four)]
-    assert seen == [0, 41, 2**63, core.SCRATCH, 2**63, 2**63], seen
+    assert seen == [0, 41, 2**63, allocations.SCRATCH, 2**63, 2**63], seen
     """,
     )
 
@@ -119,22 +117,22 @@ def test_gloos_own_buffers(ranks):
         ranks,
         """
     def work():
-        core.attempt(3)
+        allocations.attempt(3)
         at = libc.malloc(2 * PAGE)
-        assert core.allocation_of(at) == (at, 2 * PAGE, 3)
+        assert allocations.allocation_of(at) == (at, 2 * PAGE, 3)
         small = libc.malloc(2 * PAGE - 1)
-        assert core.allocation_of(small) is None
+        assert allocations.allocation_of(small) is None
         assert not libc.realloc(at, 2**62)
-        assert core.allocation_of(at) == (at, 2 * PAGE, 3), "refused: it is as it was"
+        assert allocations.allocation_of(at) == (at, 2 * PAGE, 3), "refused: it is as it was"
         moved = libc.realloc(at, 1000 * PAGE)
-        assert core.allocation_of(at) is None and core.allocation_of(moved) is None
+        assert allocations.allocation_of(at) is None and allocations.allocation_of(moved) is None
         libc.free(moved)
         at = libc.malloc(2 * PAGE)
         libc.realloc(at, 0)
-        assert core.allocation_of(at) is None
+        assert allocations.allocation_of(at) is None
         at = libc.malloc(2 * PAGE)
         libc.free(at)
-        assert core.allocation_of(at) is None
+        assert allocations.allocation_of(at) is None
         libc.free(None)
         libc.free(small)
     in_gloos_thread(work)
@@ -150,21 +148,21 @@ def test_a_full_table(ranks):
         """
     def work():
         blocks = [libc.malloc(2 * PAGE) for _ in range(16384)]
-        assert all(core.allocation_of(at) is not None for at in blocks[::1000]), "it has filled up too soon to be of use"
-        while core.allocation_of(blocks[-1]) is not None:
+        assert all(allocations.allocation_of(at) is not None for at in blocks[::1000]), "it has filled up too soon to be of use"
+        while allocations.allocation_of(blocks[-1]) is not None:
             blocks.append(libc.malloc(2 * PAGE))
             assert len(blocks) <= 65537
         outside = blocks.pop()
         ctypes.memset(outside, 1, 2 * PAGE)
         outside = libc.realloc(outside, 4 * PAGE)
         libc.free(outside)
-        assert all(core.allocation_of(at) == (at, 2 * PAGE, 0) for at in blocks[::1000])
+        assert all(allocations.allocation_of(at) == (at, 2 * PAGE, 0) for at in blocks[::1000])
         for at in blocks:
             libc.free(at)
-        assert all(core.allocation_of(at) is None for at in blocks[::1000])
+        assert all(allocations.allocation_of(at) is None for at in blocks[::1000])
         for _ in range(100):
             at = libc.malloc(2 * PAGE)
-            assert core.allocation_of(at) is not None
+            assert allocations.allocation_of(at) is not None
     in_gloos_thread(work)
     """,
     )
@@ -178,22 +176,22 @@ def test_a_tensor_loses_a_page(page, ranks):
     out = ran(
         ranks,
         """
-    core.attempt(12)
+    allocations.attempt(12)
     one = torch.ones(1 << 20)
-    core.poison(one.data_ptr() + 5 * PAGE)
+    poison.page(one.data_ptr() + 5 * PAGE)
     assert one.sum() == (1 << 20) - PAGE / 4
-    assert core.spoiled() == 2
+    assert damage.spoiled() == 2
     say(one.data_ptr())
     """,
     )
-    [damage] = page.damages(0)
-    assert (damage["kind"], damage["born"], damage["base"], damage["size"]) == (
+    [found] = page.damages(0)
+    assert (found["kind"], found["born"], found["base"], found["size"]) == (
         "allocated",
         12,
         int(out),
         4 << 20,
     )
-    assert 0 < damage["addr"] - int(out) < 4 << 20
+    assert 0 < found["addr"] - int(out) < 4 << 20
 
 
 @pytest.mark.usefixtures("poisonable")
@@ -204,7 +202,7 @@ def test_the_page_that_a_tensor_shares_with_others_kills(page, ranks):
     one = tensor(1000)  # so large that it has a mapping of its own, and the page behind its last whole one is its own too
     last = one.data_ptr() + 1000 * PAGE - 8
     assert last // PAGE * PAGE + PAGE > one.data_ptr() + 1000 * PAGE
-    core.poison(last)
+    poison.page(last)
     say(last)
     ctypes.c_char.from_address(last).value
     """,
@@ -226,10 +224,10 @@ def test_a_tensor_that_is_gone_kills(page, ranks):
     libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD: what is freed stays mapped
     in_gloos_thread(work)
     at = block[0] + 500 * PAGE
-    core.poison(at)
+    poison.page(at)
     assert ctypes.c_char.from_address(at).value == b"\\0"
     libc.free(block[0])
-    core.poison(at)
+    poison.page(at)
     ctypes.c_char.from_address(at).value
     """,
         status=-signal.SIGBUS,
@@ -242,22 +240,22 @@ def test_the_next_tensor(page, ranks):
     ran(
         ranks,
         """
-    core.poison_next(core.ALLOCATION_TENSOR)
+    poison.next_allocation(poison.TENSOR)
     small = torch.empty(PAGE, dtype=torch.uint8)
     in_gloos_thread(lambda: libc.malloc(64 * PAGE))
-    assert core.poisoned() == 0
+    assert poison.poisoned() == 0
     one, two = tensor(), tensor()
-    assert core.poisoned() == 1
-    assert core.damaged() == 0
+    assert poison.poisoned() == 1
+    assert damage.damaged() == 0
     one.fill_(3)
     two.fill_(3)
-    [damage] = core.damages()
-    assert damage["base"] == one.data_ptr() and damage["addr"] < damage["base"] + PAGE
+    [found] = damage.damages()
+    assert found["base"] == one.data_ptr() and found["addr"] < found["base"] + PAGE
     assert int(one.sum()) == 3 * one.numel(), "lost when handed out: nothing was in it yet"
-    core.poison_next(core.ALLOCATION_TENSOR)
-    core.poison_next(0)
+    poison.next_allocation(poison.TENSOR)
+    poison.next_allocation(0)
     tensor().fill_(1)
-    assert (core.poisoned(), core.damaged()) == (1, 1)
+    assert (poison.poisoned(), damage.damaged()) == (1, 1)
     """,
     )
     assert page.read(0).damaged == 1
@@ -272,12 +270,12 @@ def test_gloos_next_buffer(page, ranks):
         at = libc.malloc(64 * PAGE)
         ctypes.memset(at, 1, 64 * PAGE)
         libc.free(at)
-    core.poison_next(core.ALLOCATION_GLOO)
+    poison.next_allocation(poison.GLOO)
     keep = tensor()
     work()
-    assert core.poisoned() == 0
+    assert poison.poisoned() == 0
     in_gloos_thread(work)
-    assert (core.poisoned(), core.damaged()) == (1, 1)
+    assert (poison.poisoned(), damage.damaged()) == (1, 1)
     """,
     )
     assert page.damages(0)[0]["kind"] == "allocated"
@@ -294,17 +292,17 @@ def test_a_collective_over_a_lost_page(page, ranks, line):
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     numbers = torch.ones(1 << 20)
     dist.all_reduce(numbers)
-    assert core.spoiled() == 0
+    assert damage.spoiled() == 0
     if rank == 0:
-        core.poison_next(core.ALLOCATION_GLOO)
+        poison.next_allocation(poison.GLOO)
     dist.all_reduce(numbers)
-    assert core.spoiled() == (2 if rank == 0 else 0), core.damages()
-    core.accept_damage(core.damaged())
+    assert damage.spoiled() == (2 if rank == 0 else 0), damage.damages()
+    damage.accept(damage.damaged())
     numbers.fill_(1)
     if rank == 0:
-        core.poison(numbers.data_ptr() + 10 * PAGE)
+        poison.page(numbers.data_ptr() + 10 * PAGE)
     dist.broadcast(numbers, 0)
-    assert core.spoiled() == (2 if rank == 0 else 0), core.damages()
+    assert damage.spoiled() == (2 if rank == 0 else 0), damage.damages()
     assert int(numbers.sum()) == (1 << 20) - PAGE // 4
     say("done")
     dist.destroy_process_group()
@@ -331,72 +329,15 @@ def test_storm(page, ranks, compiled):
 
 # An allocator that knows its own blocks by a mark in front of them and ends the process over any
 # other.
-OTHER = """
-    #include <errno.h>
-    #include <stddef.h>
-    #include <stdint.h>
-    #include <string.h>
-    #include <stdlib.h>
-    #include <sys/mman.h>
-
-    struct head { void *mark; size_t size, pad[2]; };
-    static char *at, *end;
-
-    static void *get(size_t alignment, size_t size)
-    {
-        size_t bytes = (size + sizeof(struct head) + alignment + 63) & ~(size_t)63;
-        char *from = __atomic_fetch_add(&at, bytes, __ATOMIC_RELAXED);
-        if (from == NULL || from + bytes > end) { /* the first ever; the second time there is no room */
-            if (end != NULL) { errno = ENOMEM; return NULL; }
-            at = mmap(NULL, (size_t)8 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            end = at + ((size_t)8 << 30);
-            return get(alignment, size);
-        }
-        char *block = (char *)(((uintptr_t)from + sizeof(struct head) + alignment - 1) / alignment * alignment);
-        struct head *head = (struct head *)block - 1;
-        head->mark = head;
-        head->size = size;
-        return block;
-    }
-
-    static struct head *head_of(void *block)
-    {
-        struct head *head = (struct head *)block - 1;
-        if ((char *)block < end - ((size_t)8 << 30) || (char *)block >= end || head->mark != head)
-            __builtin_trap();
-        return head;
-    }
-
-    void *malloc(size_t size) { return get(16, size); }
-    void *calloc(size_t n, size_t size) { return get(16, n * size); }
-    void *memalign(size_t alignment, size_t size) { return get(alignment < 16 ? 16 : alignment, size); }
-    void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
-    int posix_memalign(void **out, size_t alignment, size_t size) { return (*out = memalign(alignment, size)) ? 0 : ENOMEM; }
-    void free(void *block) { if (block) head_of(block)->mark = NULL; }
-    void *realloc(void *block, size_t size)
-    {
-        void *fresh = get(16, size);
-        if (fresh && block) {
-            size_t before = head_of(block)->size;
-            memcpy(fresh, block, before < size ? before : size);
-            free(block);
-        }
-        return fresh;
-    }
-"""
-
-
 @pytest.mark.parametrize("order", ["behind", "in front"])
-def test_another_allocator(page, ranks, compiled, tmp_path, order):
+def test_another_allocator(page, ranks, compiled, order):
     """Every block goes back to the one that made it, from the first that the dynamic linker asks
     for to the last at exit."""
-    source = tmp_path / "other.c"
-    source.write_text(OTHER)
-    other = compiled(source, "-shared", "-fPIC", "-fno-builtin")
+    other = compiled(HERE / "allocator.c", "-shared", "-fPIC", "-fno-builtin")
     both = [library_path(), other] if order == "behind" else [other, library_path()]
     code = f"""
     one = tensor()
-    assert (core.allocation_of(one.data_ptr()) is not None) is {order == "behind"}
+    assert (allocations.allocation_of(one.data_ptr()) is not None) is {order == "behind"}
     assert subprocess.run(["true"]).returncode == 0
     say("done")
     """

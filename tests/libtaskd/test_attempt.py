@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.cython_api import attempt, core
+from taskd.cython_api import attempt
+from taskd.cython_api.memory import checksum
 
 HEADER, ROOM = 64, 4096
 
@@ -56,9 +57,9 @@ def mark_of(tensors: list[torch.Tensor], first: int, count: int, ends: int) -> i
     for i in range(min(count, len(tensors))):
         row = tensors[(first + i) % len(tensors)]
         size, address = row.numel(), row.data_ptr()
-        value = core.checksum(address, min(ends, size), value)
+        value = checksum(address, min(ends, size), value)
         if size > ends:
-            value = core.checksum(address + size - ends, ends, value)
+            value = checksum(address + size - ends, ends, value)
     return value
 
 
@@ -121,7 +122,7 @@ def test_parts_are_laid_end_to_end(parts):
     whole, seen = b"".join(parts), []
     look = lambda: seen.append(slot(buffer)[0]) is None  # noqa: E731
     found = attempt.publish(at, at + HEADER, ROOM, 7, 3, mixed, look)
-    assert found == core.checksum(at + HEADER, len(whole))
+    assert found == checksum(at + HEADER, len(whole))
     assert slot(buffer) == (8, len(whole), found, 3) and seen == [0]
     assert bytes(buffer[HEADER : HEADER + len(whole)]) == whole
 
@@ -227,7 +228,3 @@ def test_waiting_gradients():
     parameters[1].grad = torch.ones(1)
     ((index, gradient),) = attempt.waiting(parameters)
     assert index == 1 and gradient is parameters[1].grad
-
-
-def test_nobody_keeps_copies_of_a_process_without_a_slot():
-    assert attempt.copying() is False

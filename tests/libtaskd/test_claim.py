@@ -1,5 +1,4 @@
-"""Who claims a slot, who must not, how its death is told, and that nothing is harmed when claiming
-fails."""
+"""Who claims a slot, who must not, and that nothing is harmed when claiming fails."""
 
 from __future__ import annotations
 
@@ -13,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library_path, slot
+from taskd.cython_api.page import Page
 
-WHO = "from taskd.cython_api import core; print(core.slot_number(), core.preloaded(), flush=True);"
+WHO = "from taskd.cython_api import library, slot; print(slot.number(), library.preloaded(), flush=True);"
 
 
 def test_the_constructor_claims(page, ranks):
@@ -180,11 +180,11 @@ def test_read_only_page(page, ranks, tmp_path):
         ).returncode:
             pytest.skip("may not mount")
         try:
-            core.Page.create(tmp_path / "page", 1).close(unlink=False)
+            Page.create(tmp_path / "page", 1).close(unlink=False)
             subprocess.run(["mount", "-o", "remount,ro", str(tmp_path)], check=True)
             where = str(tmp_path / "page")
             with pytest.raises(OSError) as error:
-                core.Page.create(tmp_path / "other", 1)
+                Page.create(tmp_path / "other", 1)
             assert error.value.errno == errno.EROFS
             assert ranks.run(WHO, page=where)[:2] == (0, "None True\n")
         finally:
@@ -203,20 +203,20 @@ def test_forked_children_are_not_the_rank(page, ranks):
     status, out, err = ranks.run(
         """
         import ctypes, os, threading
-        from taskd.cython_api import core
+        from taskd.cython_api import slot, sockets
         stop = threading.Event()
         def churn():
             while not stop.is_set():
                 bytearray(10_000)
         threads = [threading.Thread(target=churn) for _ in range(4)]
         [t.start() for t in threads]
-        core.sockets_begin(0)
-        core.progress(5, core.COMPUTING)
+        sockets.begin(0)
+        slot.progress(5, slot.COMPUTING)
         ends = [
             lambda: ctypes.memset(0xbad0, 0, 1),
             os.abort,
-            lambda: os._exit(core.slot_number() is None and core.pause_number() == 0),
-            lambda: core.progress(99, core.DONE),
+            lambda: os._exit(slot.number() is None and slot.pause_number() == 0),
+            lambda: slot.progress(99, slot.DONE),
         ]
         seen = []
         for round in range(10):
@@ -232,7 +232,7 @@ def test_forked_children_are_not_the_rank(page, ranks):
         stop.set()
         [t.join() for t in threads]
         assert seen == [-11, -6, 1, 3] * 10, seen
-        print(core.slot_number())
+        print(slot.number())
         """,
         "-W",
         "ignore",
@@ -250,12 +250,12 @@ def test_a_forked_child_can_claim_another_slot(page, ranks, line):
     zygote = ranks.start(
         f"""
         import os, time
-        from taskd.cython_api import core
+        from taskd.cython_api import slot
         pid = os.fork()
         if pid == 0:
             os.environ["RANK"] = "7"
-            core.attach({page.path!r}, 1)
-            core.progress(3, core.COMPUTING)
+            slot.attach({page.path!r}, 1)
+            slot.progress(3, slot.COMPUTING)
             print(os.getpid(), flush=True)
             time.sleep(600)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
@@ -273,124 +273,38 @@ def test_a_forked_child_can_claim_another_slot(page, ranks, line):
 
 # ---- life and death --------------------------------------------------------------------------------------------------
 
-SLEEPER = WHO + "import time; time.sleep(600)"
-
-
-def test_kill_is_told_without_a_record(page, ranks, line):
-    rank = ranks.start(SLEEPER)
-    line(rank)
-    assert not page.wait_death(0, 0)
-    rank.kill()
-    assert page.wait_death(0, 60_000)
-    assert page.wait_death(0, 60_000), "and told again to whoever asks later"
-    assert page.records(0) == []
-
-
-def test_nobody_there(page):
-    with pytest.raises(OSError) as error:
-        page.wait_death(0, 0)
-    assert error.value.errno == errno.ENOLCK
-
-
-def test_a_live_slot_is_busy(page, ranks, line):
-    rank = ranks.start(SLEEPER)
-    line(rank)
-    status, out, _ = ranks.run(
-        f"from taskd.cython_api import core\ntry: core.attach({page.path!r}, 0)\nexcept OSError as"
-        " e: print(e.errno)",
-        slot=None,
-    )
-    assert (status, int(out)) == (0, errno.EBUSY)
-    assert ranks.run(WHO)[:2] == (0, "None True\n")
-    with pytest.raises(OSError) as error:
-        page.reset(0)
-    assert error.value.errno == errno.EBUSY
-    assert page.read(0).pid == rank.pid
-
-
-def test_replacement_after_a_kill(page, ranks, line):
-    first = ranks.start(
-        "from taskd.cython_api import core; core.progress(6, core.UPDATING);" + SLEEPER
-    )
-    line(first)
-    page.pause(4, 0)
-    first.kill()
-    assert page.wait_death(0, 60_000)
-    page.reset(0)
-    assert page.read(0)[:6] == (None, 0, 0, False, 0, core.SETUP)
-    assert page.read(0).pause == 4, "a newcomer must not miss the pause that it was born into"
-    with pytest.raises(OSError):
-        page.wait_death(0, 0)
-    second = ranks.start(SLEEPER, TASKD_INCARNATION="1")
-    line(second)
-    view = page.read(0)
-    assert (view.pid, view.incarnation) == (second.pid, 1)
-    second.kill()
-    assert page.wait_death(0, 60_000)
-
-
-def test_claim_of_a_dead_slot_without_reset(page, ranks, line):
-    first = ranks.start(SLEEPER)
-    line(first)
-    first.kill()
-    assert page.wait_death(0, 60_000)
-    second = ranks.start(SLEEPER)
-    assert line(second) == "0 True"
-    second.kill()
-    assert page.wait_death(0, 60_000)
-
-
-def test_killed_in_the_middle_of_everything(page, ranks, line):
-    """Ranks that publish as fast as they can, killed; what is left is whole, or said not to be, and
-    mends."""
-    for _ in range(10):
-        rank = ranks.start("""
-            from taskd.cython_api import core
-            print("up", flush=True)
-            step = 0
-            while True:
-                step += 1
-                core.progress(step, step % 6)
-                core.started(step)
-        """)
-        line(rank)
-        for _ in range(100):
-            view = page.read(0)
-            assert not view.consistent or view.phase == view.step % 6
-        rank.kill()
-        assert page.wait_death(0, 60_000)
-        view = page.read(0)
-        assert not view.consistent or view.phase == view.step % 6
-        page.reset(0)
-        assert page.read(0).consistent
-
 
 def test_calls_in_one_process(page):
-    assert core.slot_number() is None
+    assert slot.number() is None
     with pytest.raises(OSError) as error:
-        core.progress(1, core.COMPUTING)
+        slot.progress(1, slot.COMPUTING)
     assert error.value.errno == errno.ENOTCONN and "slot" in str(error.value)
-    core.attach(page.path, 1)
+    page.copying(True)
+    assert slot.copying() is False, "nobody keeps copies of a process without a slot"
+    slot.attach(page.path, 1)
     try:
-        core.attach(page.path, 1)
+        assert slot.copying() is True
+        page.copying(False)
+        assert slot.copying() is False
+        slot.attach(page.path, 1)
         with pytest.raises(OSError) as error:
-            core.attach(page.path, 0)
+            slot.attach(page.path, 0)
         assert error.value.errno == errno.EALREADY
-        assert core.slot_number() == 1
+        assert slot.number() == 1
     finally:
-        core.detach()
+        slot.detach()
     assert not page.read(1).attached
     with pytest.raises(OSError) as error:
         page.wait_death(1, 0)
     assert error.value.errno == errno.ENOLCK, "a slot that was let go is not a dead one"
-    assert core.slot_number() is None
+    assert slot.number() is None
 
 
 def test_only_the_main_thread_may_claim(page):
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(OSError) as error:
-        pool.submit(core.attach, page.path, 0).result()
+        pool.submit(slot.attach, page.path, 0).result()
     assert error.value.errno == errno.EPERM
 
 

@@ -4,49 +4,18 @@ told. The errors are real: the kernel marks the page, and the touch is a SIGBUS.
 from __future__ import annotations
 
 import errno
-import mmap
 import signal
-import sys
-import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
-from taskd.cython_api import core
+from taskd.cython_api import poison
+from tests.libtaskd.losing import LOST, MEMORY, PAGE, ran
 
 pytestmark = pytest.mark.usefixtures("poisonable")
 
 HERE = Path(__file__).parent
-PAGE = mmap.PAGESIZE
-LOST = (2, 4)  # BUS_ADRERR or BUS_MCEERR_AR, by kernel
-
-MEMORY = """
-    import ctypes, errno, mmap, os, socket, struct, sys, threading
-    from taskd.cython_api import core
-
-    PAGE = mmap.PAGESIZE
-    libc = ctypes.CDLL(None, use_errno=True)  # lets other threads run while it is inside
-    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-    libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-    libc.memchr.restype = ctypes.c_void_p
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-    def pages(count, fd=-1):
-        memory = mmap.mmap(fd, count * PAGE, flags=mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        ctypes.memset(address, 7, count * PAGE)
-        return memory, address
-
-    def say(*words):
-        print(*words, flush=True)
-"""
-
-
-def ran(ranks, code, *flags, status=0, **more):
-    ended, out, err = ranks.run(MEMORY + code, *flags, **more)
-    assert ended == status, (ended, out, err)
-    return out
 
 
 @pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "faulthandler"])
@@ -56,24 +25,24 @@ def test_registered_range(page, ranks, flags):
         ranks,
         """
     memory, at = pages(4)
-    core.register_memory(core.TENSORS, [(at, 4 * PAGE)])
-    core.poison(at + PAGE + 100)
-    assert (core.damaged(), core.damages(), core.spoiled()) == (0, [], 0), "nobody has touched it"
+    damage.register(damage.TENSORS, [(at, 4 * PAGE)])
+    poison.page(at + PAGE + 100)
+    assert (damage.damaged(), damage.damages(), damage.spoiled()) == (0, [], 0), "nobody has touched it"
     assert memory[PAGE + 5] == 0
     assert bytes(memory) == b"\\7" * PAGE + bytes(PAGE) + b"\\7" * (2 * PAGE), "that page and no other"
     memory[PAGE + 5] = 9
     assert memory[PAGE + 5] == 9 and memory[PAGE + 6] == 0
-    [damage] = core.damages()
-    say(at, damage["tid"], damage["mono_ns"])
-    assert (core.damaged(), core.spoiled()) == (1, 2)
-    core.accept_damage(1000)
-    assert core.spoiled() == 0
-    core.poison(at)
+    [found] = damage.damages()
+    say(at, found["tid"], found["mono_ns"])
+    assert (damage.damaged(), damage.spoiled()) == (1, 2)
+    damage.accept(1000)
+    assert damage.spoiled() == 0
+    poison.page(at)
     assert memory[0] == 0
-    assert (core.damaged(), core.spoiled()) == (2, 2), "nothing that was still to come was accepted"
-    core.accept_damage(2)
-    core.accept_damage(1)
-    assert core.spoiled() == 0
+    assert (damage.damaged(), damage.spoiled()) == (2, 2), "nothing that was still to come was accepted"
+    damage.accept(2)
+    damage.accept(1)
+    assert damage.spoiled() == 0
     """,
         *flags,
     )
@@ -101,11 +70,11 @@ def test_a_page_that_is_only_half_ours_kills(page, ranks, half):
         ranks,
         f"""
     memory, at = pages(3)
-    core.register_memory(core.TENSORS, [(at + PAGE // 2, 2 * PAGE)])
-    core.poison(at + PAGE)
+    damage.register(damage.TENSORS, [(at + PAGE // 2, 2 * PAGE)])
+    poison.page(at + PAGE)
     assert memory[PAGE] == 0, "the one in the middle is whole"
     touched = at + PAGE - 8 if {half == "first"} else at + 2 * PAGE + 8
-    core.poison(touched)
+    poison.page(touched)
     say(touched)
     ctypes.c_char.from_address(touched).value
     """,
@@ -128,18 +97,18 @@ def test_neighbours_are_one_range(ranks):
     parts = [(at, PAGE + 10), (at + PAGE + 10, 100), (at + PAGE + 50, PAGE), (at + 2 * PAGE, PAGE), (at + 7, 0)]
     ranges = spread + parts + [(at + 5 * PAGE, PAGE)]
     random.Random(0).shuffle(ranges)
-    core.register_memory(core.TENSORS, ranges)
+    damage.register(damage.TENSORS, ranges)
     for page in (0, 1, 2, 5):
-        core.poison(at + page * PAGE)
+        poison.page(at + page * PAGE)
         assert memory[page * PAGE] == 0
-    assert {(d["base"], d["size"]) for d in core.damages()} == {(at, 3 * PAGE), (at + 5 * PAGE, PAGE)}
-    for wrong in ((core.TENSORS, [(2**64 - 1, 2)]), (3, [])):
+    assert {(d["base"], d["size"]) for d in damage.damages()} == {(at, 3 * PAGE), (at + 5 * PAGE, PAGE)}
+    for wrong in ((damage.TENSORS, [(2**64 - 1, 2)]), (3, [])):
         try:
-            core.register_memory(*wrong)
+            damage.register(*wrong)
         except (OSError, ValueError):
             continue
         raise AssertionError(wrong)
-    core.poison(at)
+    poison.page(at)
     assert memory[0] == 0, "the list before a refused one stays"
     """,
     )
@@ -150,9 +119,9 @@ def test_a_list_that_was_replaced_does_not_count(page, ranks):
         ranks,
         """
     memory, at = pages(4)
-    core.register_memory(core.TENSORS, [(at, 4 * PAGE)])
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at + 2 * PAGE)
+    damage.register(damage.TENSORS, [(at, 4 * PAGE)])
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    poison.page(at + 2 * PAGE)
     memory[2 * PAGE]
     """,
         status=-signal.SIGBUS,
@@ -168,21 +137,21 @@ def test_registering_while_others_fault(ranks):
     sys.setswitchinterval(1e-5)
     memory, at = pages(64)
     far = [(0x1000_0000_0000 + i * 2 * PAGE, PAGE) for i in range(60)]
-    core.register_memory(core.TENSORS, [(at, 64 * PAGE)])
+    damage.register(damage.TENSORS, [(at, 64 * PAGE)])
     done = threading.Event()
     def register():
         while not done.is_set():
-            core.register_memory(core.TENSORS, [*far, (at, 64 * PAGE)])
+            damage.register(damage.TENSORS, [*far, (at, 64 * PAGE)])
     threads = [threading.Thread(target=register) for _ in range(3)]
     for thread in threads:
         thread.start()
     for i in range(5000):
-        core.poison(at + i % 64 * PAGE)
+        poison.page(at + i % 64 * PAGE)
         libc.memchr(at + i % 64 * PAGE, 1, PAGE)
     done.set()
     for thread in threads:
         thread.join()
-    assert core.damaged() == 5000
+    assert damage.damaged() == 5000
     """,
     )
 
@@ -191,13 +160,13 @@ def test_without_preloading(page, ranks):
     ran(
         ranks,
         f"""
-    core.attach({page.path!r}, 0)
-    assert not core.preloaded()
+    slot.attach({page.path!r}, 0)
+    assert not library.preloaded()
     memory, at = pages(2)
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at)
-    assert memory[0] == 0 and core.spoiled() == 2
-    core.poison(at + PAGE)
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    poison.page(at)
+    assert memory[0] == 0 and damage.spoiled() == 2
+    poison.page(at + PAGE)
     memory[PAGE]
     """,
         status=-signal.SIGBUS,
@@ -212,9 +181,9 @@ def test_a_process_without_a_slot_dies(page, ranks):
         ranks,
         """
     memory, at = pages(1)
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.detach()
-    core.poison(at)
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    slot.detach()
+    poison.page(at)
     memory[0]
     """,
         status=-signal.SIGBUS,
@@ -225,14 +194,14 @@ def test_a_process_without_a_slot_dies(page, ranks):
 def test_a_new_claim_has_no_damages(page, ranks):
     lose = """
     memory, at = pages(1)
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at)
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    poison.page(at)
     assert memory[0] == 0
     """
     again = """
-    core.detach()
-    core.attach(os.environ["TASKD_PAGE"], 0)
-    assert (core.damaged(), core.damages(), core.spoiled()) == (0, [], 0)
+    slot.detach()
+    slot.attach(os.environ["TASKD_PAGE"], 0)
+    assert (damage.damaged(), damage.damages(), damage.spoiled()) == (0, [], 0)
     """
     ran(ranks, lose + again)
     assert (page.read(0).damaged, page.damages(0)) == (0, [])
@@ -247,12 +216,12 @@ def test_the_newest_are_listed(page, ranks):
         ranks,
         """
     memory, at = pages(100)
-    core.register_memory(core.TENSORS, [(at, 100 * PAGE)])
+    damage.register(damage.TENSORS, [(at, 100 * PAGE)])
     for i in range(100):
-        core.poison(at + i * PAGE)
+        poison.page(at + i * PAGE)
         assert memory[i * PAGE] == 0
-    assert [d["number"] for d in core.damages()] == list(range(37, 101))
-    assert [(d["addr"] - at) // PAGE for d in core.damages()] == list(range(36, 100))
+    assert [d["number"] for d in damage.damages()] == list(range(37, 101))
+    assert [(d["addr"] - at) // PAGE for d in damage.damages()] == list(range(36, 100))
     """,
     )
     assert page.read(0).damaged == 100
@@ -274,15 +243,15 @@ def test_a_page_that_does_not_get_better(page, ranks):
         ranks,
         """
     memory, at = pages(2)
-    core.register_memory(core.TENSORS, [(at, 2 * PAGE)])
+    damage.register(damage.TENSORS, [(at, 2 * PAGE)])
     say(at)
     for i in range(3):
-        core.poison(at)
+        poison.page(at)
         assert memory[0] == 0
-        core.poison(at + PAGE)
+        poison.page(at + PAGE)
         assert memory[PAGE] == 0, "another one in between: no row"
     for i in range(1_000_000):
-        core.poison(at)
+        poison.page(at)
         memory[0]
     """,
         status=-signal.SIGBUS,
@@ -302,12 +271,12 @@ def test_file_that_several_map(page, ranks, tmp_path):
     os.truncate(fd, 4 * PAGE)
     memory, at = pages(4, fd)
     other, _ = pages(4, fd)
-    core.register_memory(core.SHARED, [(at, 4 * PAGE)])
-    core.poison(at + PAGE)
+    damage.register(damage.SHARED, [(at, 4 * PAGE)])
+    poison.page(at + PAGE)
     assert bytes(other) == bytes(memory) == os.pread(fd, 4 * PAGE, 0) == b"\\7" * (4 * PAGE), "only this mapping had lost it"
     memory[PAGE + 1] = 5
     assert other[PAGE + 1] == 5, "the file's page, not a private copy"
-    assert core.damages()[0]["kind"] == "registered" and core.spoiled() == 2
+    assert damage.damages()[0]["kind"] == "registered" and damage.spoiled() == 2
     os.truncate(fd, 2 * PAGE)
     say(at + 3 * PAGE)
     memory[3 * PAGE]  # the same signal and code, but there is nothing that could be given back
@@ -325,8 +294,8 @@ def test_locked_memory(ranks):
         ranks,
         """
     memory, at = pages(3)
-    core.register_memory(core.TENSORS, [(at, 3 * PAGE)])
-    core.poison(at + PAGE)
+    damage.register(damage.TENSORS, [(at, 3 * PAGE)])
+    poison.page(at + PAGE)
     MLOCK_ONFAULT = 1
     if libc.mlock2(ctypes.c_void_p(at + PAGE), ctypes.c_size_t(PAGE), MLOCK_ONFAULT) == 0:
         assert libc.madvise(at + PAGE, PAGE, mmap.MADV_DONTNEED) != 0
@@ -339,176 +308,16 @@ def test_locked_memory(ranks):
 
 # A signal as the kernel sends it where it handles memory failures itself, with the size of what was
 # lost.
-TOLD = """
-    def tell(code, address, shift):
-        info = struct.pack("iiiiQh", 7, 0, code, 0, address, shift).ljust(128, b"\\0")
-        SYS_rt_tgsigqueueinfo = {"x86_64": 297, "aarch64": 240}[os.uname().machine]
-        assert libc.syscall(SYS_rt_tgsigqueueinfo, os.getpid(), threading.get_native_id(), 7, info) == 0
-
-    HUGE = 1 << 21
-    memory, at = pages(3 * HUGE // PAGE)
-    begin = (at + HUGE - 1) // HUGE * HUGE
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "shift", "bytes_lost"),
-    [
-        (4, 12, 1 << 12),
-        (5, 12, 1 << 12),
-        (4, 21, 1 << 21),
-        (4, 0, 1 << 12),
-        (4, 63, 1 << 12),
-        (4, -1, 1 << 12),
-    ],
-)
-def test_size_of_what_was_lost(page, ranks, code, shift, bytes_lost):
-    if PAGE != 4096:
-        pytest.skip(f"written for pages of 4096 bytes, here they have {PAGE}")
-    ran(
-        ranks,
-        TOLD
-        + f"""
-    core.register_memory(core.TENSORS, [(begin, HUGE)])
-    core.poison(begin)
-    tell({code}, begin + 24, {shift})
-    assert memory[begin - at : begin - at + HUGE] == bytes({bytes_lost}) + b"\\7" * (HUGE - {bytes_lost})
-    assert core.damages()[0]["bytes"] == {bytes_lost}
-    tell({code}, begin + 24, {shift})
-    assert core.damaged() == 1, "nothing was lost there"
-    core.register_memory(core.TENSORS, [(begin, HUGE - 1)])
-    core.poison(begin)
-    tell({code}, begin + 24, {shift})
-    say("alive")
-    """,
-        status=-signal.SIGBUS if bytes_lost > 4096 else 0,
-    )
-    assert len(page.records(0)) == (1 if bytes_lost > 4096 else 0)
-
-
-@pytest.mark.parametrize("code", [1, 3, 0, -1, -6])
-def test_other_kinds_of_bus_error_kill(page, ranks, code):
-    ran(
-        ranks,
-        TOLD
-        + f"""
-    core.register_memory(core.TENSORS, [(at, 3 * HUGE)])
-    core.poison(begin)
-    tell({code}, begin, 12)
-    """,
-        status=-signal.SIGBUS,
-    )
-    assert (page.read(0).damaged, page.records(0)[0]["code"]) == (0, code)
-
-
-def test_machine_code_is_no_number(page, ranks):
-    out = ran(
-        ranks,
-        """
-    PROT = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-    memory = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=PROT)
-    at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at)
-    say(at)
-    ctypes.CFUNCTYPE(None)(at)()
-    """,
-        status=-signal.SIGBUS,
-    )
-    [record] = page.records(0)
-    assert record["addr"] == record["ip"] == int(out)
-    assert page.read(0).damaged == 0
-
-
-# ---- what only the kernel touches ------------------------------------------------------------------------------------
-
-ENDS = """
-    if sys.argv[1:] == ["tcp"]:
-        server = socket.create_server(("127.0.0.1", 0))
-        one = socket.create_connection(server.getsockname())
-        other = server.accept()[0]
-    else:
-        one, other = socket.socketpair()
-    memory, at = pages(4)
-"""
-
-
-@pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_receive_into_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
-    core.register_memory(core.TENSORS, [(at, 4 * PAGE)])
-    other.sendall(b"x" * 4 * PAGE)
-    core.poison(at)
-    core.poison(at + 2 * PAGE)
-    got = 0
-    while got < 4 * PAGE:
-        got += one.recv_into(memoryview(memory)[got:])
-    assert bytes(memory) == b"x" * 4 * PAGE
-    assert core.damaged() == 2, core.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert page.read(0).damaged == 2
-
-
-@pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_send_from_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
-    core.register_memory(core.TENSORS, [(at, 4 * PAGE)])
-    core.poison(at + PAGE)
-    core.poison(at + 3 * PAGE)
-    sent, got = 0, b""
-    while sent < 4 * PAGE:
-        rest = memoryview(memory)[sent:]
-        sent += os.writev(one.fileno(), [rest[:100], rest[100:]])
-    while len(got) < 4 * PAGE:
-        got += other.recv(4 * PAGE)
-    assert got == (b"\\7" * PAGE + bytes(PAGE)) * 2
-    assert core.damaged() == 2, core.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert page.read(0).damaged == 2
-
-
-def test_a_bad_buffer_is_an_error_and_no_death(page, ranks):
-    ran(
-        ranks,
-        ENDS
-        + """
-    def number(call, *args):
-        return ctypes.get_errno() if call(*args) < 0 else 0
-    libc.recv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
-    other.sendall(b"x" * 4 * PAGE)
-    parts = (ctypes.c_uint64 * 2)(8, PAGE)
-    assert number(libc.recv, one.fileno(), 8, PAGE, 0) == errno.EFAULT
-    assert number(libc.recv, one.fileno(), 8, 2**62, 0) == errno.EFAULT
-    assert number(libc.writev, one.fileno(), 8, 1) == errno.EFAULT
-    assert number(libc.writev, one.fileno(), ctypes.addressof(parts), 1) == errno.EFAULT
-    core.poison(at)
-    assert number(libc.recv, one.fileno(), at, PAGE, 0) == errno.EFAULT, "lost, but in nothing that we know"
-    core.register_memory(core.TENSORS, [(at, 4 * PAGE)])
-    core.detach()
-    assert number(libc.recv, one.fileno(), at, PAGE, 0) == errno.EFAULT
-    """,
-    )
-    assert page.records(0) == []
-
-
-# ---- faults on purpose -----------------------------------------------------------------------------------------------
-
-
 def test_poison_what_is_not_there(page):
     with pytest.raises(OSError) as error:
-        core.poison(PAGE)
+        poison.page(PAGE)
     assert error.value.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOENT) and hex(PAGE) in str(
         error.value
     )
     with pytest.raises(ValueError):
-        core.poison_next(3)
-    core.poison_next(None)
-    assert core.poisoned() == 0
+        poison.next_allocation(3)
+    poison.next_allocation(None)
+    assert poison.poisoned() == 0
 
 
 def test_the_bell_wakes_a_waiter(page, ranks, line):
@@ -520,8 +329,8 @@ def test_the_bell_wakes_a_waiter(page, ranks, line):
         MEMORY
         + """
     memory, at = pages(1)
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at)
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    poison.page(at)
     say(memory[0])
     input()
     """
@@ -537,11 +346,11 @@ def test_a_forked_child_dies_of_it(page, ranks):
         ranks,
         """
     memory, at = pages(1)
-    core.register_memory(core.TENSORS, [(at, PAGE)])
-    core.poison(at)
+    damage.register(damage.TENSORS, [(at, PAGE)])
+    poison.page(at)
     pid = os.fork()
     if pid == 0:
-        assert core.damaged() == 0
+        assert damage.damaged() == 0
         memory[0]
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -7

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taskd.cython_api import core
+from taskd.cython_api import memory, slot
+from taskd.cython_api.page import Page, View
 
 
 def test_a_fresh_page(page):
     assert stat.S_IMODE(os.stat(page.path).st_mode) == 0o600
-    assert page.read(1) == core.View(None, 0, 0, False, 0, core.SETUP, 0, None, 0, True, 0, 0, 0)
+    assert page.read(1) == View(None, 0, 0, False, 0, slot.SETUP, 0, None, 0, True, 0, 0, 0)
     assert page.records(1) == []
 
 
@@ -30,7 +31,7 @@ def test_create_refuses(page, tmp_path):
         (tmp_path / "p", 4097, ValueError, None),
     ]:
         with pytest.raises(kind) as error:
-            core.Page.create(path, slots)
+            Page.create(path, slots)
         assert number is None or (error.value.errno == number and str(path) in str(error.value))
     assert not (tmp_path / "p").exists()
 
@@ -44,16 +45,16 @@ def test_full_file_system(tmp_path):
         pytest.skip("may not mount")
     try:
         with pytest.raises(OSError) as error:
-            core.Page.create(tmp_path / "page", 100)
+            Page.create(tmp_path / "page", 100)
         assert error.value.errno == errno.ENOSPC
         assert os.listdir(tmp_path) == [], "nothing half made is left"
-        core.Page.create(tmp_path / "page", 4).close()
+        Page.create(tmp_path / "page", 4).close()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_closed_page(page_path):
-    page = core.Page.create(page_path, 1)
+    page = Page.create(page_path, 1)
     page.close()
     page.close()
     assert not Path(page_path).exists()
@@ -62,9 +63,9 @@ def test_closed_page(page_path):
 
 
 def test_close_while_somebody_waits(page_path, ranks, line):
-    page = core.Page.create(page_path + "-2", 1)
+    page = Page.create(page_path + "-2", 1)
     rank = ranks.start(
-        "from taskd.cython_api import core; print(core.slot_number(), flush=True); input()",
+        "from taskd.cython_api import slot; print(slot.number(), flush=True); input()",
         page=page.path,
     )
     assert line(rank) == "0"
@@ -89,11 +90,11 @@ def test_no_such_slot(page):
         page.read,
         page.records,
         page.wait_death,
-        lambda slot: page.pause(1, slot),
+        lambda number: page.pause(1, number),
     ):
-        for slot in (2, -1):
+        for number in (2, -1):
             with pytest.raises(IndexError, match="slots 0 to 1"):
-                call(slot)
+                call(number)
 
 
 def test_pause_never_decreases(page):
@@ -107,21 +108,21 @@ def test_torn_progress_is_told_and_mended(page, ranks):
         file.seek(192 + 64)  # the sequence number of slot 0
         file.write((7).to_bytes(4, "little"))
     assert page.read(0).consistent is False
-    assert ranks.run("from taskd.cython_api import core; core.progress(2, core.COMPUTING)")[0] == 0
-    assert page.read(0)[4:6] == (2, core.COMPUTING) and page.read(0).consistent
+    assert ranks.run("from taskd.cython_api import slot; slot.progress(2, slot.COMPUTING)")[0] == 0
+    assert page.read(0)[4:6] == (2, slot.COMPUTING) and page.read(0).consistent
 
 
 @pytest.fixture
 def attached(page):
-    core.attach(page.path, 0)
+    slot.attach(page.path, 0)
     yield page
-    core.detach()
+    slot.detach()
 
 
 def test_progress(attached):
-    core.progress(2**63, core.COMMITTED)
+    slot.progress(2**63, slot.COMMITTED)
     view = attached.read(0)
-    assert (view.step, view.phase) == (2**63, core.COMMITTED)
+    assert (view.step, view.phase) == (2**63, slot.COMMITTED)
     assert view.heartbeat_ns > 0
 
 
@@ -131,84 +132,84 @@ def test_usual_time_of_an_attempt(attached):
 
     def attempt(step, *phases, seconds=0.0):
         for phase in phases:
-            core.progress(step, phase)
+            slot.progress(step, phase)
             time.sleep(seconds)
-        core.progress(step, core.COMMITTED)
+        slot.progress(step, slot.COMMITTED)
         return attached.read(0).usual_ns
 
-    assert attempt(0, core.COMPUTING) == 0
-    slow = attempt(1, core.COMPUTING, core.UPDATING, seconds=0.05)
+    assert attempt(0, slot.COMPUTING) == 0
+    slow = attempt(1, slot.COMPUTING, slot.UPDATING, seconds=0.05)
     assert slow >= 2 * 50_000_000, "from the first phase of the attempt on"
     assert attempt(1) == slow, "committed twice is not an attempt"
 
-    for phase in (core.PAUSED, core.HELD, core.SETUP, core.DONE):
-        core.progress(2, core.COMPUTING)
+    for phase in (slot.PAUSED, slot.HELD, slot.SETUP, slot.DONE):
+        slot.progress(2, slot.COMPUTING)
         time.sleep(0.15)
-        core.progress(2, phase)
-        core.progress(2, core.COMMITTED)
+        slot.progress(2, phase)
+        slot.progress(2, slot.COMMITTED)
         assert attached.read(0).usual_ns == slow, "interrupted"
 
     usual = slow
     # a machine that stands still for longer than the slow one took may raise it, not forever
     for _ in range(1000):
-        before, usual = usual, attempt(3, core.COMPUTING)
+        before, usual = usual, attempt(3, slot.COMPUTING)
         assert usual >= before - before // 16 - 1
         if usual < before:
             break
     else:
         pytest.fail("it never decays")
-    assert attempt(4, core.FETCHING, core.COMPUTING, seconds=usual / 1e9) > usual, (
+    assert attempt(4, slot.FETCHING, slot.COMPUTING, seconds=usual / 1e9) > usual, (
         "waiting for data is part of it"
     )
 
 
 def test_usual_time_belongs_to_one_claim(page):
-    core.attach(page.path, 0)
+    slot.attach(page.path, 0)
     for _ in range(2):
-        core.progress(1, core.COMPUTING)
-        core.progress(1, core.COMMITTED)
+        slot.progress(1, slot.COMPUTING)
+        slot.progress(1, slot.COMMITTED)
     assert page.read(0).usual_ns > 0
-    core.patience(10)
-    core.detach()
-    core.attach(page.path, 0)
-    core.progress(1, core.COMPUTING)
-    core.progress(1, core.COMMITTED)
+    slot.patience(10)
+    slot.detach()
+    slot.attach(page.path, 0)
+    slot.progress(1, slot.COMPUTING)
+    slot.progress(1, slot.COMMITTED)
     assert (page.read(0).usual_ns, page.read(0).until_ns) == (0, 0)
-    core.detach()
+    slot.detach()
 
 
 def test_patience(attached):
-    core.progress(3, core.COMPUTING)
+    slot.progress(3, slot.COMPUTING)
     begun = attached.read(0).heartbeat_ns
-    core.patience(600)
+    slot.patience(600)
     view = attached.read(0)
     assert view.until_ns - view.heartbeat_ns == 600 * 10**9 and view.heartbeat_ns > begun
-    assert (view.step, view.phase) == (3, core.COMPUTING)
-    core.progress(4, core.COMPUTING)
+    assert (view.step, view.phase) == (3, slot.COMPUTING)
+    slot.progress(4, slot.COMPUTING)
     assert attached.read(0).until_ns == view.until_ns
-    core.patience(2**64 - 1)
+    slot.patience(2**64 - 1)
     assert attached.read(0).until_ns == 2**64 - 1
-    core.patience(0)
+    slot.patience(0)
     assert attached.read(0).until_ns == 0
 
 
 def test_hold(page):
     page.hold(7)
-    assert core.hold_step() is None, "not attached"
-    core.attach(page.path, 0)
-    assert core.hold_step() == 7
+    assert slot.hold_step() is None, "not attached"
+    slot.attach(page.path, 0)
+    assert slot.hold_step() == 7
     page.hold(0)
     page.reset(1)
-    assert core.hold_step() == 0
+    assert slot.hold_step() == 0
     page.hold(None)
-    assert core.hold_step() is None
-    core.progress(8, core.HELD)
-    assert core.PHASES[page.read(0).phase] == "held" and core.PHASES[core.FETCHING] == "fetching"
-    core.detach()
+    assert slot.hold_step() is None
+    slot.progress(8, slot.HELD)
+    assert slot.PHASES[page.read(0).phase] == "held" and slot.PHASES[slot.FETCHING] == "fetching"
+    slot.detach()
 
 
 def test_bell_without_news(page_path):
-    page = core.Page.create(page_path + "-2", 1)
+    page = Page.create(page_path + "-2", 1)
     assert page.wait_bell(page.bell(), 1) is False
     assert page.wait_bell(page.bell() + 1) is True
     seen = []
@@ -230,21 +231,21 @@ def test_bell_without_news(page_path):
 
 def test_pause_wakes_a_waiter_that_holds_no_interpreter_lock(attached):
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(core.wait_pause(0)))
+    thread = threading.Thread(target=lambda: seen.append(slot.wait_pause(0)))
     thread.start()
     attached.pause(1, 0)
     thread.join(60)
     assert seen == [True]
-    assert core.pause_number() == 1
-    assert core.wait_pause(1, 1) is False
-    assert core.wait_pause(0) is True
+    assert slot.pause_number() == 1
+    assert slot.wait_pause(1, 1) is False
+    assert slot.wait_pause(0) is True
 
 
 GATE = """
-    from taskd.cython_api import core
-    print(core.slot_number(), flush=True)
+    from taskd.cython_api import slot
+    print(slot.number(), flush=True)
     for word in iter(input, "end"):
-        core.started(core.ALL_DONE if word == "done" else int(word))
+        slot.started(slot.ALL_DONE if word == "done" else int(word))
         print(word, flush=True)
 """
 
@@ -257,27 +258,27 @@ def test_the_gate_opens_when_all_have_started(attached, ranks, line):
         other.stdin.write(word + "\n")
         other.stdin.flush()
 
-    core.started(0)
+    slot.started(0)
     assert attached.read(0).started == 0
     with pytest.raises(OSError) as error:
         # step 0 is a step like any other: the other rank has not begun it
-        core.wait_started(0, 0, 1)
+        slot.wait_started(0, 0, 1)
     assert error.value.errno == errno.ETIMEDOUT
     tell("0")
-    assert core.wait_started(0, 0) is True
-    core.started(1)
+    assert slot.wait_started(0, 0) is True
+    slot.started(1)
     tell("1")
-    assert core.wait_started(1, 0) is True
+    assert slot.wait_started(1, 0) is True
     line(other)
     line(other)
 
-    core.started(2)
+    slot.started(2)
     attached.pause(1, 0)
-    assert core.wait_started(2, 0) is False
-    assert core.wait_started(1, 1) is True
+    assert slot.wait_started(2, 0) is False
+    assert slot.wait_started(1, 1) is True
 
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(core.wait_started(2, 1)))
+    thread = threading.Thread(target=lambda: seen.append(slot.wait_started(2, 1)))
     thread.start()
     attached.pause(2)
     thread.join(60)
@@ -285,19 +286,19 @@ def test_the_gate_opens_when_all_have_started(attached, ranks, line):
 
     tell("done")
     line(other)
-    assert attached.read(1).started == core.ALL_DONE
-    assert core.wait_started(2, 2) is True
+    assert attached.read(1).started == slot.ALL_DONE
+    assert slot.wait_started(2, 2) is True
     tell("end")
 
 
 def test_two_ranks_through_many_gates(page, ranks):
     code = """
-        from taskd.cython_api import core
+        from taskd.cython_api import slot
         for step in range(3000):
-            core.progress(step, core.COMPUTING)
-            core.started(step)
-            assert core.wait_started(step, 0, 60_000)
-        core.started(core.ALL_DONE)
+            slot.progress(step, slot.COMPUTING)
+            slot.started(step)
+            assert slot.wait_started(step, 0, 60_000)
+        slot.started(slot.ALL_DONE)
     """
     both = [ranks.start(code, slot=slot) for slot in (0, 1)]
     for rank in both:
@@ -311,22 +312,22 @@ def test_two_ranks_through_many_gates(page, ranks):
 
 def test_store_and_load():
     word = np.zeros(2, np.uint64)
-    core.store_release(word.ctypes.data, 2**64 - 1)
-    assert core.load_acquire(word.ctypes.data) == 2**64 - 1
+    memory.store_release(word.ctypes.data, 2**64 - 1)
+    assert memory.load_acquire(word.ctypes.data) == 2**64 - 1
     for address in (0, word.ctypes.data + 4):
         with pytest.raises(ValueError):
-            core.store_release(address, 1)
+            memory.store_release(address, 1)
         with pytest.raises(ValueError):
-            core.load_acquire(address)
+            memory.load_acquire(address)
 
 
 def test_copy_and_equal():
     a = np.random.default_rng(0).integers(0, 256, 100_003, np.uint8)
     b = np.zeros_like(a)
-    assert not core.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
-    core.copy(b.ctypes.data, a.ctypes.data, a.nbytes)
-    assert core.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
-    assert core.equal(a.ctypes.data, 0, 0)
+    assert not memory.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
+    memory.copy(b.ctypes.data, a.ctypes.data, a.nbytes)
+    assert memory.equal(a.ctypes.data, b.ctypes.data, a.nbytes)
+    assert memory.equal(a.ctypes.data, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -340,15 +341,15 @@ def test_copy_and_equal():
 )
 def test_checksum_is_xxh64(data, seed, expected):
     held = np.frombuffer(data or b"\0", np.uint8)
-    assert core.checksum(held.ctypes.data, len(data), seed) == expected
+    assert memory.checksum(held.ctypes.data, len(data), seed) == expected
 
 
 def test_checksum_sees_every_bit():
     data = np.zeros(77, np.uint8)
-    seen = {core.checksum(data.ctypes.data, data.nbytes)}
+    seen = {memory.checksum(data.ctypes.data, data.nbytes)}
     for bit in range(data.nbytes * 8):
         data[bit // 8] ^= 1 << (bit % 8)
-        seen.add(core.checksum(data.ctypes.data, data.nbytes))
+        seen.add(memory.checksum(data.ctypes.data, data.nbytes))
         data[bit // 8] ^= 1 << (bit % 8)
-    seen.add(core.checksum(data.ctypes.data, data.nbytes, 1))
+    seen.add(memory.checksum(data.ctypes.data, data.nbytes, 1))
     assert len(seen) == data.nbytes * 8 + 2

@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from taskd.cython_api import core
+from taskd.cython_api import slot
 
 FAULT = "import ctypes; ctypes.memset(0xbad0, 0, 1)"
-AT_STEP_8 = "from taskd.cython_api import core; core.progress(8, core.UPDATING);"
+AT_STEP_8 = "from taskd.cython_api import slot; slot.progress(8, slot.UPDATING);"
 
 
 @pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "faulthandler"])
@@ -19,7 +19,7 @@ def test_fault_keeps_its_address(page, ranks, flags):
     assert status == -signal.SIGSEGV
     [record] = page.records(0)
     assert (record["kind"], record["sig"], record["addr"]) == ("signal", signal.SIGSEGV, 0xBAD0)
-    assert (record["step"], record["phase"]) == (8, core.UPDATING)
+    assert (record["step"], record["phase"]) == (8, slot.UPDATING)
     assert record["pid"] == ranks.processes[0].pid == record["tid"]
     assert record["ip"] != 0
     assert ("Segmentation fault" in err) == bool(flags)
@@ -150,10 +150,10 @@ def test_ignored_signal_is_no_death(page, ranks):
 def test_only_the_newest_records_are_kept_oldest_first(page, ranks):
     status, _, _ = ranks.run("""
         import os, signal
-        from taskd.cython_api import core
+        from taskd.cython_api import slot
         signal.signal(signal.SIGFPE, lambda *a: None)
         for step in range(6):
-            core.progress(step, core.COMPUTING)
+            slot.progress(step, slot.COMPUTING)
             os.kill(os.getpid(), signal.SIGFPE)
     """)
     assert status == 0
@@ -189,8 +189,8 @@ def test_failed_exec_in_a_child_is_not_our_exit(page, ranks):
 def test_loaded_late_records_without_interposition(page, ranks):
     """Without LD_PRELOAD the binding attaches: faults are recorded, _exit is not."""
     attach = (
-        f"from taskd.cython_api import core; core.attach({page.path!r}, 0); assert not"
-        " core.preloaded();"
+        f"from taskd.cython_api import library, slot; slot.attach({page.path!r}, 0); assert not"
+        " library.preloaded();"
     )
     status, _, err = ranks.run(attach + FAULT, slot=None, LD_PRELOAD="")
     assert status == -signal.SIGSEGV, err

@@ -7,7 +7,7 @@ import pytest
 
 PAIR = """
     import os, socket, sys, threading, time
-    from taskd.cython_api import core
+    from taskd.cython_api import slot, sockets
 
     def pair(family=socket.AF_INET):
         with socket.create_server(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0), family=family) as server:
@@ -24,11 +24,11 @@ def test_blocked_receive(page, ranks, line):
         PAIR
         + """
     bystander = pair()
-    core.sockets_begin(0)
+    sockets.begin(0)
     covered, local, listening = pair(), socket.socketpair(), socket.create_server(("127.0.0.1", 0))
     datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagram.connect(("127.0.0.1", 9))
-    assert core.sockets_end() == 2
+    assert sockets.end() == 2
     later = pair()
     say("blocked")
     say("out", covered[0].recv(1))
@@ -56,9 +56,9 @@ def test_while_the_interpreter_is_stuck(page, ranks, line):
         PAIR
         + """
     import ctypes
-    core.sockets_begin(0)
+    sockets.begin(0)
     one, other = pair()
-    assert core.sockets_end() == 2
+    assert sockets.end() == 2
     say("stuck")
     say("out", ctypes.PyDLL(None).recv(one.fileno(), ctypes.create_string_buffer(1), 1, 0))
     """
@@ -73,9 +73,9 @@ def test_an_older_pause_does_not_count(page, ranks, line):
     rank = ranks.start(
         PAIR
         + """
-    core.sockets_begin(3)
+    sockets.begin(3)
     one, other = pair()
-    assert core.sockets_end() == 2
+    assert sockets.end() == 2
     one.sendall(b"x")
     assert other.recv(1) == b"x"
     say("fine")
@@ -100,11 +100,11 @@ def test_pause_already_newer_at_begin(page, ranks):
     except OSError:
         pass
     for family in families:
-        core.sockets_begin(0)
+        sockets.begin(0)
         for _ in range(3):
             one, other = pair(family)
             assert one.recv(1) == b""
-        core.sockets_end()
+        sockets.end()
         time.sleep(0.05)  # the thread goes to sleep; the test is as true, only weaker, when it has not yet
     one, other = pair()
     one.sendall(b"x")
@@ -119,15 +119,15 @@ def test_pause_during_the_build(page, ranks, line):
     rank = ranks.start(
         PAIR
         + """
-    core.sockets_begin(0)
+    sockets.begin(0)
     one, other = pair()
     say("building")
     say("out", one.recv(1))
     one, other = pair()
     say("out", one.recv(1))
-    core.sockets_begin(1)
+    sockets.begin(1)
     one, other = pair()
-    say(core.sockets_end(), core.sockets_cut(), core.sockets_cut())
+    say(sockets.end(), sockets.cut(), sockets.cut())
     """
     )
     assert line(rank) == "building"
@@ -141,11 +141,11 @@ def test_pause_already_newer_at_end(page, ranks, line):
     rank = ranks.start(
         PAIR
         + """
-    core.sockets_begin(0)
+    sockets.begin(0)
     say("begun")
     input()
     one, other = pair()
-    core.sockets_end()
+    sockets.end()
     say("out", one.recv(1))
     """
     )
@@ -160,15 +160,15 @@ def test_a_number_used_again_is_not_touched(ranks):
     status, out, err = ranks.run(
         PAIR
         + """
-    core.sockets_begin(0)
+    sockets.begin(0)
     one, other = pair()
-    assert core.sockets_end() == 2
+    assert sockets.end() == 2
     numbers = one.fileno(), other.fileno()
     one.close(), other.close()
     again = pair()
     for new, number in zip(again, numbers):
         os.dup2(new.fileno(), number)
-    assert core.sockets_cut() == 0
+    assert sockets.cut() == 0
     again[0].sendall(b"x")
     assert again[1].recv(1) == b"x"
     say("kept")
@@ -187,20 +187,20 @@ def test_clear_and_misuse(page, ranks):
             call(*args)
         except OSError as error:
             return error.errno
-    assert number(core.sockets_end) == errno.EINVAL
-    core.sockets_begin(0)
+    assert number(sockets.end) == errno.EINVAL
+    sockets.begin(0)
     one, other = pair()
-    core.sockets_end()
-    core.sockets_clear()
-    assert core.sockets_cut() == 0
-    core.detach()
-    assert number(core.sockets_begin, 0) == errno.ENOTCONN
-    core.sockets_clear()
-    assert core.sockets_cut() == 0
-    core.attach(os.environ["TASKD_PAGE"], 0)
-    core.sockets_begin(0)
+    sockets.end()
+    sockets.clear()
+    assert sockets.cut() == 0
+    slot.detach()
+    assert number(sockets.begin, 0) == errno.ENOTCONN
+    sockets.clear()
+    assert sockets.cut() == 0
+    slot.attach(os.environ["TASKD_PAGE"], 0)
+    sockets.begin(0)
     one, other = pair()
-    assert core.sockets_end() == 2 and core.sockets_cut() == 2
+    assert sockets.end() == 2 and sockets.cut() == 2
     say("done")
     """
     )
@@ -217,11 +217,11 @@ def test_begin_and_end_many_times(page, ranks, newer):
         PAIR
         + """
     for round in range(300):
-        core.sockets_begin(0)
-        core.sockets_end()
+        sockets.begin(0)
+        sockets.end()
         if round % 10 == 0:
-            core.detach()
-            core.attach(os.environ["TASKD_PAGE"], 0)
+            slot.detach()
+            slot.attach(os.environ["TASKD_PAGE"], 0)
     say("done")
     """
     )
@@ -232,16 +232,16 @@ def test_forked_child_leaves_the_parents_connections(page, ranks):
     status, out, err = ranks.run(
         PAIR
         + """
-    core.sockets_begin(0)
+    sockets.begin(0)
     one, other = pair()
-    core.sockets_end()
+    sockets.end()
     pid = os.fork()
     if pid == 0:
-        os._exit(core.sockets_cut())
+        os._exit(sockets.cut())
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     one.sendall(b"x")
     assert other.recv(1) == b"x"
-    assert core.sockets_cut() == 2
+    assert sockets.cut() == 2
     say("done")
     """,
         "-W",
@@ -254,20 +254,20 @@ def test_the_list_of_covered_connections(ranks):
     status, out, err = ranks.run(
         PAIR
         + """
-    assert core.sockets_list() == []
+    assert sockets.covered() == []
     bystander = pair()
-    core.sockets_begin(0)
+    sockets.begin(0)
     covered = [end for _ in range(50) for end in pair()]
-    assert core.sockets_list() == [], "not before end"
-    assert core.sockets_end() == 100
+    assert sockets.covered() == [], "not before end"
+    assert sockets.end() == 100
     later = pair()
-    assert sorted(core.sockets_list()) == sorted(end.fileno() for end in covered)
+    assert sorted(sockets.covered()) == sorted(end.fileno() for end in covered)
     os.dup2(later[0].fileno(), covered[-1].fileno())
-    assert sorted(core.sockets_list()) == sorted(end.fileno() for end in covered[:-1])
-    core.sockets_cut()
-    assert len(core.sockets_list()) == 99, "those that have ended can still be asked why"
-    core.sockets_clear()
-    assert core.sockets_list() == []
+    assert sorted(sockets.covered()) == sorted(end.fileno() for end in covered[:-1])
+    sockets.cut()
+    assert len(sockets.covered()) == 99, "those that have ended can still be asked why"
+    sockets.clear()
+    assert sockets.covered() == []
     say("done")
     """
     )
@@ -282,25 +282,25 @@ def test_limit_of_unacknowledged_time(ranks):
         return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
     def covered_pair():
-        core.sockets_begin(0)
+        sockets.begin(0)
         ends = pair()
-        core.sockets_end()
+        sockets.end()
         return ends
 
     assert [limit_of(end) for end in covered_pair()] == [0, 0]
-    core.sockets_limit(12_345)
+    sockets.limit(12_345)
     bystander, ends = pair(), covered_pair()
     assert [limit_of(end) for end in ends] == [12_345] * 2
     assert [limit_of(end) for end in bystander] == [0, 0]
-    core.sockets_limit(0)
+    sockets.limit(0)
     assert [limit_of(end) for end in covered_pair()] == [0, 0]
     try:
-        core.sockets_limit(2**31)
+        sockets.limit(2**31)
     except OSError as error:
         say(error.strerror)
-    core.sockets_limit(12_345)
+    sockets.limit(12_345)
     ends = covered_pair()
-    assert core.sockets_cut() == 2, "a cut works as without"
+    assert sockets.cut() == 2, "a cut works as without"
     assert ends[0].recv(1) == b""
     """
     )

@@ -8,14 +8,14 @@ import re
 from pathlib import Path
 
 import taskd
-from taskd.cython_api import core, library_path
+from taskd.cython_api import library, library_path
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_one_version():
-    library = ctypes.CDLL(library_path())
-    library.taskd_version.restype = ctypes.c_char_p
+    loaded = ctypes.CDLL(library_path())
+    loaded.taskd_version.restype = ctypes.c_char_p
     found = re.search(r'^version = "(.+)"$', PYPROJECT.read_text(), re.MULTILINE)
     assert found is not None
-    assert library.taskd_version().decode() == core.VERSION == taskd.__version__ == found[1]
+    assert loaded.taskd_version().decode() == library.VERSION == taskd.__version__ == found[1]

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import zmq
 
-from taskd.core import events as e
+from taskd.core.settings import Settings
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
-from taskd.manager.server import Limits, Outcome, Server
+from taskd.manager.limits import Limits
+from taskd.manager.server import Outcome, Server
+from taskd.messages import codec, from_agent, from_rank, to_agent
+from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
-from taskd.protocol import messages as m
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0  # a guard against hanging, never a measure
@@ -54,17 +56,19 @@ class FakeAgent:
         self.connect()
 
     def send(self, message: Any, seq: int | None = None, number: int = 0) -> None:
+        self.say(codec.encode(message), seq, number)
+
+    def say(self, body: bytes, seq: int | None = None, number: int = 0) -> None:
         self.seq += 1
         seq = self.seq if seq is None else seq
-        envelope = m.Envelope(
-            m.VERSION, self.job, self.node, self.incarnation, seq, m.encode(message), 0, number
+        self.socket.send(
+            seal(Envelope(VERSION, self.job, self.node, self.incarnation, seq, body, 0, number))
         )
-        self.socket.send(m.seal(envelope))
 
     def join(self, **more: Any) -> None:
-        self.send(m.Standing(0, "", (0, 0), {}, True))
+        self.send(from_agent.Standing(0, "", (0, 0), {}, True))
         self.send(
-            e.AgentJoined(
+            from_agent.AgentJoined(
                 self.node,
                 self.ranks,
                 ("127.0.0.1", 29400 + self.node),
@@ -77,18 +81,19 @@ class FakeAgent:
         does."""
         while True:
             assert self.socket.poll(int(PATIENCE * 1000)), f"node {self.node} got nothing"
-            envelope = m.unseal(self.socket.recv())
-            message = m.decode(envelope.body)
+            envelope = unseal(self.socket.recv())
+            said = codec.TO_OPERATOR if self.node == OPERATOR else codec.TO_AGENT
+            message: Any = said.decode(envelope.body)
             if 0 < envelope.number <= self.taken:
                 continue
             self.taken = max(self.taken, envelope.number)
-            if isinstance(message, m.Heard):
+            if isinstance(message, to_agent.Heard):
                 self.heard = message.number
-                self.send(m.Heard(self.taken))
-            elif isinstance(message, m.Claim):
-                self.send(m.Vote(envelope.term, True))
-            elif isinstance(message, m.RosterIs):
-                self.send(m.RosterKept(message.stamp))
+                self.send(to_agent.Heard(self.taken))
+            elif isinstance(message, to_agent.Claim):
+                self.send(from_agent.Vote(envelope.term, True))
+            elif isinstance(message, to_agent.RosterIs):
+                self.send(from_agent.RosterKept(message.stamp))
             else:
                 return message
 
@@ -154,11 +159,11 @@ class Running:
             self.serves(agent)
         for agent in agents:
             for rank in agent.ranks:
-                agent.send(e.RankJoined(rank))
+                agent.send(from_rank.RankJoined(rank))
         for agent in agents:
             assert agent.receive().generation == 1
             for rank in agent.ranks:
-                agent.send(e.RankRebuilt(rank, 0, 1))
+                agent.send(from_rank.RankRebuilt(rank, 0, 1))
         for agent in agents:
             assert agent.receive().step == 0
         return agents
@@ -191,7 +196,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             {"codes": codes} if codes is not None else {},
         )
         given = (
-            e.Settings(nodes, 2, **settings),
+            Settings(nodes, 2, **settings),
             "job",
             KEYS,
             "127.0.0.1",

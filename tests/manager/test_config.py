@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from taskd.core import ladder
+from taskd.core.incident import ladder
 from taskd.manager.config import BadConfig, parse
 
 GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
@@ -75,7 +75,7 @@ def test_what_is_switched_off_is_not_repaired(change, environ, rungs):
         ({"node_nums": True}, ["node_nums", "True"]),
         ({"node_nums": "2"}, ["node_nums", "'2'"]),
         ({"node_nums": 2.0}, ["node_nums", "2.0"]),
-        ({"proc_per_node": 1025}, ["proc_per_node", "1025", "1 to 1024"]),
+        ({"proc_per_node": 4097}, ["proc_per_node", "4097", "1 to 4096"]),
         ({"proc_per_node": None}, ["proc_per_node", "None"]),
         ({"plugin_dir": 3}, ["plugin_dir", "3"]),
         ({"fault_recover": "yes"}, ["fault_recover", "'yes'", "'on' or 'off'"]),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core import events as e
+from taskd.messages import from_agent
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +59,7 @@ def led(fake_agent, port, ranks):
 @pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
 def test_the_exit_status_tells_how_the_job_ended(manager, fake_agent, port, ok, status):
     process = manager("--nodes", "1", "--ranks-per-node", "2")
-    led(fake_agent, port, (0, 1)).send(e.AgentLeft(0, ok, "" if ok else "exit code 9"))
+    led(fake_agent, port, (0, 1)).send(from_agent.AgentLeft(0, ok, "" if ok else "exit code 9"))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (status, "")
     assert ("exit code 9" in err) != ok
@@ -112,7 +112,7 @@ def test_a_signal_ends_it_cleanly(manager, fake_agent, port, number):
 
 def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, tmp_path):
     process = manager(program=(str(ROOT / "examples" / "manager.py"),))
-    led(fake_agent, port, (0, 1, 2, 3)).send(e.AgentLeft(0, True))
+    led(fake_agent, port, (0, 1, 2, 3)).send(from_agent.AgentLeft(0, True))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
     assert "every node ended well" in (tmp_path / "log" / "incidents.jsonl").read_text()
@@ -204,5 +204,5 @@ def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(
     launcher.kill()
     launcher.wait()
     for agent in agents:  # it is there, and told how the job ends
-        agent.send(e.AgentLeft(agent.node, True))
+        agent.send(from_agent.AgentLeft(agent.node, True))
     assert process.wait(60) == 0

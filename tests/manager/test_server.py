@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import asdict
 
+import msgspec
 import pytest
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
-from taskd.manager.server import Limits
-from taskd.protocol import messages as m
+from taskd.manager.limits import Limits
+from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
+from taskd.messages.envelope import unseal
+from taskd.messages.values import Position
 
 
 def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
@@ -20,10 +23,10 @@ def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
     agents = manager.protected(2)
     for agent in agents:
         for rank in agent.ranks:
-            agent.send(e.RankFinished(rank, 0, 10))
+            agent.send(from_rank.RankFinished(rank, 0, 10))
     for agent in agents:
-        agent.expect(c.Release)
-        agent.send(e.AgentLeft(agent.node, True))
+        agent.expect(to_rank.Release)
+        agent.send(from_agent.AgentLeft(agent.node, True))
     assert manager.outcome().ok is True
     (end,) = [
         json.loads(line) for line in (tmp_path / "log" / "incidents.jsonl").read_text().splitlines()
@@ -35,29 +38,29 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
     manager = start(2)
     a, b = manager.protected(2)
     a.send(
-        e.RankDied(
-            1, 0, "SIGKILL", e.Position(7, None, final=frozenset({7}), stripes=frozenset({7}))
+        from_agent.RankDied(
+            1, 0, "SIGKILL", Position(7, None, final=frozenset({7}), stripes=frozenset({7}))
         )
     )
-    pause = b.expect(c.Pause)
-    assert a.expect(c.Pause) == pause
-    assert a.expect(c.Replace).rank == 1
-    position = e.Position(7, 7, final=frozenset({7}), stripes=frozenset({7}))
+    pause = b.expect(to_rank.Pause)
+    assert a.expect(to_rank.Pause) == pause
+    assert a.expect(to_agent.Replace).rank == 1
+    position = Position(7, 7, final=frozenset({7}), stripes=frozenset({7}))
     for agent, rank in ((a, 0), (b, 2), (b, 3)):
-        agent.send(e.RankPaused(rank, 0, pause.pause, position))
-    a.send(e.RankReady(1, 1))
+        agent.send(from_rank.RankPaused(rank, 0, pause.pause, position))
+    a.send(from_rank.RankReady(1, 1))
     for agent in (a, b):
-        generation = agent.expect(c.Rebuild).generation
+        generation = agent.expect(to_rank.Rebuild).generation
         for rank in agent.ranks:
-            agent.send(e.RankRebuilt(rank, int(rank == 1), generation))
+            agent.send(from_rank.RankRebuilt(rank, int(rank == 1), generation))
     for agent in (a, b):
-        assert agent.expect(c.Restore).plan.step == 7
+        assert agent.expect(to_rank.Restore).plan.step == 7
         for rank in agent.ranks:
-            agent.send(e.RankRestored(rank, int(rank == 1), generation, "same"))
+            agent.send(from_rank.RankRestored(rank, int(rank == 1), generation, "same"))
     for agent in (a, b):
-        assert agent.expect(c.Resume).step == 7
+        assert agent.expect(to_rank.Resume).step == 7
         for rank in agent.ranks:
-            agent.send(e.StepCommitted(rank, int(rank == 1), generation, 7))
+            agent.send(from_rank.StepCommitted(rank, int(rank == 1), generation, 7))
     journal = tmp_path / "log" / "incidents.jsonl"
     manager.wait(journal.exists)
     manager.wait(lambda: journal.read_text().endswith("\n"))
@@ -70,24 +73,24 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
     )
     assert entry["began"] <= entry["time"]
     while b.socket.poll(0):
-        assert not isinstance(m.decode(m.unseal(b.socket.recv()).body), c.Replace), (
-            "the other node was sent the order to replace"
-        )
+        assert not isinstance(
+            codec.TO_AGENT.decode(unseal(b.socket.recv()).body), to_agent.Replace
+        ), "the other node was sent the order to replace"
 
 
 def test_the_reason_of_giving_up_reaches_every_agent_before_the_manager_leaves(start):
     manager = start(2, ladder=("exit",))
     a, b = manager.protected(2)
-    a.send(e.RankDied(0, 0, "SIGSEGV"))
+    a.send(from_agent.RankDied(0, 0, "SIGSEGV"))
     for agent in (a, b):
-        assert "SIGSEGV" in agent.expect(c.GiveUp).reason
+        assert "SIGSEGV" in agent.expect(to_agent.GiveUp).reason
     assert manager.outcome().ok is False
 
 
 def test_a_late_message_is_dropped(start):
     manager = start()
     (agent,) = manager.protected(1)
-    agent.send(e.RankDied(0, 0, "an old message"), seq=agent.seq - 1)
+    agent.send(from_agent.RankDied(0, 0, "an old message"), seq=agent.seq - 1)
     manager.dropped("late")
     assert manager.server.coordinator.job.ranks[0].alive
 
@@ -95,8 +98,8 @@ def test_a_late_message_is_dropped(start):
 def test_a_message_of_an_unknown_agent_is_asked_to_register(start):
     manager = start()
     agent = manager.agent()
-    agent.send(e.RankDied(0, 0, "before its agent had registered"))
-    agent.expect(m.Who)
+    agent.send(from_agent.RankDied(0, 0, "before its agent had registered"))
+    agent.expect(to_agent.Who)
     agent.join()
     manager.serves(agent)
 
@@ -107,9 +110,9 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     first.join()
     manager.serves(first)
     second.join()
-    first.expect(m.Who)  # is it still there?
-    first.send(m.Heartbeat(2))
-    assert "--node_rank" in second.expect(m.Refused).reason
+    first.expect(to_agent.Who)  # is it still there?
+    first.send(from_agent.Heartbeat(2))
+    assert "--node_rank" in second.expect(to_agent.Refused).reason
     assert manager.server.members.agents[0].incarnation == first.incarnation
 
 
@@ -118,7 +121,7 @@ def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):
     first, other = manager.protected(2)
     first.close()
     manager.agent(0, (0, 1)).join()
-    assert "another one has registered" in other.expect(c.GiveUp).reason
+    assert "another one has registered" in other.expect(to_agent.GiveUp).reason
     assert manager.outcome().ok is False
 
 
@@ -132,13 +135,13 @@ def test_a_silent_agent_is_lost(start):
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        (e.RankDied(2, 0, "a rank of the other node"), "foreign rank"),
-        (e.RankDied(-1, 0, "no rank at all"), "foreign rank"),
-        (e.AgentLeft(1, False, "the other node"), "foreign node"),
-        (e.AgentLost(0, "the manager's own event"), "direction"),
-        (e.Tick(), "direction"),
-        (c.GiveUp("a command"), "direction"),
-        (m.RankHello(0, 0, 1), "direction"),
+        (from_agent.RankDied(2, 0, "a rank of the other node"), "foreign rank"),
+        (from_agent.AgentLeft(1, False, "the other node"), "foreign node"),
+        (from_agent.RankDied(-1, 0, "no rank at all"), "not a message"),
+        (to_agent.GiveUp("a command"), "not a message"),
+        (from_rank.RankHello(0, 0, 1), "not a message"),
+        (from_operator.HoldRequested("an operator's"), "not a message"),
+        (from_agent.NodePrepared(0, "a standby's"), "direction"),
     ],
 )
 def test_an_agent_says_only_what_is_its_business(start, message, kind):
@@ -157,7 +160,6 @@ def test_an_agent_says_only_what_is_its_business(start, message, kind):
         (0, (0, 99), {}, "proc_per_node"),
         (0, (0, 1), {"incarnations": (1,)}, "incarnations"),
         (0, (0, 1), {"dead": (5,)}, "dead"),
-        (0, (0, 1), {"epoch": -1}, "negative"),
     ],
 )
 def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
@@ -166,7 +168,26 @@ def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
     manager = start()
     agent = manager.agent(node, ranks)
     agent.join(**more)
-    assert word in agent.expect(m.Refused).reason
+    assert word in agent.expect(to_agent.Refused).reason
+    assert not manager.server.members.agents
+
+
+@pytest.mark.parametrize(
+    "event", [e.AgentLost(0, "x"), e.StandbyLost("x", "x"), e.FormerLost(0, "x", "x"), e.Tick()]
+)
+def test_what_the_manager_finds_out_by_itself_nobody_can_tell_it(start, event):
+    manager = start()
+    (agent,) = manager.protected(1)
+    agent.say(msgspec.msgpack.encode({"type": type(event).__name__, **asdict(event)}))
+    manager.dropped("not a message")
+    assert manager.server.outcome is None and set(manager.server.members.agents) == {0}
+
+
+@pytest.mark.parametrize("field", ["epoch", "generation", "pause"])
+def test_a_registration_with_a_negative_number_is_none(start, field):
+    manager = start()
+    manager.agent().join(**{field: -1})
+    manager.dropped("not a message")
     assert not manager.server.members.agents
 
 
@@ -180,15 +201,23 @@ def test_an_agent_of_another_job_is_not_heard(start):
 def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
     manager = start()
     (agent,) = manager.protected(1)
-    raised, died = e.RankRaised(1, 0, 3, "ValueError: a"), e.RankDied(1, 0, "left with exit code 1")
-    agent.send(e.RankBusy(0, 0, 0, 1.0), number=1)
+    raised, died = (
+        from_rank.RankRaised(1, 0, 3, "ValueError: a"),
+        from_agent.RankDied(1, 0, "left with exit code 1"),
+    )
+    agent.send(from_agent.RankBusy(0, 0, 0, 1.0), number=1)
     agent.reconnect()  # both were lost with the connection, and a third has waited for the next one
     agent.send(died, number=3)
     manager.dropped("said again")
-    agent.send(m.Heartbeat(1, unheard=2))
-    for number, message in ((1, e.RankBusy(0, 0, 0, 1.0)), (2, raised), (3, died), (3, died)):
+    agent.send(from_agent.Heartbeat(1, unheard=2))
+    for number, message in (
+        (1, from_agent.RankBusy(0, 0, 0, 1.0)),
+        (2, raised),
+        (3, died),
+        (3, died),
+    ):
         agent.send(message, number=number)
-    assert agent.expect(c.Replace).rank == 1
+    assert agent.expect(to_agent.Replace).rank == 1
     assert agent.heard == 1
     assert "after ValueError: a" in manager.server.coordinator.recovery.incident.faults[0]
 
@@ -196,13 +225,13 @@ def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
 def test_an_order_that_was_lost_with_a_connection_is_given_again(start):
     manager = start()
     (agent,) = manager.protected(1)
-    agent.send(e.RankDied(1, 0, "SIGKILL"))
-    agent.expect(c.Replace)
+    agent.send(from_agent.RankDied(1, 0, "SIGKILL"))
+    agent.expect(to_agent.Replace)
     taken = agent.taken
     agent.reconnect()
     agent.taken -= 1  # what came last was never received
-    agent.send(m.Standing(0, "", (0, 0), {}, True))
-    assert agent.expect(c.Replace).rank == 1
+    agent.send(from_agent.Standing(0, "", (0, 0), {}, True))
+    assert agent.expect(to_agent.Replace).rank == 1
     assert agent.taken == taken
 
 
@@ -219,19 +248,21 @@ def test_ranks_that_had_joined_before_their_agent_are_counted(start):
     manager = start()
     agent = manager.agent()
     agent.join(joined=(0, 1))
-    assert agent.expect(c.Rebuild).generation == 1
+    assert agent.expect(to_rank.Rebuild).generation == 1
 
 
 def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
     manager = start(2)
     a, b = manager.protected(2)
     b.socket.close()
-    manager.wait(lambda: b.incarnation not in manager.server.charge.ways)  # the manager has noticed
-    a.send(e.RankDied(0, 0, "SIGKILL"))
-    a.expect(c.Pause)
+    manager.wait(
+        lambda: b.incarnation not in manager.server.voters.routes
+    )  # the manager has noticed
+    a.send(from_agent.RankDied(0, 0, "SIGKILL"))
+    a.expect(to_rank.Pause)
     b.connect()
-    b.send(m.Heartbeat(2))
-    assert b.expect(c.Pause).pause == 1
+    b.send(from_agent.Heartbeat(2))
+    assert b.expect(to_rank.Pause).pause == 1
 
 
 def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypatch, caplog):
@@ -240,17 +271,17 @@ def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypat
     step = Coordinator.step
 
     def broken(self, event, now):
-        if isinstance(event, e.RankRaised):
+        if isinstance(event, from_rank.RankRaised):
             raise RuntimeError("a defect")
         return step(self, event, now)
 
     monkeypatch.setattr(Coordinator, "step", broken)
     with caplog.at_level(logging.ERROR, "taskd.manager"):
-        agent.send(e.RankRaised(0, 0, 1, "boom"))
+        agent.send(from_rank.RankRaised(0, 0, 1, "boom"))
         manager.dropped("defect")
     assert "a defect" in caplog.text
-    agent.send(e.RankDied(0, 0, "SIGKILL"))
-    agent.expect(c.Pause)
+    agent.send(from_agent.RankDied(0, 0, "SIGKILL"))
+    agent.expect(to_rank.Pause)
 
 
 def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
@@ -263,9 +294,9 @@ def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
 def test_deadlines_are_kept_without_any_message(start):
     manager = start(pause_again=0.05)
     a = manager.protected(1)[0]
-    a.send(e.RankDied(0, 0, "SIGKILL"))
-    a.expect(c.Pause)
-    assert a.expect(c.Pause).reason == "asked again"
+    a.send(from_agent.RankDied(0, 0, "SIGKILL"))
+    a.expect(to_rank.Pause)
+    assert a.expect(to_rank.Pause).reason == "asked again"
 
 
 def test_stop_leaves_the_job_undecided(start):

@@ -5,27 +5,26 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.core import commands as c
-from taskd.core import events as e
-from taskd.protocol import messages as m
+from taskd.messages import codec, from_agent, from_operator, to_agent, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR, STANDBY, VERSION, Envelope, seal
 
 
 def speak_as(liar, other, message, seq=1_000_000):
     """`liar` claims to be `other`, with a number that would be taken."""
     liar.socket.send(
-        m.seal(m.Envelope(m.VERSION, "job", other.node, other.incarnation, seq, m.encode(message)))
+        seal(Envelope(VERSION, "job", other.node, other.incarnation, seq, codec.encode(message)))
     )
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        e.AgentLeft(0, False, "forged"),
-        e.RankDied(0, 0, "forged"),
-        m.Standing(0, "", (0, 0), {}, True),
-        m.Vote(1, True),
-        m.RosterKept((1, 1)),
-        e.NodeTaken(0, "", ("", 1), ("", 1), (None, None)),
+        from_agent.AgentLeft(0, False, "forged"),
+        from_agent.RankDied(0, 0, "forged"),
+        from_agent.Standing(0, "", (0, 0), {}, True),
+        from_agent.Vote(1, True),
+        from_agent.RosterKept((1, 1)),
+        from_agent.NodeTaken(0, "", ("", 1), ("", 1), (None, None)),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -35,8 +34,8 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
     liar = manager.agent(0, (0, 1))
     speak_as(liar, agent, message)
     manager.dropped("another's name")
-    liar.node = m.STANDBY
-    speak_as(liar, agent, m.Heartbeat(1))
+    liar.node = STANDBY
+    speak_as(liar, agent, from_agent.Heartbeat(1))
     manager.dropped("another's name", 2)
     assert (
         manager.server.members.agents[0].incarnation == agent.incarnation
@@ -47,8 +46,8 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
         and manager.server.outcome is None
     )
     assert liar.socket.poll(100) == 0, "who speaks in another's name gets no answer"
-    agent.send(e.RankDied(0, 0, "SIGKILL"))  # it was not shut out by the forged number
-    agent.expect(c.Pause)
+    agent.send(from_agent.RankDied(0, 0, "SIGKILL"))  # it was not shut out by the forged number
+    agent.expect(to_rank.Pause)
 
 
 def test_an_agent_has_no_other_name_than_its_key(start):
@@ -56,7 +55,7 @@ def test_an_agent_has_no_other_name_than_its_key(start):
     agent = manager.agent()
     agent.join(agent="another")
     manager.dropped("another's name")
-    agent.expect(m.Refused)
+    agent.expect(to_agent.Refused)
     assert not manager.server.members.agents
 
 
@@ -65,8 +64,8 @@ def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
     agents = manager.protected(2)
     liar = manager.agent(1, (2, 3))
     liar.join(joined=(2, 3), generation=1)
-    assert liar.expect(c.Fence).agent == liar.incarnation
-    liar.send(e.RankDied(2, 0, "forged"))
+    assert liar.expect(to_agent.Fence).agent == liar.incarnation
+    liar.send(from_agent.RankDied(2, 0, "forged"))
     manager.dropped("fenced")
     assert manager.server.coordinator.job.ranks[2].alive
     assert manager.server.members.agents[1].incarnation == agents[1].incarnation
@@ -82,8 +81,8 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     stranger = "0" * 32
 
     def answer(agent, node, who, fetch):
-        agent.send(m.May(node, who, fetch))
-        found = agent.expect(m.Permit)
+        agent.send(from_agent.May(node, who, fetch))
+        found = agent.expect(to_agent.Permit)
         assert (found.node, found.agent, found.fetch) == (node, who, fetch)
         return found.granted and found.ranks
 
@@ -101,17 +100,17 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     assert answer(b, 1, "S" * 32, True) and answer(keeper, 1, "S" * 32, True)
     assert not answer(a, 1, "S" * 32, True) and not answer(keeper, 0, "S" * 32, True)
     topology.reserved.clear()
-    topology.nodes[1].heir = stranger  # told to take it over
+    topology.nodes[1].assignee = stranger  # told to take it over
     assert answer(keeper, 1, stranger, True) == (2, 3)
     assert not answer(keeper, 1, stranger, False)
-    topology.nodes[1].heir = ""
+    topology.nodes[1].assignee = ""
     assert not answer(keeper, 1, "", True)
 
 
 REQUESTS = {
-    "inject": m.Inject("r", 0, "memory", {}),
-    "code": m.CodeTold("r", 0, "80E01801", "once", ""),
-    "subhealth": e.NodeSubHealthy("r", 0, "forged"),
+    "inject": to_rank.Inject("r", 0, "memory", {}),
+    "code": from_operator.CodeTold("r", 0, "80E01801", "once", ""),
+    "subhealth": from_operator.NodeSubHealthy("r", 0, "forged"),
 }
 
 
@@ -119,30 +118,43 @@ REQUESTS = {
 def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, name):
     manager = start(faults_on_purpose=False)
     (agent,) = manager.protected(1)
-    operator = manager.agent(m.OPERATOR)
+    operator = manager.agent(OPERATOR)
     operator.send(REQUESTS[name])
-    answer = operator.expect(c.Answer)
+    answer = operator.expect(to_operator.Answer)
     assert (answer.request, answer.ok) == ("r", False) and "TASKD_FAULT_INJECTION=on" in answer.text
     # what holds a job up, and does not break it, is an operator's all the same
-    operator.send(e.RecoverySwitched("s", False))
-    assert operator.expect(c.Answer).ok
-    operator.send(e.HoldRequested("h"))
-    agent.expect(c.AskSteps)
+    operator.send(from_operator.RecoverySwitched("s", False))
+    assert operator.expect(to_operator.Answer).ok
+    operator.send(from_operator.HoldRequested("h"))
+    agent.expect(to_agent.AskSteps)
     assert manager.server.coordinator.recovery.incident is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [from_agent.RankDied(0, 0, "forged"), from_agent.Heartbeat(1), to_agent.End(True, "forged")],
+    ids=lambda message: type(message).__name__,
+)
+def test_an_operator_does_not_speak_as_an_agent(start, message):
+    manager = start()
+    (agent,) = manager.protected(1)
+    manager.agent(OPERATOR).send(message)
+    manager.dropped("not a message")
+    assert manager.server.coordinator.job.ranks[0].alive and manager.server.outcome is None
 
 
 def test_an_operator_asks_what_the_job_does(start):
     manager = start()
     (agent,) = manager.protected(1)
-    operator = manager.agent(m.OPERATOR)
-    operator.send(m.StatusAsked("r"))
-    answer = operator.expect(c.Answer)
+    operator = manager.agent(OPERATOR)
+    operator.send(from_operator.StatusAsked("r"))
+    answer = operator.expect(to_operator.Answer)
     assert (
         answer.ok
         and answer.text.startswith("training, protected; ")
         and "node 0: ranks 0-" in answer.text
     )
-    agent.send(e.RankDied(0, 0, "killed by SIGKILL"))
-    agent.expect(c.Pause)
-    operator.send(m.StatusAsked("s"))
-    assert "incident 1 is being repaired: PAUSE" in operator.expect(c.Answer).text
+    agent.send(from_agent.RankDied(0, 0, "killed by SIGKILL"))
+    agent.expect(to_rank.Pause)
+    operator.send(from_operator.StatusAsked("s"))
+    assert "incident 1 is being repaired: PAUSE" in operator.expect(to_operator.Answer).text

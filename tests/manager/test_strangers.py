@@ -10,18 +10,17 @@ import socket
 
 import pytest
 
-from taskd.core import commands as c
-from taskd.core import events as e
+from taskd.messages import codec, from_agent, to_rank
+from taskd.messages.envelope import VERSION, Envelope, seal
 from taskd.protocol import keys
-from taskd.protocol import messages as m
 
 OTHER = keys.derive(b"another secret")
 
 
 def works(manager, agent):
     """The agent is still led."""
-    agent.send(e.RankDied(0, 0, "SIGKILL"))
-    agent.expect(c.Pause)
+    agent.send(from_agent.RankDied(0, 0, "SIGKILL"))
+    agent.expect(to_rank.Pause)
     assert set(manager.server.members.agents) == {0}
 
 
@@ -41,7 +40,7 @@ def test_nothing_is_delivered_from_or_to_a_stranger(start, name):
     (agent,) = manager.protected(1)
     stranger = manager.agent(with_keys=stranger_keys(name, agent.keys))
     stranger.join()
-    stranger.send(e.AgentLeft(0, False))
+    stranger.send(from_agent.AgentLeft(0, False))
     if name == "the server's public key":
         manager.dropped("another's name", 3)
     assert stranger.socket.poll(300) == 0
@@ -79,15 +78,21 @@ def test_an_agent_that_sends_rubbish_is_counted_and_the_next_message_is_taken(st
     (agent,) = manager.protected(1)
     agent.socket.send(b"rubbish")
     agent.socket.send(b"")
-    agent.socket.send(m.seal(m.Envelope(99, "job", 0, agent.incarnation, 99, b"")))
-    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, 99, b"\xc1")))
+    agent.socket.send(seal(Envelope(99, "job", 0, agent.incarnation, 99, b"")))
+    agent.socket.send(seal(Envelope(VERSION, "job", 0, agent.incarnation, 99, b"\xc1")))
     manager.dropped("not a message", 4)
     agent.socket.send_multipart([b"", b"two frames"])
     manager.dropped("frames")
-    agent.socket.send(m.seal(m.Envelope(m.VERSION, "job", 0, "", 99, m.encode(m.Heartbeat(1)))))
+    agent.socket.send(
+        seal(Envelope(VERSION, "job", 0, "", 99, codec.encode(from_agent.Heartbeat(1))))
+    )
     manager.dropped("another's name")
     agent.socket.send(
-        m.seal(m.Envelope(m.VERSION, "job", 0, agent.incarnation, -1, m.encode(m.Heartbeat(1))))
+        seal(
+            Envelope(
+                VERSION, "job", 0, agent.incarnation, -1, codec.encode(from_agent.Heartbeat(1))
+            )
+        )
     )
-    manager.dropped("envelope")
+    manager.dropped("not a message", 5)
     works(manager, agent)

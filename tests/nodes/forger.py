@@ -16,9 +16,10 @@ import time
 
 import zmq
 
-from taskd.protocol import curve, keys, messages
+from taskd.core.snapshots import FINAL
+from taskd.messages import between_agents, codec
+from taskd.protocol import curve, keys
 from taskd.record import Seal
-from taskd.vault import FINAL
 
 LISTENS = "0A"  # in /proc/net/tcp
 
@@ -58,19 +59,21 @@ def main(job: str, secret: str, seconds: float) -> None:
         for line in lines:
             for node in (0, 1):
                 with contextlib.suppress(zmq.Again):
-                    line.send(messages.encode(messages.Fetch(job, node)), zmq.NOBLOCK)
+                    line.send(codec.encode(between_agents.Fetch(job, node)), zmq.NOBLOCK)
                     for number in (step % 300, step, 2**60):
                         for rank in (2 * node, 2 * node + 1):
                             seal = Seal(ours.records, job, rank)
                             record = b"".join(seal.close(number, payload))
-                            keep = messages.Keep(
+                            keep = between_agents.Keep(
                                 job, node, rank, 10**9, number, FINAL, True, record
                             )
-                            line.send(messages.encode(keep), zmq.NOBLOCK)
+                            line.send(codec.encode(keep), zmq.NOBLOCK)
             while line.poll(0):
-                answer = messages.decode(line.recv(), 1 << 30)
+                answer = codec.FROM_KEEPER.decode(line.recv(), 1 << 30)
                 name = type(answer).__name__ + (
-                    " refused" if answer == messages.Fetched(answer.node, messages.REFUSED) else ""
+                    " refused"
+                    if answer == between_agents.Fetched(answer.node, between_agents.REFUSED)
+                    else ""
                 )
                 heard[name] = heard.get(name, 0) + 1
         time.sleep(0.005)

@@ -8,7 +8,7 @@ import shutil
 
 import training
 
-from taskd.faults.configuration import SHIPPED
+from taskd.mindcluster.faults.configuration import SHIPPED
 
 STEPS = "120"
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"

@@ -11,7 +11,7 @@ import pytest
 import training
 
 from taskd.control import ControlError
-from taskd.cython_api import core
+from taskd.cython_api import poison
 
 STEPS = "120"
 # where, and which page: one that fails a second time would cost the rank its process
@@ -31,7 +31,7 @@ PLACES = (
 def poisonable() -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
-        core.poison(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        poison.page(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
     except OSError as error:
         pytest.skip(str(error))
 

@@ -20,6 +20,7 @@ HOSTILE = (
     "copy",
     "taskd/__init__",
     "msgpack",
+    "msgspec",
     "zmq/__init__",
 )
 

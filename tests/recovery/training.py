@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from taskd.control import Control
-from taskd.cython_api import core
+from taskd.cython_api import slot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from ports import free_port
@@ -217,8 +217,8 @@ class Running:
         page = path.read_bytes()
         _, _, slots, size = struct.unpack_from("4I", page)
         return [
-            core.PHASES[struct.unpack_from("I", page, 3 * 64 + slot * size + 64 + 4)[0]]
-            for slot in range(slots)
+            slot.PHASES[struct.unpack_from("I", page, 3 * 64 + number * size + 64 + 4)[0]]
+            for number in range(slots)
         ]
 
     # -- what is done to it ------------------------------------------------------------------------

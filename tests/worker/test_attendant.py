@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.protocol import messages
+from taskd.messages import to_rank
 from taskd.worker import attendant, injection
 from taskd.worker.channel import AgentGone
 
@@ -34,7 +34,7 @@ def test_a_fault_on_purpose(monkeypatch, value, allowed):
         monkeypatch.setenv("TASKD_FAULT_INJECTION", value)
     done = []
     monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
-    line = Line(messages.Inject("r", 3, "memory", {"where": "heap"}))
+    line = Line(to_rank.Inject("r", 3, "memory", {"where": "heap"}))
     attendant._answer(line, 3, 0, None)
     (answer,) = line.heard
     assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
@@ -50,5 +50,6 @@ def test_the_training_thread_asks_by_itself_once_the_agent_has_ended():
             seen.append(training.attended)
             raise AgentGone
 
-    attendant._attend(Ends(None), 3, 0, SimpleNamespace(line=SimpleNamespace(channel=training)))
+    loop = SimpleNamespace(line=SimpleNamespace(channel=training))
+    attendant._attend(Ends(None), 3, 0, SimpleNamespace(loop=loop))
     assert seen == [True] and training.attended is False

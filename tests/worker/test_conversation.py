@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from taskd.core import commands as c
-from taskd.core import events as e
-from taskd.core.repair import Plan
-from taskd.cython_api import core
+from taskd.cython_api import slot
+from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Plan, Position
 from taskd.worker.conversation import Continued, Conversation, Resumed
 
 PLAN = Plan(7, (0,), (), (), "as it is")
@@ -33,7 +32,7 @@ class Line:
 
 
 class Rank(Conversation):
-    def _rebuild(self, order: c.Rebuild) -> None:
+    def _rebuild(self, order: to_rank.Rebuild) -> None:
         self.era = order.pause
 
     def _restore(self, plan: Plan) -> Resumed:
@@ -46,7 +45,7 @@ class Rank(Conversation):
 @pytest.fixture
 def page(monkeypatch) -> SimpleNamespace:
     page = SimpleNamespace(pause=0)
-    monkeypatch.setattr(core, "pause_number", lambda: page.pause)
+    monkeypatch.setattr(slot, "pause_number", lambda: page.pause)
     return page
 
 
@@ -54,8 +53,8 @@ def rank(line: Line) -> Rank:
     return Rank(0, 0, line, *[None] * 7, device=None)  # type: ignore[arg-type]
 
 
-def position() -> tuple[e.Position, str]:
-    return e.Position(8, None, frozenset({7, 8}), frozenset(), frozenset(), frozenset()), ""
+def position() -> tuple[Position, str]:
+    return Position(8, None, frozenset({7, 8}), frozenset(), frozenset(), frozenset()), ""
 
 
 def repair(page: SimpleNamespace, pause: int) -> list[Any]:
@@ -64,16 +63,16 @@ def repair(page: SimpleNamespace, pause: int) -> list[Any]:
 
     return [
         pausing,
-        c.Pause(pause, "a fault"),
-        c.Rebuild(pause, 2, ("here", 1), False),
-        c.Restore(pause, 2, PLAN),
-        c.Resume(pause, 2, 7),
+        to_rank.Pause(pause, "a fault"),
+        to_rank.Rebuild(pause, 2, ("here", 1), False),
+        to_rank.Restore(pause, 2, PLAN),
+        to_rank.Resume(pause, 2, 7),
     ]
 
 
 def test_a_held_rank_goes_on(page):
     line = Line()
-    line.orders = [c.Hold(8), c.Pause(0, "of old"), c.Continue()]
+    line.orders = [to_rank.Hold(8), to_rank.Pause(0, "of old"), to_rank.Continue()]
     assert isinstance(rank(line).hold(position, standing=True), Continued)
     assert line.said == []
 
@@ -83,10 +82,14 @@ def test_a_hold_that_ends_in_a_repair_does_not_end_the_repair(page, place):
     """What was restored is of another step than the one that the rank was held before."""
     line = Line()
     line.orders = repair(page, 1)
-    line.orders.insert(place, c.Continue())
+    line.orders.insert(place, to_rank.Continue())
     outcome = rank(line).hold(position, standing=True)
     assert outcome == Resumed(7, {"of": 7}, 3)
-    assert [type(m) for m in line.said] == [e.RankPaused, e.RankRebuilt, e.RankRestored]
+    assert [type(m) for m in line.said] == [
+        from_rank.RankPaused,
+        from_rank.RankRebuilt,
+        from_rank.RankRestored,
+    ]
 
 
 def test_an_overtaken_round_is_begun_again(page):
@@ -94,13 +97,13 @@ def test_an_overtaken_round_is_begun_again(page):
     first = repair(page, 1)[:3]
     line.orders = [*first, *repair(page, second)]
     assert rank(line).hold(position) == Resumed(7, {"of": 7}, 3)
-    assert [m.pause for m in line.said if isinstance(m, e.RankPaused)] == [1, 2]
+    assert [m.pause for m in line.said if isinstance(m, from_rank.RankPaused)] == [1, 2]
 
 
 def test_what_fails_is_told_and_the_rank_stays(page):
     class Failing(Rank):
         def _digest(self) -> str:
-            if not line.said or not isinstance(line.said[-1], e.RankFailed):
+            if not line.said or not isinstance(line.said[-1], from_rank.RankFailed):
                 raise OSError("no memory")
             return "ab12"
 
@@ -110,9 +113,9 @@ def test_what_fails_is_told_and_the_rank_stays(page):
     failing = Failing(0, 0, line, *[None] * 7, device=None)  # type: ignore[arg-type]
     assert isinstance(failing.hold(position), Resumed)
     assert [type(m) for m in line.said] == [
-        e.RankPaused,
-        e.RankRebuilt,
-        e.RankFailed,
-        e.RankRestored,
+        from_rank.RankPaused,
+        from_rank.RankRebuilt,
+        from_rank.RankFailed,
+        from_rank.RankRestored,
     ]
     assert line.said[2].reason == "OSError: no memory"

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from taskd.cython_api import attempt, core
-from taskd.vault import FINAL, NOTE, NOTES, PROVISIONAL
+from taskd.core.snapshots import FINAL, PROVISIONAL
+from taskd.cython_api import slot
+from taskd.vault import NOTE, NOTES
 from taskd.worker.copies import Copies
 
 
@@ -17,9 +18,9 @@ def copies(tmp_path, monkeypatch) -> Copies:
     made = Copies(tmp_path, 2)
     made.waited = []
     made.keeps = False
-    monkeypatch.setattr(attempt, "copying", lambda: made.keeps)
+    monkeypatch.setattr(slot, "copying", lambda: made.keeps)
     monkeypatch.setattr(
-        core, "wait_copied", lambda number, era: made.waited.append((number, era)) is None
+        slot, "wait_copied", lambda number, era: made.waited.append((number, era)) is None
     )
     return made
 

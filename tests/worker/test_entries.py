@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from taskd import record
-from taskd.vault import FINAL, PROVISIONAL, STANDING, forget
+from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING
 from taskd.vault import Entries as Store
+from taskd.vault import forget
 from taskd.vault import left_behind as left_behind_by
 
 
@@ -36,7 +37,7 @@ def left_behind(directory, local_rank: int):
 
 def kinds(entries: Entries) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for step, kind in sorted(k for k in entries._kept if k is not None):
+    for step, kind in sorted(k for k in entries.whole().records if k is not None):
         found.setdefault(step, []).append(kind)
     return found
 
@@ -47,13 +48,13 @@ def test_a_held_rank_keeps_the_record_of_the_step_before(tmp_path):
     entries.write(6, FINAL, b"six")
     entries.write(7, PROVISIONAL, b"seven, perhaps")
     entries.write(7, STANDING, b"seven, held")
-    assert kinds(entries) == {6: [FINAL], 7: [PROVISIONAL, STANDING]}
+    assert kinds(entries) == {6: [FINAL], 7: [STANDING]}
     assert entries.read(7) == (STANDING, b"seven, held")
     # held once more before the same step, then it is begun: what is known of step 6 stays as long
     entries.write(7, STANDING, b"seven, held again")
     assert entries.read(7) == (STANDING, b"seven, held again")
     entries.write(7, FINAL, b"seven, with its batch")
-    assert kinds(entries) == {6: [FINAL], 7: [PROVISIONAL, FINAL]}
+    assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
     assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (
         FINAL,
         b"six",
@@ -67,14 +68,13 @@ def test_what_a_held_rank_leaves_is_final(tmp_path):
     assert left is not None and (left.final, left.provisional) == (frozenset(), {7})
     entries.write(7, STANDING, b"seven, held")
     left = left_behind(tmp_path, 0)
-    assert left is not None and (left.final, left.provisional) == ({7}, {7})
+    assert left is not None and (left.final, left.provisional) == ({7}, frozenset())
 
 
-def test_the_provisional_record_may_still_become_the_final_one(tmp_path):
+def test_the_provisional_record_may_become_the_final_one(tmp_path):
     entries = Entries(tmp_path, 0)
     entries.write(6, FINAL, b"six")
     entries.write(7, PROVISIONAL, b"seven")
-    entries.write(7, STANDING, b"seven")
     entries.promote(7)
     assert entries.read(7) == (FINAL, b"seven") and entries.read(6) is not None
 
@@ -94,12 +94,22 @@ def test_records_that_were_put_in_place_are_seen_when_looked_at_anew(tmp_path):
     assert reader.latest() is None and reader.steps() == (frozenset(), frozenset())
 
 
-def test_a_record_that_is_written_again_takes_its_own_place(tmp_path):
-    """A step that is repeated: the step before may still be needed."""
+def test_a_step_that_is_repeated_keeps_its_record_until_the_next_is_whole(tmp_path):
+    """A rank may be killed while it writes: its step and the one before are needed then."""
     entries = Entries(tmp_path, 0)
-    for step, kind in ((6, FINAL), (7, PROVISIONAL), (7, FINAL), (7, FINAL), (7, FINAL)):
+    for step, kind in ((5, FINAL), (6, FINAL), (7, PROVISIONAL), (7, FINAL), (7, FINAL)):
         entries.write(step, kind, b"as it was")
-    assert kinds(entries) == {6: [FINAL], 7: [PROVISIONAL, FINAL]}
+    assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            Store.write(entries, 7, FINAL, entries.seal.close(7, b"half"), whole=killed)
+        left = left_behind(tmp_path, 0)
+        assert left is not None and left.final == {6, 7}
+        assert Entries(tmp_path, 0).read(7) == (FINAL, b"as it was")
+
+
+def killed():
+    raise KeyboardInterrupt
 
 
 def test_a_copy_that_was_not_whole_is_no_record(tmp_path):

@@ -1,1 +1,1 @@
-"""The import paths that the documents show; nothing lives here."""
+"""The import paths in MindCluster's guides; there is no code here."""

@@ -1,5 +1,5 @@
-"""The place where the documentation looks for libtaskd.so: libs/libtaskd.so. It is built there from
+"""The directory in which MindCluster's guides expect libtaskd.so: libs/libtaskd.so, built from
 csrc/.
 
-Imports nothing. The binding to it is in taskd/cython_api.
+Imports nothing. The binding to the library is in taskd/cython_api.
 """

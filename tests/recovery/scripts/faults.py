@@ -108,9 +108,9 @@ def strike(kind: str) -> None:
     elif kind in HANGS:
         HANGS[kind]()
     elif kind == "cut":
-        from taskd.cython_api import core
+        from taskd.cython_api import sockets
 
-        core.sockets_cut()
+        sockets.cut()
     else:
         raise AssertionError(f"unknown fault {kind!r}")
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import taskd
-from taskd.cython_api import core
+from taskd.cython_api import poison
 
 sys.path.insert(0, str(Path(__file__).parent))
 import faults
@@ -55,7 +55,7 @@ job = taskd.protect(model=model, optimizer=optimizer)
 def suffer(point: str) -> None:
     kind = fault.asked(point)
     if kind == "table":
-        core.poison(-(-table.data_ptr() // PAGE) * PAGE)
+        poison.page(-(-table.data_ptr() // PAGE) * PAGE)
     elif kind:
         faults.strike(kind)
 

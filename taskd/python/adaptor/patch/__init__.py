@@ -1,9 +1,9 @@
-"""`import taskd.python.adaptor.patch`, as the documents' `sed` puts it into
+"""`import taskd.python.adaptor.patch`, which the guides' `sed` inserts into
 torch/distributed/run.py.
 
-Does nothing unless TASKD_PROCESS_ENABLE is `on`; then torchrun's agent becomes taskd's. Where it is
-not set, not even that is looked into: the line stands in an image, and most of what is started from
-there is no job of ours.
+If TASKD_PROCESS_ENABLE is `on`, torchrun's agent becomes taskd's. Otherwise the import does
+nothing. If the variable is not set, not even its value is examined: the line is in an image, and
+most programs started from that image are not jobs of taskd.
 """
 
 import os

@@ -1,0 +1,319 @@
+"""The simulated side of agents.py: thousands of agents in a few processes, which say what real ones
+of a job say. Their ranks need no time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+import zmq
+from manager_idle import cpu_seconds
+
+from taskd.agent.loop import HEARTBEAT
+from taskd.core.delivery import Inbox, Outbox
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import VERSION
+from taskd.protocol import curve, keys, pings
+
+JOB = "benchmark"
+STEP = 100
+# agents of one process that connect at the same time: they have one thread for their handshakes,
+# real ones have one each
+AT_ONCE = 20
+DIGEST = "0123456789abcdef"
+_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
+PRESENT = {
+    "answered": True,
+    "step": STEP,
+    "collectives": 0,
+    "waiting": True,
+    "overdue": False,
+    "seconds": 0.0,
+    "cpu": 0.0,
+    "where": "PAUSED",
+    "stopped": False,
+    "queued": 0.0,
+    "limit": 0.0,
+    "patient": False,
+}
+POSITION = {
+    "step": STEP,
+    "clean": STEP,
+    "final": [STEP - 1, STEP],
+    "provisional": [STEP],
+    "stripes": [STEP - 1, STEP],
+    "drifted": [],
+    "doubted": False,
+}
+
+
+class Agent:
+    """One node. What it says is packed by hand: `codec.encode` of thousands of agents would be
+    most of what is measured."""
+
+    def __init__(self, crowd: Crowd, node: int) -> None:
+        self.crowd, self.node = crowd, node
+        self.identity = crowd.keys.identity()
+        self.name = self.identity.name
+        self.ranks = range(node * crowd.ranks, (node + 1) * crowd.ranks)
+        self.seq = 0
+        self.outbox: Outbox[bytes] = Outbox()
+        self.taken = Inbox(gaps=True)
+        self.generation = self.pause = 0
+        self.met = False
+        self.socket = curve.client(
+            crowd.context, "127.0.0.1", crowd.keys, self.identity, codec.MAX_BYTES
+        )
+        for option, value in pings.options(crowd.job).items():
+            self.socket.setsockopt(option, value)
+        self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
+        self.say(
+            {
+                "type": "Standing",
+                "term": 0,
+                "manager": "",
+                "stamp": [0, 0],
+                "members": {},
+                "content": False,
+            },
+            numbered=False,
+        )
+        self.join()
+
+    def say(self, message: dict[str, Any], numbered: bool = True) -> None:
+        number, body = self.outbox.number + 1 if numbered else 0, msgspec.msgpack.encode(message)
+        if not numbered or self.outbox.add(body, number):
+            self.send(body, number)
+
+    def send(self, body: bytes, number: int) -> None:
+        self.seq += 1
+        self.socket.send(
+            msgspec.msgpack.encode([VERSION, JOB, self.node, self.name, self.seq, body, 0, number]),
+            _NOBLOCK,
+        )
+
+    def heard(self, number: int) -> None:
+        """How far the manager has heard: it says so over a new connection, which nobody here
+        notices otherwise."""
+        self.say({"type": "Heard", "number": self.taken.number}, numbered=False)
+        self.outbox.in_step = False
+        for known, body in self.outbox.heard(number):
+            self.send(body, known)
+
+    def join(self) -> None:
+        ranks = list(self.ranks)
+        joined = from_agent.AgentJoined(
+            self.node,
+            tuple(ranks),
+            ("127.0.0.1", 1),
+            joined=tuple(ranks),
+            generation=self.generation,
+            pause=self.pause,
+            agent=self.name,
+            records=(
+                f"127.1.{self.node >> 8}.{self.node & 255}",
+                self.crowd.records.getsockname()[1],
+            ),
+        )
+        self.say(msgspec.msgpack.decode(codec.encode(joined)))
+
+    def hear(self) -> None:
+        # asked, because the descriptor tells of news once only
+        while self.socket.getsockopt(_EVENTS) & _POLLIN:
+            _, _, _, _, _, body, term, number = msgspec.msgpack.decode(self.socket.recv(_NOBLOCK))
+            if number and not self.taken.take(number):
+                continue
+            # a map that begins with "type"; a plan for 10,000 ranks need not be read
+            kind = body[7 : 7 + (body[6] & 0x1F)].decode()
+            if kind in ANSWERS:
+                ANSWERS[kind](self, msgspec.msgpack.decode(body), term)
+            elif kind == "Restore":
+                for rank in self.ranks:
+                    self.rank_says("RankRestored", rank, generation=self.generation, digest=DIGEST)
+            if not self.met:
+                self.met = True
+                self.crowd.met += 1
+
+    def rank_says(self, kind: str, rank: int, numbered: bool = True, **fields: Any) -> None:
+        self.say({"type": kind, "rank": rank, "incarnation": 0, **fields}, numbered)
+
+    def claimed(self, order: dict[str, Any], term: int) -> None:
+        self.say({"type": "Vote", "term": term, "granted": True}, numbered=False)
+
+    def was_heard(self, order: dict[str, Any], term: int) -> None:
+        self.heard(order["number"])
+
+    def roll_call(self, order: dict[str, Any], term: int) -> None:
+        for rank in self.ranks:
+            self.rank_says("RankPresent", rank, numbered=False, call=order["call"], **PRESENT)
+
+    def asked_who(self, order: dict[str, Any], term: int) -> None:
+        self.join()
+
+    def learn(self, order: dict[str, Any], term: int) -> None:
+        self.say({"type": "RosterKept", "stamp": order["stamp"]}, numbered=False)
+
+    def pauses(self, order: dict[str, Any], term: int) -> None:
+        if order["pause"] > self.pause:
+            self.crowd.paused += 1
+        self.pause = order["pause"]
+        for rank in self.ranks:
+            self.rank_says("RankPaused", rank, pause=self.pause, position=POSITION, unfit="")
+        self.crowd.looked()
+
+    def rebuild(self, order: dict[str, Any], term: int) -> None:
+        self.generation, self.pause = order["generation"], order["pause"]
+        self.crowd.acknowledged()
+        for rank in self.ranks:
+            self.rank_says("RankRebuilt", rank, generation=self.generation)
+
+    def resume(self, order: dict[str, Any], term: int) -> None:
+        self.generation = order["generation"]
+        if order["pause"]:
+            for rank in self.ranks:
+                self.rank_says("StepCommitted", rank, generation=self.generation, step=STEP)
+
+
+ANSWERS: dict[str, Callable[[Agent, dict[str, Any], int], None]] = {
+    "Claim": Agent.claimed,
+    "Heard": Agent.was_heard,
+    "RollCall": Agent.roll_call,
+    "Who": Agent.asked_who,
+    "RosterIs": Agent.learn,
+    "Pause": Agent.pauses,
+    "Rebuild": Agent.rebuild,
+    "Resume": Agent.resume,
+}
+
+
+class Crowd:
+    """The agents of one process, in one epoll. `line`: to the benchmark."""
+
+    def __init__(
+        self,
+        nodes: range,
+        job: int,
+        ranks: int,
+        port: int,
+        pair: keys.Keys,
+        manager: int,
+        line: Connection,
+    ) -> None:
+        """`job`: how many nodes it has, `nodes`: those of this process."""
+        self.job = job
+        self.nodes, self.ranks, self.port, self.keys, self.manager, self.line = (
+            nodes,
+            ranks,
+            port,
+            pair,
+            manager,
+            line,
+        )
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.context.max_sockets = len(nodes) + 100
+        self.agents: dict[int, Agent] = {}  # by the descriptor that tells of news
+        # a machine of its own for each, on the loopback net
+        self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)
+        self.met = self.paused = 0
+        self.asked = False  # what came of a fault is to be told
+        self.fault_at = self.spent_before = 0.0
+        self.last_paused = 0.0  # when the last of these agents had the pause
+        # when one of these had the order after it; CPU of the manager by then
+        self.first_acknowledged: tuple[float, float] | None = None
+        self.spent = 0.0  # CPU seconds of this process by then
+
+    def looked(self) -> None:
+        if self.paused == len(self.nodes):
+            self.last_paused, self.spent = time.monotonic(), time.process_time()
+
+    def acknowledged(self) -> None:
+        if self.first_acknowledged is None:
+            self.first_acknowledged = time.monotonic(), cpu_seconds(self.manager)
+
+    def run(self) -> None:
+        poller = select.epoll(len(self.nodes) + 10)
+        poller.register(self.line.fileno(), select.EPOLLIN)
+        poller.register(self.records.fileno(), select.EPOLLIN)
+        waiting = deque(self.nodes)
+        everybody: list[Agent] = []
+        beat, turn = time.monotonic(), 0
+        while True:
+            while waiting and len(self.agents) - self.met < AT_ONCE:
+                agent = Agent(self, waiting.popleft())
+                descriptor = int(agent.socket.getsockopt(zmq.FD))
+                self.agents[descriptor] = agent
+                poller.register(descriptor, select.EPOLLIN | select.EPOLLET)
+                agent.hear()
+                everybody.append(agent)
+            now = time.monotonic()
+            while beat <= now:  # each at its interval, spread over it as real ones are
+                agent = everybody[turn % len(everybody)]
+                turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
+                agent.say(
+                    {
+                        "type": "Heartbeat",
+                        "ranks_alive": self.ranks,
+                        "unheard": len(agent.outbox.kept),
+                    },
+                    numbered=False,
+                )
+                agent.hear()
+            for descriptor, _ in poller.poll(
+                0.005 if waiting else max(0.0, beat - time.monotonic()) + 0.002
+            ):
+                if descriptor == self.line.fileno():
+                    if not self.obey():
+                        return
+                elif descriptor == self.records.fileno():
+                    # somebody wants to know whether we live
+                    self.records.accept()[0].sendall(b"\xff")
+                else:
+                    self.agents[descriptor].hear()
+            self.report()
+
+    def report(self) -> None:
+        if self.asked and self.first_acknowledged is not None and self.paused == len(self.nodes):
+            self.asked = False
+            self.line.send(
+                (
+                    self.fault_at,
+                    self.last_paused,
+                    *self.first_acknowledged,
+                    self.spent - self.spent_before,
+                )
+            )
+
+    def obey(self) -> bool:
+        order = self.line.recv()
+        if order == "end":
+            self.context.destroy(linger=0)
+            return False
+        # a fault is about to come, from us where that is said
+        self.paused, self.first_acknowledged, self.asked, self.fault_at = 0, None, True, 0.0
+        self.spent_before = time.process_time()
+        self.line.send("ready")
+        if order == "fault":
+            agent = self.agents[min(self.agents)]
+            self.line.recv()  # all are ready
+            self.fault_at = time.monotonic()
+            agent.rank_says(
+                "CollectiveFailed", agent.ranks[0], step=STEP, text="connection reset by peer"
+            )
+            agent.hear()
+        return True
+
+
+def simulate(
+    nodes: range, job: int, ranks: int, port: int, pair: keys.Keys, manager: int, line: Connection
+) -> None:
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        Crowd(nodes, job, ranks, port, pair, manager, line).run()
+    os._exit(0)

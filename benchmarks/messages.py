@@ -1,0 +1,80 @@
+"""What it costs to write and to read a message, and its envelope.
+
+    python benchmarks/messages.py [--repeat 9] [--json FILE]
+
+Each figure is the least of the repeats, of as many calls as take about 50 ms: what the code needs
+when nothing else runs. The messages are those that come often (a heartbeat, a rank that has paused)
+and the long ones (a registration of 8 ranks, the plan for 1,000 ranks).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import timeit
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from taskd.manager import peers
+from taskd.messages import codec, from_agent, from_rank, to_rank
+from taskd.messages.envelope import VERSION, Envelope, seal, unseal
+from taskd.messages.values import Plan, Position
+
+NAME = "0123456789abcdef" * 2
+POSITION = Position(100, 100, frozenset({98, 99, 100}), frozenset({101}), frozenset({99, 100}))
+PLAN = Plan(
+    100, tuple(range(0, 1000, 2)), (), tuple((r, r - 1) for r in range(1, 1000, 2)), "x" * 200
+)
+RANKS = tuple(range(8))
+MESSAGES = {
+    "heartbeat": from_agent.Heartbeat(8),
+    "RankPaused": from_rank.RankPaused(3, 0, 7, POSITION),
+    "AgentJoined, 8 ranks": from_agent.AgentJoined(
+        0, RANKS, ("10.0.0.1", 29400), 0, (0,) * 8, RANKS, agent=NAME, records=("10.0.0.1", 4000)
+    ),
+    "Restore, 1,000 ranks": to_rank.Restore(7, 3, PLAN),
+}
+
+
+def least(call: Callable[[], Any], repeat: int) -> float:
+    """ns of one call."""
+    timer = timeit.Timer(call)
+    number = max(1, int(timer.autorange()[0] / 4))
+    return min(timer.repeat(repeat, number)) / number * 1e9
+
+
+def calls() -> dict[str, Callable[[], Any]]:
+    out: dict[str, Callable[[], Any]] = {}
+    for name, message in MESSAGES.items():
+        data = codec.encode(message)
+        reader = codec.TO_RANK if isinstance(message, to_rank.Restore) else codec.FROM_AGENT
+        assert reader.decode(data) == message
+        named = f"{name}, {len(data)} bytes"
+        out[f"{named}: encode"] = partial(codec.encode, message)
+        out[f"{named}: decode"] = partial(reader.decode, data)
+    envelope = Envelope(VERSION, "job", 0, NAME, 1234, codec.encode(MESSAGES["heartbeat"]))
+    sealed = seal(envelope)
+    out["heartbeat as the manager reads it"] = partial(peers.decode, envelope)
+    out[f"envelope, {len(sealed)} bytes: seal"] = partial(seal, envelope)
+    out[f"envelope, {len(sealed)} bytes: unseal"] = partial(unseal, sealed)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    args = parser.parse_args()
+    found = {name: least(call, args.repeat) for name, call in calls().items()}
+    for name, ns in found.items():
+        print(f"{name:<45} {ns:10,.0f} ns")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

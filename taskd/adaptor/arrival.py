@@ -1,0 +1,38 @@
+"""A launcher that is started for a job that is under way, as a scheduler does with a pod that it
+has replaced: nobody would meet it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from taskd import settings
+from taskd.adaptor.place import Place
+from taskd.agent import asking
+from taskd.protocol.keys import Keys
+
+log = logging.getLogger("taskd.agent")
+
+# this process has started the job's manager: the job is at its beginning, and the node is ours
+has_manager = False
+
+
+def comes_late(place: Place, keys: Keys, job: str) -> bool:
+    """Asked of the manager where there is one; at the start of a job that is not always so. Ends
+    the launcher where its node has another one: this is a second job on the port of the first."""
+    if has_manager or settings.standby(os.environ):
+        return False
+    address = place.manager_before_all_have_met()
+    answer = asking.arrive(address, keys, job, place.node)
+    if answer is None:
+        return False
+    if answer.protected and place.nodes > 1 and "recover" in settings.ladder_from(os.environ):
+        log.warning(
+            "the job is under way: this launcher waits for a node that is lost, as a standby"
+        )
+        os.environ["TASKD_STANDBY"] = "on"
+        return True
+    if answer.taken:
+        sys.exit(f"taskd: {asking.second(address, job, place.node)}")
+    return False

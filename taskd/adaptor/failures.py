@@ -1,0 +1,77 @@
+"""Ranks that have failed, as torch reports them, and whether another start can help."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from taskd.agent.supervisor import Supervisor
+from taskd.core import set_up
+from taskd.core.set_up import Failure
+
+
+class Failures:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._set_up = set_up.SetUp()
+        self._began = 0.0  # when the ranks were started last
+
+    def starting(self) -> None:
+        """The ranks are about to be started."""
+        self._began = time.monotonic()
+
+    def protected(self) -> None:
+        """The ranks are past their set-up."""
+        self._set_up.passed()
+
+    def dead(self, context: Any) -> dict[int, ProcessFailure]:
+        """Ranks of torch's `context` whose process has failed."""
+        assert isinstance(context, SubprocessContext)
+        failures = {}
+        for rank in self._supervisor.dead():
+            process = context.subprocess_handlers[rank.local].proc
+            code = process.poll()
+            failures[rank.number] = ProcessFailure(
+                local_rank=rank.local,
+                pid=process.pid,
+                exitcode=code if code not in (None, 0) else 1,
+                error_file=context.error_files[rank.local],
+            )
+        return failures
+
+    def in_vain(self, context: Any, reason: str) -> str:
+        """Why another start of unprotected ranks, which the manager has asked for, cannot help; ""
+        where it may."""
+        if dead := self.dead(context):
+            return self.defect(dead)
+        first = self._set_up.stuck(reason)
+        return f"The job ends: {set_up.LIMIT} starts in a row ended so: {first}" if first else ""
+
+    def defect(self, failures: dict[int, ProcessFailure]) -> str:
+        """Why no further start can help after these failures of an unprotected one, with the first
+        traceback; "" where it may."""
+        told = [
+            Failure(
+                number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)
+            )
+            for number, f in failures.items()
+        ]
+        first = self._set_up.failed(told, time.monotonic() - self._began)
+        if first is None:
+            return ""
+        return set_up.reason(first) + (
+            f"\n\nRank {first.rank}, the first time:\n{first.traceback.rstrip()}"
+            if first.traceback
+            else ""
+        )
+
+
+def _traceback(failure: ProcessFailure) -> str:
+    """What torch's @record has written into the error file of a rank."""
+    data: Any = failure.error_file_data
+    for key in ("message", "extraInfo", "py_callstack"):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, str) else ""

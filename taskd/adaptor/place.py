@@ -1,0 +1,53 @@
+"""Where this launcher is in the job, as torch's options and the environment say."""
+
+from __future__ import annotations
+
+import os
+
+from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+
+from taskd import settings
+from taskd.protocol import addresses
+from taskd.protocol.addresses import Address
+
+
+class Place:
+    """`node`: of the job; -1 where the launchers will agree on that. `nodes`: how many there are;
+    known to static rendezvous, which the documented launchers use. `most_nodes`: that there may be,
+    in whatever rendezvous; a standby's job has several."""
+
+    def __init__(self, spec: WorkerSpec, group: WorkerGroup) -> None:
+        self._group, self._master = group, spec.master_addr
+        handler = spec.rdzv_handler
+        most = int(getattr(getattr(handler, "settings", None), "max_nodes", 0))
+        self.nodes = int(getattr(handler, "world_size", 1))
+        if hasattr(handler, "world_size"):
+            self.node = int(getattr(handler, "rank", -1))
+        else:
+            self.node = 0 if most == 1 else -1
+        self.most_nodes = most or self.nodes
+        if settings.standby(os.environ):
+            self.most_nodes = max(self.most_nodes, 2)
+
+    def manager(self) -> Address:
+        """Where the job's manager is."""
+        host, port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})
+        if settings.manager_is_named(os.environ):
+            return host, port
+        if self._group.group_rank == 0 or self._group.group_world_size == 1:
+            return settings.bind_address(os.environ), port
+        return str(self._master or self._group.master_addr), port
+
+    def manager_before_all_have_met(self) -> Address:
+        host, port = settings.manager_address(
+            {**os.environ, "MASTER_ADDR": str(self._master or "")}
+        )
+        if self.node == 0 and not settings.manager_is_named(os.environ) and self.nodes == 1:
+            host = settings.bind_address(os.environ)
+        return host, port
+
+    def host(self) -> str:
+        """This machine's, for the other launchers of the job."""
+        if settings.standby(os.environ) or (self._group.group_world_size or 1) > 1:
+            return settings.own_address(os.environ) or addresses.towards(self.manager())
+        return "127.0.0.1"

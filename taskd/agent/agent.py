@@ -1,0 +1,233 @@
+"""The parts of an agent and what they share: the node's ranks, the manager, what was decided.
+
+Nothing is decided here. What happens on the node is told to the manager; what the manager orders is
+done or handed to the ranks. Two threads meet here: the agent's own (loop.py) and the launcher's
+(supervisor.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import threading
+import uuid
+from typing import Any
+
+from taskd.agent import announcement
+from taskd.agent.attention import Attention
+from taskd.agent.deaths import Deaths
+from taskd.agent.manager_watch import ManagerWatch
+from taskd.agent.managers import Managers
+from taskd.agent.orders import Orders
+from taskd.agent.rank_lines import RankLines
+from taskd.agent.rank_processes import RankProcesses
+from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.records import Records
+from taskd.agent.replacements import Replacements
+from taskd.agent.standby import Standby
+from taskd.agent.verdict import Verdict
+from taskd.agent.watchdog import Limits, Watchdog
+from taskd.messages import codec, from_agent
+from taskd.messages.envelope import STANDBY
+from taskd.protocol import addresses
+from taskd.protocol.keys import Keys
+from taskd.protocol.mailbox import Action, Mailbox
+
+log = logging.getLogger("taskd.agent")
+
+
+class Agent:
+    """Used by the agent's thread but where something else is said."""
+
+    def __init__(
+        self, keys: Keys, job: str, manager_wait: float, limits: Limits, unprotected: bool
+    ) -> None:
+        """`unprotected`: ranks that no manager is available for train without, else the job
+        ends."""
+        self.keys, self.job = keys, job
+        self.identity = keys.identity()
+        self.mailbox = Mailbox()
+        self._lock = threading.Lock()
+        self._verdict: Verdict | None = None
+        self.epoch: Epoch | None = None
+        self._old: Epoch | None = None  # stopped, not cleared away yet
+        self.next: Epoch | None = None  # its processes are about to be started
+        self.node, self.nodes = 0, 1
+        self.context: Any = None  # torch's SubprocessContext
+        self.store: Any = None
+        self._store_address = ("", 0)
+        self.keeper = -1  # the node that keeps our ranks' records
+        # replaced processes of ours that have to be reaped
+        self.retired: list[subprocess.Popen[bytes]] = []
+        self.left = False  # the manager has been told that this node has ended well
+        self.over = threading.Event()  # the job is, or nobody can tell any more
+        self.managers: Managers | None = None
+        self.records: Records | None = None
+        self.lines = RankLines(self, f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}")
+        self.deaths = Deaths(self)
+        self.processes = RankProcesses(self)
+        self.replacements = Replacements(self.processes.started, self.processes.forked_ended)
+        self.attention = Attention(self.tell, self.call, Watchdog(limits))
+        self.standby = Standby(self)
+        self.orders = Orders(self)
+        self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
+
+    def call(self, action: Action) -> None:
+        """Have the agent's thread do something. By any thread."""
+        self.mailbox.put(action)
+
+    # -- what other nodes reach here ---------------------------------------------------------------
+
+    def listen(self, store: Any, address: tuple[str, int], nodes: int) -> None:
+        """`store`: a rendezvous store of ours, at `address`. Others can keep records in a job of
+        several `nodes`. By the launcher's thread, once."""
+        self.store, self._store_address, self.nodes = store, address, nodes
+        if nodes > 1:
+            self.records = Records(address[0], self.keys, self.identity, self.job, self._ask)
+
+    def _ask(self, question: from_agent.May) -> None:
+        self.call(lambda: self.tell(question))
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Where other nodes reach the store and the place for their records."""
+        if self.records is not None:
+            return self._store_address, self.records.address
+        assert self.managers is not None
+        return self._store_address, (self.managers.here, 0)
+
+    def connect(self, address: tuple[str, int], node: int) -> None:
+        """To the manager, first at `address`, as `node`. By the launcher's thread, once."""
+        # in a job of one node the next manager can only be where the first one was
+        if self.records is not None:
+            here = self.records.address[0]
+        else:
+            here = address[0] if addresses.is_here(address[0]) else ""
+        self.managers = Managers(
+            address, self.keys, self.identity, self.job, node, self.nodes, here, self.announce
+        )
+
+    @property
+    def name(self) -> str:
+        """Of this process, to managers."""
+        return self.identity.name
+
+    @property
+    def obeyed(self) -> tuple[int, str]:
+        """Term and name of the manager that was acknowledged last."""
+        assert self.managers is not None
+        return self.managers.obeyed
+
+    # -- epochs ------------------------------------------------------------------------------------
+
+    def adopt(self, epoch: Epoch) -> None:
+        """Its processes are running, or about to be started. By any thread."""
+        with self._lock:
+            self.epoch, self._verdict = epoch, None
+
+    def begin(self, epoch: Epoch) -> None:
+        """The processes of an epoch that was adopted are to be watched; those that there are none
+        of yet are started."""
+        self.attention.begin(epoch)
+        if self.records is not None:
+            self.records.begin(self.node, epoch)
+        for rank in epoch.ranks.values():
+            if rank.process is None:
+                self.processes.start(rank)
+        self.announce()
+
+    def protect(self, epoch: Epoch) -> None:
+        """The ranks of `epoch` are protected from here on."""
+        with self._lock:
+            epoch.protected = True
+
+    def is_over(self, epoch: Epoch) -> bool:
+        """Whether the node's ranks have ended well, for good. Of a job with more nodes these may
+        train on, and miss ranks that have left their loop before it was over: the manager knows."""
+        ranks = epoch.ranks.values()
+        return all(r.over == "ended well" for r in ranks) and (
+            self.nodes == 1 or max(r.step for r in ranks) <= epoch.released
+        )
+
+    def stopping(self) -> None:
+        """The launcher is about to stop its processes: their ends are not faults. By any thread."""
+        with self._lock:
+            if self.epoch is not None:
+                self._old = self.epoch
+            self.epoch = None
+
+    def drop_epochs(self) -> None:
+        """By the launcher's thread: what they have in shared memory is not needed any more."""
+        for epoch in (self.epoch, self._old, self.next):
+            if epoch is not None and not epoch.dropped:
+                epoch.drop()
+        self.epoch = self._old = self.next = None
+
+    # -- a standby ---------------------------------------------------------------------------------
+
+    def be_node(self, node: int, epoch: Epoch) -> None:
+        assert self.managers is not None and self.records is not None
+        self.node = node
+        self.attention.begin(epoch)
+        self.records.begin(node, epoch)
+        self.managers.be_node(node)
+
+    def be_standby(self) -> None:
+        """The processes that were started are not needed."""
+        assert self.managers is not None
+        epoch = self.epoch
+        for rank in epoch.ranks.values() if epoch is not None else ():
+            self.processes.kill(rank)
+        self.stopping()
+        self.managers.be_node(STANDBY)
+        self.announce()
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def decide(self, verdict: Verdict) -> None:
+        log.error("%s: %s", verdict.what, verdict.reason)
+        with self._lock:
+            self._verdict = verdict
+
+    @property
+    def decided(self) -> Verdict | None:
+        """What `decide` was told last, of the present epoch. For any thread."""
+        with self._lock:
+            return self._verdict
+
+    # -- saying ------------------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Everything a manager has to know about this node."""
+        assert self.managers is not None
+        self.managers.stand()
+        if self.standby.room is not None:
+            self.managers.begin(
+                from_agent.StandbyJoined(self.name, self.standby.room, self.addresses[1])
+            )
+        epoch = self.epoch
+        if epoch is None or self.standby.preparing:
+            return
+        self.managers.begin(announcement.agent_joined(self, epoch))
+        # a manager that is in charge from now on has not heard of what has ended already
+        for rank in epoch.ranks.values():
+            if rank.over == "ended well":
+                self.deaths.tell_end(rank)
+        if self.left:
+            self.tell(from_agent.AgentLeft(self.node, True))
+
+    def tell(self, message: Any) -> None:
+        """To the manager."""
+        assert self.managers is not None
+        self.managers.send(message)
+
+    def tell_ranks(self, epoch: Epoch, message: Any) -> None:
+        for rank in epoch.ranks.values():
+            self.tell_rank(rank, message)
+
+    def tell_rank(self, rank: Rank, message: Any) -> None:
+        if rank.channel is not None:
+            with contextlib.suppress(OSError):  # it is dying; its death will be told
+                rank.channel.send(codec.encode(message))

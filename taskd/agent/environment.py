@@ -1,0 +1,52 @@
+"""What ranks find when they start: the shared memory of an epoch, and its names in their
+environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from taskd import record, stacks, vault
+from taskd.agent import shared_memory
+from taskd.agent.ranks import Epoch
+from taskd.cython_api import library_path
+from taskd.cython_api.page import Page
+
+
+def make_epoch(
+    number: int,
+    key: bytes,
+    job: str,
+    environments: dict[int, dict[str, str]],
+    common: dict[str, str],
+) -> Epoch:
+    """Make the shared memory of an epoch of ranks that have not been started. `key`: of their
+    records. `environments` by local rank get its names, and what is `common` to all. Raises
+    OSError."""
+    directory = shared_memory.make()
+    try:
+        record.write_key(directory, key, job)
+        page = Page.create(str(directory / "page"), len(environments))
+        for local, environment in environments.items():
+            environment.update(
+                TASKD_PAGE=str(directory / "page"),
+                TASKD_VAULT=str(directory),
+                TASKD_SLOT=str(local),
+                TASKD_LOCAL_RANK=str(local),
+                TASKD_INCARNATION="0",
+                **common,
+            )
+        pipes = {local: stacks.pipe(directory, local) for local in environments}
+        os.mkfifo(directory / vault.NOTES, 0o600)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Epoch(number, directory, page, pipes)
+
+
+def preloading() -> dict[str, str]:
+    """What makes a process start with libtaskd."""
+    present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
+    if ours in present.split(":"):
+        return {"LD_PRELOAD": present}
+    return {"LD_PRELOAD": f"{ours}:{present}" if present else ours}

@@ -1,0 +1,123 @@
+"""Other nodes' records are kept here, and handed to the agent that takes a lost node's place.
+
+Whose records are taken, and who gets them, the manager says (permits.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from taskd.agent.keeper_line import MAX_BYTES
+from taskd.agent.permits import Permits
+from taskd.core.snapshots import KINDS
+from taskd.messages import between_agents, codec, from_agent, to_agent
+from taskd.protocol.gate import speaker
+from taskd.record import BadRecord, Seal
+
+log = logging.getLogger("taskd.agent")
+
+KEPT = 3  # records of a rank, as the rank itself keeps
+
+
+class Keeping:
+    """`keeps` and `of` may be called from any thread, the rest is used by one."""
+
+    def __init__(
+        self,
+        router: zmq.Socket[bytes],
+        key: bytes,
+        job: str,
+        ask: Callable[[from_agent.May], None],
+        ours: Callable[[int], list[between_agents.Keep] | None],
+    ) -> None:
+        """`router` is where others are heard, `key` that of records. `ask`: puts a question to the
+        manager. `ours`: the records of that node's ranks where they run here, else None."""
+        self._router, self._key, self._job, self._ours = router, key, job, ours
+        self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
+        # node -> rank -> what is kept of it, oldest first
+        self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
+
+    def keeps(self) -> tuple[int, ...]:
+        """Nodes whose records are kept here."""
+        return tuple(sorted(self._kept.copy()))
+
+    def of(self, node: int) -> list[between_agents.Keep]:
+        """What is kept of `node`."""
+        return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
+
+    def permit(self, answer: to_agent.Permit) -> None:
+        """The manager has answered what was asked of it."""
+        self._permits.answered(answer, time.monotonic())
+
+    # -- the thread's poll -------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        return self._permits.waiting
+
+    def turn(self, ready: dict[Any, int]) -> None:
+        self._permits.look(time.monotonic())
+        if self._router in ready:
+            self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                message = codec.TO_KEEPER.decode(frames[-1].bytes, MAX_BYTES)
+            except codec.BadMessage as error:
+                log.warning("a message to the keeper of records was dropped: %s", error)
+                continue
+            if getattr(message, "job", None) != self._job or len(frames) != 2:
+                continue
+            if isinstance(message, between_agents.Keep | between_agents.Fetch):
+                self._permits.asked(
+                    speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic()
+                )
+
+    def _keep(self, route: bytes, message: between_agents.Keep) -> None:
+        if refusal := self._refusal(message):
+            log.error(
+                "a record of rank %d for step %d is not kept: %s",
+                message.rank,
+                message.step,
+                refusal,
+            )
+            return
+        ranks = self._kept.setdefault(message.node, {})
+        kept = [] if message.anew else ranks.get(message.rank, [])
+        ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        self._answer(route, between_agents.Kept(message.rank, message.number))
+
+    def _refusal(self, keep: between_agents.Keep) -> str:
+        """Why this is no record of that rank and step, "" if it is one."""
+        if keep.kind not in KINDS:
+            return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
+        try:
+            Seal(self._key, self._job, keep.rank).check(keep.payload, keep.step)
+        except BadRecord as error:
+            return str(error)
+        return ""
+
+    def _hand_over(self, route: bytes, message: between_agents.Fetch) -> None:
+        ours = self._ours(message.node)
+        found = self.of(message.node) if ours is None else ours
+        for keep in found:
+            self._answer(route, keep)
+        self._answer(route, between_agents.Fetched(message.node, len(found)))
+
+    def _refuse(self, route: bytes, message: between_agents.Fetch) -> None:
+        self._answer(route, between_agents.Fetched(message.node, between_agents.REFUSED))
+
+    def _answer(self, route: bytes, message: Any) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
+            self._router.send_multipart([route, codec.encode(message)], zmq.NOBLOCK)

@@ -1,0 +1,134 @@
+"""The agent's thread: one loop over the manager's socket, the ranks' sockets, their pidfds and the
+zygote."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import zmq
+
+from taskd.agent import orphans
+from taskd.agent.agent import Agent
+from taskd.agent.managers import Managers
+from taskd.agent.processes import exit_code
+from taskd.agent.ranks import Rank
+from taskd.messages import from_agent
+
+log = logging.getLogger("taskd.agent")
+
+# seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the
+# rarer they are
+HEARTBEAT = 3.0
+# seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this
+# thread
+LAST_WORDS = 2.0
+# seconds that the loop may come late before silence of the ranks in that time is excused: the
+# machine stood still
+LATE = 0.5
+
+
+class Loop:
+    """`start` and `end` are called by the launcher's thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._sessions: set[int] = set()  # of all processes that ranks have had
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="taskd-agent", daemon=True)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.ident is not None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Its last act is to send and to close; the socket's linger is 0.5 s."""
+        self._ending = True
+        self._agent.call(lambda: None)
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        agent, managers = self._agent, self._agent.managers
+        assert managers is not None
+        beat = time.monotonic()
+        # until then a manager that comes back hears how this node has ended
+        last: float | None = None
+        while True:
+            try:
+                now = time.monotonic()
+                if now >= beat:
+                    self._beat(managers, now)
+                    beat = now + HEARTBEAT
+                epoch = agent.epoch
+                look = agent.attention.look(epoch, now) if epoch is not None else None
+                search, zygote = managers.tend(now), agent.replacements.look(now)
+                timeout = min(t for t in (beat, look, search, zygote, last) if t is not None) - now
+                self._turn(managers, timeout)
+                if time.monotonic() - now > max(timeout, 0.0) + LATE:
+                    agent.attention.watchdog.excuse(time.monotonic())
+            except Exception:
+                log.exception("the agent's loop goes on after an error")
+            if self._ending and agent.mailbox.empty:
+                if last is None:
+                    last = time.monotonic() + LAST_WORDS
+                if managers.in_step or time.monotonic() >= last:
+                    managers.close()
+                    return
+
+    def _turn(self, managers: Managers, timeout: float) -> None:
+        agent = self._agent
+        poller = zmq.Poller()
+        for link in managers.links:
+            poller.register(link.socket, zmq.POLLIN)
+            poller.register(link.monitor, zmq.POLLIN)
+        poller.register(agent.lines.listener.fileno(), zmq.POLLIN)
+        poller.register(agent.mailbox.fileno(), zmq.POLLIN)
+        zygote, epoch = agent.replacements.zygote, agent.epoch
+        if zygote is not None:
+            poller.register(zygote.socket.fileno(), zmq.POLLIN)
+        watched: dict[int, Rank] = {}
+        for rank in epoch.ranks.values() if epoch else ():
+            for line in (rank.channel, rank.attendant):
+                if line is not None:
+                    watched[line.fileno()] = rank
+            if rank.pidfd is not None and rank.over is None:
+                watched[rank.pidfd] = rank
+        for fd in watched:
+            poller.register(fd, zmq.POLLIN)
+        ready: set[Any] = {s for s, _ in poller.poll(int(max(timeout, 0.0) * 1000) + 1)}
+        agent.mailbox.carry_out()
+        if epoch is not None and epoch is agent.epoch:
+            for fd in ready & set(watched):
+                rank = watched[fd]
+                if fd == rank.pidfd:
+                    agent.deaths.ended(epoch, rank, exit_code(fd, rank.process))
+                else:
+                    agent.lines.hear(epoch, rank, fd)
+        if agent.lines.listener.fileno() in ready:
+            agent.lines.accept()
+        if zygote is not None and zygote.socket.fileno() in ready:
+            agent.replacements.hear()
+        managers.read_monitors()
+        for order in managers.orders():
+            agent.orders.obey(order)
+        # what one manager has begun for a moment, the next one knows nothing of
+        agent.standby.look_at_manager()
+        agent.orders.look_at_manager()
+
+    def _beat(self, managers: Managers, now: float) -> None:
+        agent, epoch = self._agent, self._agent.epoch
+        agent.replacements.beat()
+        present = {r.pid for r in epoch.ranks.values()} if epoch else set()
+        self._sessions |= present
+        orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
+        alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
+        agent.tell(from_agent.Heartbeat(alive, managers.unheard))
+        if epoch is None or agent.standby.preparing:
+            return
+        agent.attention.beat(epoch, time.monotonic())
+        agent.manager_watch.look(epoch, managers, now)

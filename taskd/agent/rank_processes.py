@@ -1,0 +1,114 @@
+"""The processes of this node's ranks: started, killed, replaced.
+
+Used by the agent's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from taskd.agent.processes import Forked, Handler
+from taskd.agent.ranks import Epoch, Rank, pidfd
+from taskd.agent.replacements import Order
+
+if TYPE_CHECKING:
+    from taskd.agent.agent import Agent
+
+log = logging.getLogger("taskd.agent")
+
+
+class RankProcesses:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        """Kill the process of that number; the next one is no business of ours."""
+        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
+            return
+        self.kill(rank)
+        if rank.process is None:  # it has not been started yet, and will be killed when it is
+            self._agent.deaths.ended(epoch, rank, -signal.SIGKILL)
+
+    def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if incarnation <= rank.incarnation:
+            return  # repeated
+        # a dying process that nobody has seen end; it must not share the slot
+        if rank.over is None:
+            self.kill(rank)
+        rank.forget_process()
+        if isinstance(rank.process, subprocess.Popen):
+            self._agent.retired.append(rank.process)
+        rank.process = None  # what is still told about the old one is not about the new one
+        rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
+        rank.blank, rank.ready = True, False
+        try:
+            epoch.page.reset(rank.local)
+        # its last process has been killed and is still being taken down; 5 s is far more than a
+        # thread needs
+        except OSError:
+            epoch.page.wait_death(rank.local, 5000)
+            epoch.page.reset(rank.local)
+        self.start(rank)
+
+    def start(self, rank: Rank) -> None:
+        """Have the rank's present process started."""
+        context = self._agent.context
+        self._agent.replacements.start(
+            Order(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                entrypoint=context.entrypoint,
+                arguments=tuple(str(a) for a in context.args[rank.local]),
+                environment={
+                    **os.environ,
+                    **context.envs[rank.local],
+                    "TASKD_INCARNATION": str(rank.incarnation),
+                },
+                stdout=context.stdouts[rank.local],
+                stderr=context.stderrs[rank.local],
+            )
+        )
+
+    def kill(self, rank: Rank) -> None:
+        if rank.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
+
+    def started(self, order: Order, process: Any) -> None:
+        """Put the new process where torch's launcher looks for its rank, unless a newer one has
+        been ordered meanwhile."""
+        epoch = self._agent.epoch
+        rank = (
+            next((r for r in epoch.ranks.values() if r.number == order.rank), None)
+            if epoch
+            else None
+        )
+        ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
+        if (
+            rank is None
+            or not ours
+            or rank.incarnation != order.incarnation
+            or rank.over is not None
+        ):
+            process.send_signal(signal.SIGKILL)
+            return
+        handlers = self._agent.context.subprocess_handlers
+        if not isinstance(handlers[rank.local], Handler):
+            handlers[rank.local] = Handler(process, rank.local)
+        elif not handlers[rank.local].take(process):
+            return
+        rank.process, rank.pidfd = process, pidfd(process.pid)
+        what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
+        log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
+        self._agent.lines.process_known()
+
+    def forked_ended(self, process: Forked, status: int) -> None:
+        epoch = self._agent.epoch
+        for rank in epoch.ranks.values() if epoch else ():
+            if rank.process is process and epoch is not None:
+                self._agent.deaths.ended(epoch, rank, status)

@@ -1,0 +1,141 @@
+"""The next manager, where it is to be started on this machine: at once where the last one ran, on
+the machines of its successors after a while, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from taskd import stacks, start
+from taskd.messages import to_agent
+from taskd.protocol import addresses
+from taskd.protocol.addresses import Address
+from taskd.protocol.keys import Keys
+
+log = logging.getLogger("taskd.agent")
+
+# seconds that the manager's own machine, or a hiccup of the network, has before others start a
+# manager
+FIRST = 0.7
+# seconds that each of the successors has before the next one starts one: it takes ~0.5 s
+NEXT = 0.9
+TRIES = 3  # managers that one agent starts before it leaves that to others
+LISTENS = 0.2  # seconds; on this very machine
+
+
+class Successor:
+    """Used by one thread. `places`: where a manager may be started, as the last one has said."""
+
+    def __init__(self, keys: Keys, job: str, here: str) -> None:
+        """`here`: this machine's address for other nodes, "" where there are none."""
+        self._keys, self._job, self._here = keys, job, here
+        self.places: tuple[Address, ...] = ()
+        self._shape = (0, 0)  # nodes, ranks per node
+        self._pid = 0  # of the manager, in case it is on this machine
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started = 0
+
+    def learn(self, roster: to_agent.RosterIs) -> None:
+        self.places, self._pid = roster.successors, roster.pid
+        self._shape = roster.nodes, roster.ranks_per_node
+
+    def patience(self, gone: Address) -> float:
+        """Seconds to wait before a manager is started here, since the one at `gone` is."""
+        hosts = [host for host, _ in self.places]
+        if (
+            self._started >= TRIES
+            or self._here not in hosts
+            or (self._child is not None and self._child.poll() is None)
+        ):
+            return float("inf")
+        again = 2.0 * self._started
+        if gone[0] == self._here and not addresses.listens(gone, LISTENS):
+            return again
+        others = [host for host in hosts if host != gone[0]]
+        return (
+            again
+            + FIRST
+            + NEXT * (others.index(self._here) if self._here in others else len(others))
+        )
+
+    def end_stopped(self, gone: Address, away: float) -> None:
+        """A manager on this machine that the kernel does not let run holds its port, and nobody
+        else can take its place. `away`: seconds that it has been."""
+        if (
+            self._pid
+            and gone[0] == self._here
+            and stacks.state(self._pid) in stacks.STOPPED
+            and _is_manager(self._pid)
+        ):
+            text = (
+                "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is"
+                " ended, and another started"
+            )
+            log.warning(text, self._pid, away)
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._pid = 0
+
+    def start(self) -> None:
+        """A manager on this machine."""
+        host, port = next(address for address in self.places if address[0] == self._here)
+        if addresses.listens((host, port), LISTENS):
+            return
+        self._started += 1
+        nodes, ranks = self._shape
+        log.warning("no manager is in charge: one is started at %s:%d", host, port)
+        command = start.command(
+            "taskd.manager",
+            "--nodes",
+            str(nodes),
+            "--ranks-per-node",
+            str(ranks),
+            "--job-id",
+            self._job,
+            "--bind",
+            host,
+            "--port",
+            str(port),
+            "--successor",
+        )
+        environment = {**self._keys.environment, **os.environ}
+        us = os.pidfd_open(os.getpid())
+        try:
+            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which
+            # tells the manager how the job ended
+            self._child = subprocess.Popen(
+                [*command, "--starter", str(us)],
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[us],
+            )
+        finally:
+            os.close(us)
+
+    def found(self, address: Address) -> None:
+        """The manager at `address` is in charge."""
+        self._started = 0
+        child = self._child
+        if child is not None and child.poll() is None and address[0] != self._here:
+            log.info("the manager that was started here is not needed: another one is in charge")
+            child.terminate()
+
+    def close(self) -> None:
+        child = self._child
+        if child is not None and child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(5.0)  # it has been told how the job ended, and leaves by itself
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+
+
+def _is_manager(pid: int) -> bool:
+    try:
+        return b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,284 @@
+"""Agents and standbys: who is let in, who has to leave, and what it means when one is gone.
+
+An agent registers for its node. The answer is Admit, Refuse (final), Fence (another agent has the
+node: this one ends its ranks and leaves) or StandDown (it waits again). Where another agent has the
+node and nothing is protected yet, that one is challenged first: perhaps it is dead. A standby may
+be given a node once it is on the roster of those that vote (core.election).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.election.election import STANDBY
+from taskd.core.forming import Forming
+from taskd.core.hold import Hold
+from taskd.core.incident.driver import Recovery
+from taskd.core.state import JobState, RankState
+from taskd.core.succession import Succession
+from taskd.core.topology import Node
+from taskd.messages import from_agent, from_rank, to_agent
+from taskd.messages.values import Position
+
+OVER = "the job is over"
+
+
+class Admission:
+    def __init__(
+        self,
+        job: JobState,
+        recovery: Recovery,
+        hold: Hold,
+        forming: Forming,
+        succession: Succession,
+        drop: Callable[[str], None],
+    ) -> None:
+        """`drop`: forget everything about processes that were started anew, and why."""
+        self._job, self._recovery, self._hold = job, recovery, hold
+        self._forming, self._succession, self._drop = forming, succession, drop
+        # node -> registration that waits until the agent of the node has answered a challenge
+        self._applicants: dict[int, from_agent.AgentJoined] = {}
+        # standbys that are not on the roster yet
+        self._standbys: dict[str, from_agent.StandbyJoined] = {}
+
+    # -- agents ------------------------------------------------------------------------------------
+
+    def joined(self, event: from_agent.AgentJoined, now: float) -> list[e.Event]:
+        """An agent registers. Returns what it says besides: events that were lost, perhaps, with
+        the connection before; they change nothing where they are known."""
+        job, topology = self._job, self._job.topology
+        if event.agent in topology.stood_down:
+            job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
+            return []
+        known = topology.nodes.get(event.node)
+        # Of a lost node without an agent it is not known who had it: perhaps this one, by order of
+        # the manager before.
+        unknown = known is not None and known.lost and not known.agent
+        another = known is not None and known.agent != event.agent and not unknown
+        if (
+            job.election.stranger(event.agent)
+            or (known is not None and known.assignee)
+            or (another and job.protected)
+        ):
+            self._turn_away(event, known)
+            return []
+        if another and known is not None and known.living:
+            self._applicants[event.node] = event
+            job.say(c.Challenge(event.node))
+            return []
+        refusal = topology.join(
+            event.node, event.ranks, event.store, event.epoch, event.agent, event.records
+        )
+        if refusal:
+            job.say(c.Refuse(event.agent, event.node, refusal))
+            return []
+        self._admit(event, known, unknown, now)
+        return self._news(event, known)
+
+    def _turn_away(self, event: from_agent.AgentJoined, known: Node | None) -> None:
+        why = "this one was replaced, or has the --node_rank of another node"
+        again = event.agent in self._job.fenced
+        self._job.fence(event.agent, event.node, f"node {event.node} has another agent: {why}")
+        if known is not None and known.living and known.agent != event.agent and not again:
+            self._job.say(c.Challenge(event.node))
+
+    def _admit(
+        self, event: from_agent.AgentJoined, known: Node | None, unknown: bool, now: float
+    ) -> None:
+        job, topology = self._job, self._job.topology
+        job.election.arrive(event.agent, event.node, event.records[0])
+        job.say(c.Admit(event.agent, event.node))
+        same = known is not None and known.epoch == event.epoch
+        if known is not None and known.lost and (unknown or same):
+            topology.moved = topology.moved or not same
+            self._came_back(event, now)
+        elif not same:
+            self._started_anew(event, now)
+        node = topology.nodes[event.node]
+        if event.keeper >= 0:
+            node.keeper, node.told = event.keeper, True
+        self._succession.keeps(event)
+        if event.generation and not job.protected and topology.complete:
+            self._succession.take_over(now)
+
+    def _news(self, event: from_agent.AgentJoined, known: Node | None) -> list[e.Event]:
+        incarnations = _incarnations(event)
+        news: list[e.Event] = []
+        if event.generation == 0:
+            news += [from_rank.RankJoined(rank, incarnations[rank]) for rank in event.joined]
+        if known is not None and known.epoch == event.epoch:
+            why = "died while its agent was out of reach"
+            left = event.left or (None,) * len(event.dead)
+            news += [
+                from_agent.RankDied(rank, incarnations[rank], why, position)
+                for rank, position in zip(event.dead, left, strict=False)
+            ]
+        return news
+
+    def _started_anew(self, event: from_agent.AgentJoined, now: float) -> None:
+        """The node's processes are new to us: first contact, a whole restart, or this manager is a
+        new one."""
+        job, left = self._job, _left(event)
+        self._succession.learn(event)
+        for rank, incarnation in _incarnations(event).items():
+            job.ranks[rank] = RankState(
+                incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank)
+            )
+        if event.generation == 0:
+            # the scripts run from their beginning: whatever was protected before is gone
+            job.protected, job.released = False, -1
+            self._drop("the processes of a node were started anew")
+            self._forming.start(now)
+            self._succession.stop()
+        else:
+            self._succession.gather(now)
+            job.released = max(job.released, event.released)
+        job.generation = max(job.generation, event.generation)
+        job.pause = max(job.pause, event.pause)
+
+    def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
+        """A node that was taken for lost, before anybody had its place: its ranks are interrupted
+        like all others. Replacements that the manager before us has ordered are that still."""
+        left = _left(event)
+        for number, incarnation in _incarnations(event).items():
+            rank = self._job.ranks[number]
+            rank.incarnation, rank.left = incarnation, left.get(number)
+            rank.alive = number not in event.dead
+        self._hold.remind()
+        dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
+        incident = self._recovery.join(f"node {event.node} is heard again{dead}", now=now)
+        incident.new |= set(event.new)
+        incident.ready |= set(event.ready)
+        self._recovery.again(now, frozenset(event.dead))
+
+    def answered(self, event: e.AgentAnswered, now: float) -> None:
+        """The agent of a node lives: the other one, which has registered for it, is refused."""
+        applicant = self._applicants.pop(event.node, None)
+        if applicant is not None:
+            self._job.say(
+                c.Refuse(
+                    applicant.agent,
+                    event.node,
+                    f"node {event.node} has a living agent already: give each node another"
+                    " --node_rank, or end the other one",
+                )
+            )
+
+    def left(self, event: from_agent.AgentLeft, now: float) -> None:
+        """The launcher of a node has ended."""
+        job, topology = self._job, self._job.topology
+        node = topology.nodes.get(event.node)
+        if node is None or node.lost:
+            return
+        why = f": {event.why}" if event.why else ""
+        replaceable = "recover" in job.settings.ladder or self._recovery.moves(event.node)
+        if not event.ok:
+            job.election.depart(node.agent)
+        if not event.ok and job.protected and replaceable:
+            self._recovery.lost(event.node, f"its launcher has left{why}", now)
+            return
+        node.ended = event.ok
+        if not event.ok:
+            job.end(False, f"node {event.node} ended with an error{why}")
+        elif topology.complete and all(n.ended for n in topology.nodes.values()):
+            job.end(True, "every node ended well")
+
+    def lost(self, event: e.AgentLost, now: float) -> list[e.Event]:
+        """Nothing is heard of an agent any more. Returns the registration that has waited for
+        that."""
+        job = self._job
+        node = job.topology.nodes.get(event.node)
+        if node is not None:
+            job.election.depart(node.agent)
+        if node is not None and not node.lost and node.ended is None:
+            if job.protected:
+                self._recovery.lost(event.node, event.why, now)
+            else:
+                node.lost = True
+                job.end(False, f"node {event.node} is lost: {event.why}")
+        applicant = self._applicants.pop(event.node, None)
+        return [applicant] if applicant is not None else []
+
+    # -- standbys ----------------------------------------------------------------------------------
+
+    def standby_joined(self, event: from_agent.StandbyJoined, now: float) -> None:
+        election = self._job.election
+        self._job.topology.stood_down.discard(event.agent)
+        election.arrive(event.agent, STANDBY, event.records[0])
+        election.candidate.want(event.agent, True)
+        self._standbys[event.agent] = event
+        self.roster_changed(now)
+
+    def roster_changed(self, now: float) -> None:
+        """Standbys that are on the roster by now may be given nodes."""
+        candidate = self._job.election.candidate
+        admitted = [a for a in self._standbys if candidate.fresh or candidate.member(a)]
+        for agent in admitted:
+            self._admit_standby(self._standbys.pop(agent), now)
+
+    def _admit_standby(self, event: from_agent.StandbyJoined, now: float) -> None:
+        job, topology = self._job, self._job.topology
+        if any(event.agent in (n.agent, n.assignee) for n in topology.nodes.values()):
+            return  # it was given a node, and did not know that when it said that it waits
+        if event.agent not in topology.standbys:
+            job.note(f"standby {event.agent[:8]} waits for a node; it can run {event.ranks} ranks")
+        topology.standbys[event.agent] = event.ranks
+        self._recovery.standby(now)
+
+    def standby_lost(self, event: e.StandbyLost, now: float) -> None:
+        job, topology = self._job, self._job.topology
+        self._standbys.pop(event.agent, None)
+        job.election.depart(event.agent)
+        job.election.candidate.want(event.agent, False)
+        topology.reserved.pop(event.agent, None)
+        topology.stood_down.discard(event.agent)
+        if topology.standbys.pop(event.agent, None) is not None:
+            job.note(f"standby {event.agent[:8]} is lost: {event.why}")
+            return
+        number = next((i for i, n in topology.nodes.items() if n.assignee == event.agent), None)
+        if number is not None:
+            why = f"standby {event.agent[:8]}, which was to take it over: {event.why}"
+            self._recovery.lost(number, why, now)
+
+    def taken(self, event: from_agent.NodeTaken, now: float) -> None:
+        """A standby has done what a TakeOver has asked of it."""
+        job, topology = self._job, self._job.topology
+        node = topology.nodes.get(event.node)
+        if event.agent in topology.stood_down:  # it has not heard of that yet
+            job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
+            return
+        if node is None or node.assignee != event.agent or len(event.left) != len(node.ranks):
+            job.fence(event.agent, event.node, f"node {event.node} was not given to it")
+            return
+        topology.join(
+            event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
+        )
+        topology.moved = True
+        job.election.arrive(event.agent, event.node, event.records[0])
+        job.say(c.Admit(event.agent, event.node))
+        for rank, left in zip(node.ranks, event.left, strict=True):
+            job.ranks[rank].left = left
+        job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
+        if self._hold.step is not None:
+            self._hold.remind()
+        self._recovery.nodes.keep_records()
+        self._recovery.advance(now)
+
+    def end(self) -> None:
+        """The job is over."""
+        for node, applicant in self._applicants.items():
+            self._job.say(c.Refuse(applicant.agent, node, OVER))
+        self._applicants.clear()
+
+
+def _incarnations(event: from_agent.AgentJoined) -> dict[int, int]:
+    """Of the node's ranks."""
+    numbers = event.incarnations or (0,) * len(event.ranks)
+    return dict(zip(event.ranks, numbers, strict=True))
+
+
+def _left(event: from_agent.AgentJoined) -> dict[int, Position | None]:
+    """What the processes before those that are dead or new have left behind."""
+    return dict(zip((*event.dead, *event.new), event.left, strict=False))

@@ -1,0 +1,166 @@
+"""The manager's part in an election: which agents it asks for their votes, and the roster that it
+sends them. `candidate.py` has the rule; here is who is connected, and who is part of the job.
+"""
+
+from __future__ import annotations
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.election.candidate import Candidate
+from taskd.core.election.roster import NONE, Roster
+
+STANDBY = -3  # in place of a node's number: an agent without one
+# agents that may start a manager when this one is gone, and know for that who may vote
+SUCCESSORS = 5
+
+
+class Election:
+    """`name`: of this manager's process. `successor`: another manager was in charge of the job
+    before. `host`: the machine that it runs on."""
+
+    def __init__(self, name: str = "", successor: bool = False, host: str = "") -> None:
+        self.candidate = Candidate(name, successor=successor)
+        self._host = host
+        self._connected: set[str] = set()  # agents that have said where they stand
+        self._looking: set[str] = set()  # of these, those that have no manager, or this one
+        # of these, those that have not been asked for their vote since they said where they stand
+        self._unasked: set[str] = set()
+        self._here: dict[str, int] = {}  # agents that are part of the job -> node
+        self._hosts: dict[str, str] = {}  # agent -> its machine
+        self._nodes: dict[str, int] = {}  # agents of the roster -> node
+        self._was_in_charge = self.in_charge
+        self._resigned = False
+
+    @property
+    def in_charge(self) -> bool:
+        return self.candidate.in_charge
+
+    @property
+    def roster(self) -> Roster:
+        return self.candidate.roster
+
+    # -- agents vote -------------------------------------------------------------------------------
+
+    def stands(self, event: e.AgentStands) -> list[c.Command]:
+        """An agent says where it stands."""
+        candidate, agent, out = self.candidate, event.agent, list[c.Command]()
+        self._connected.add(agent)
+        self._stop_looking(agent)
+        if not event.content or event.manager in ("", candidate.name):
+            self._looking.add(agent)
+            self._unasked.add(agent)
+        stale = event.content and event.manager != candidate.name
+        if stale and 0 < event.term < candidate.term and self.in_charge:
+            # it obeys, or is, a manager that was cut off: our term is news to it
+            out.append(c.AskWho((agent,)))
+        roster = Roster(event.stamp, frozenset(event.members))
+        anew = candidate.hear(agent, event.term, event.manager, roster)
+        if candidate.roster == roster and event.members:
+            self._nodes = dict(event.members)
+        if anew:
+            self._unasked = set(self._looking)  # for another term
+        if candidate.may_claim(self._looking):
+            asked, self._unasked = self._unasked - candidate.votes, set()
+            if asked:
+                out.append(c.RequestVotes(tuple(sorted(asked)), candidate.roster.stamp))
+        return out
+
+    def voted(self, event: e.AgentVoted) -> list[c.Command]:
+        candidate = self.candidate
+        candidate.vote(event.agent, event.term, event.granted)
+        if self.in_charge and not self._was_in_charge:
+            self._was_in_charge = True
+            members = candidate.roster.members
+            counted = len(candidate.votes & members), len(members)
+            return [
+                c.TakeCharge(candidate.term, *counted),
+                c.AskWho(tuple(sorted(self._connected))),
+            ]
+        if self.in_charge and event.agent not in self._here:  # late
+            return [c.AskWho((event.agent,))]
+        return []
+
+    def disconnected(self, agent: str) -> None:
+        self._connected.discard(agent)
+        self._stop_looking(agent)
+
+    def _stop_looking(self, agent: str) -> None:
+        self._looking.discard(agent)
+        self._unasked.discard(agent)
+
+    def stranger(self, agent: str) -> bool:
+        """Whether the agent is not, or no longer, one of this job's."""
+        return bool(self.roster.members) and agent not in self.roster.members
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether so few agents of the roster are connected that another manager may be in charge
+        of the others."""
+        members = self.roster.members
+        return bool(members) and self.in_charge and not self.roster.majority(self._connected)
+
+    # -- the roster --------------------------------------------------------------------------------
+
+    def arrive(self, agent: str, node: int, host: str) -> None:
+        """The agent is part of the job, on `node`, or STANDBY."""
+        if agent:
+            self._here[agent], self._hosts[agent] = node, host or self._hosts.get(agent, "")
+
+    def depart(self, agent: str) -> None:
+        self._here.pop(agent, None)
+        self._hosts.pop(agent, None)
+
+    def holder(self, node: int) -> str:
+        """The agent of the roster that has `node`, as far as is known; ""."""
+        return next((agent for agent, at in self._nodes.items() if at == node), "")
+
+    def tend(self, unaccounted: bool) -> list[c.Command]:
+        """Change the roster of a protected job where that is due. `unaccounted`: the manager before
+        this one may have given some node away."""
+        candidate = self.candidate
+        if candidate.deposed and not self._resigned:
+            self._resigned = True
+            term = candidate.term
+            return [c.Resign(f"another manager is in charge; this one was in term {term}")]
+        if candidate.fresh and candidate.in_charge and self._connected:
+            candidate.form(frozenset(self._here))
+            self._was_in_charge = True
+            return [self._publish(candidate.roster)]
+        if (roster := candidate.advance()) is None:
+            return []
+        for agent, node in self._nodes.items():
+            # A standby that is not here has nothing that could be lost: when it comes back it is
+            # added again. Not while it may be on its way to a node that it was given before.
+            gone = agent not in self._here and agent not in self._connected
+            if node == STANDBY and gone and not unaccounted:
+                candidate.want(agent, False)
+        return [self._publish(roster)]
+
+    def _publish(self, roster: Roster) -> c.SendRoster:
+        def order(agent: str) -> tuple[bool, bool, int]:
+            node = self._here[agent]
+            return self._hosts.get(agent, "") != self._host, node == STANDBY, node
+
+        here = sorted(self._here, key=order)
+        known = [self._hosts.get(agent, "") for agent in here]
+        hosts = tuple(dict.fromkeys(host for host in known if host))[: SUCCESSORS + 1]
+        nodes = self._nodes | self._here
+        self._nodes = {agent: nodes.get(agent, STANDBY) for agent in sorted(roster.members)}
+        # of 10,000 agents the names are 400 kB: only those that may start a manager need them
+        whole = {a for a in roster.members & set(here) if self._hosts.get(a, "") in hosts}
+        return c.SendRoster(
+            roster.stamp,
+            self._nodes,
+            hosts,
+            tuple(sorted(whole)),
+            tuple(sorted(roster.members - whole)),
+        )
+
+    # -- counting ----------------------------------------------------------------------------------
+
+    def count(self, heard: set[str]) -> tuple[int, int] | None:
+        """How many of the roster's agents are among those that are heard, and how many there are;
+        None before there is a roster."""
+        if self.roster.stamp == NONE:
+            return None
+        return len(self.roster.members & heard), len(self.roster.members)

@@ -1,0 +1,76 @@
+"""Ranks come to the end of their loops, wait for the others there, and end."""
+
+from __future__ import annotations
+
+from taskd.core.faults import Faults
+from taskd.core.hold import Hold
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_rank
+
+
+class Finishing:
+    def __init__(self, job: JobState, recovery: Recovery, faults: Faults, hold: Hold) -> None:
+        self._job, self._recovery, self._faults, self._hold = job, recovery, faults, hold
+
+    def look(self, now: float) -> None:
+        """A rank has come to where it waits for the others: is anybody missed?"""
+        if self._recovery.incident is not None:
+            return
+        self._hold.look()
+        if self._hold.standing:  # ranks at the end of their loop are held there
+            return
+        missed = self._job.quit_before_the_end()
+        if missed:
+            waiting = "the others have come to the end of their loop, and wait for"
+            self._recovery.fault(f"{waiting} ranks [{some(missed)}]", now)
+        else:
+            self._job.release_if_finished()
+
+    def finished(self, event: from_rank.RankFinished, now: float) -> None:
+        """The rank's loop is over; it can still be taken back."""
+        job = self._job
+        if event.step <= job.released:  # a replacement, on its way to where the others have been
+            job.say(to_rank.Release(job.released))
+            return
+        job.ranks[event.rank].finished = event.step
+        self._recovery.committed(event.rank, now)
+        self.look(now)
+
+    def ended(self, event: from_agent.RankEnded, now: float) -> None:
+        """The rank's process has ended by itself, with status 0."""
+        rank = self._job.ranks[event.rank]
+        if rank.ended or not rank.alive:
+            return  # repeated, by an agent that has reconnected
+        if self._job.protected and event.step > self._job.released:
+            self._quit(event, now)
+            return
+        rank.ended = True
+        if self._recovery.phase is Phase.RESUME:
+            self._recovery.committed(event.rank, now)
+        elif self._recovery.incident is not None:
+            self._recovery.spent(
+                f"rank {event.rank} has ended and cannot take part in a repair any more", now
+            )
+        self.look(now)
+
+    def _quit(self, event: from_agent.RankEnded, now: float) -> None:
+        """The rank's loop was not over. Where all leave theirs together nobody is missed; who is
+        missed is dead."""
+        job, incident = self._job, self._recovery.incident
+        rank = job.ranks[event.rank]
+        how = f"exited with status 0 before step {event.step}, in the middle of its loop"
+        rank.left = event.position or rank.left
+        resumed = self._recovery.phase is Phase.RESUME
+        if incident is not None and not (resumed and event.rank in incident.round.committed):
+            rank.alive = False
+            self._faults.died(event.rank, how, now)
+            return
+        rank.ended, rank.quit, rank.quit_at = True, how, event.step
+        if all(state.ended for state in job.ranks.values()):
+            job.note("all ranks have left their loops together")
+            job.released = max(job.released, event.step)
+            job.say(to_rank.Release(job.released))  # the launchers may leave
+        self.look(now)

@@ -1,0 +1,81 @@
+"""From the first rank's protect() to the moment when all ranks are protected: generation 1 is made.
+
+What goes wrong before that is no incident: the launchers restart all ranks.
+"""
+
+from __future__ import annotations
+
+from taskd.core.incident.driver import Recovery
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.core.stragglers import Stragglers
+from taskd.messages import from_rank, to_rank
+
+
+class Forming:
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self._job, self._recovery = job, recovery
+        self.deadline: float | None = None  # for the last rank's protect(), or for generation 1
+        self.building = False  # generation 1 is being made
+        self._to_join = Stragglers()
+        self._rebuilt: set[int] = set()  # ranks that have joined generation 1
+
+    @property
+    def under_way(self) -> bool:
+        """Some ranks have called protect(), and not all are protected."""
+        return self.building or self.deadline is not None
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether every rank's script has called protect()."""
+        ranks = self._job.ranks
+        return not self._to_join.any(ranks, lambda r: not ranks[r].joined)
+
+    def start(self, now: float) -> None:
+        """Scripts run from their beginning. Ranks that have joined elsewhere wait, not forever."""
+        self.building = False
+        joined = any(rank.joined for rank in self._job.ranks.values())
+        self.deadline = now + self._job.settings.form if joined else None
+
+    def stop(self) -> None:
+        self.building, self.deadline = False, None
+
+    def joined(self, event: from_rank.RankJoined, now: float) -> None:
+        job = self._job
+        job.ranks[event.rank].joined = True
+        if job.protected or self.building:
+            return
+        if job.topology.complete and self.all_joined:
+            self.building, self.deadline = True, now + job.settings.rebuild
+            self._rebuilt = set()
+            job.generation += 1
+            job.rebuild()
+        elif self.deadline is None:
+            self.deadline = now + job.settings.form
+
+    def rebuilt(self, rank: int) -> None:
+        """The rank has joined generation 1."""
+        job = self._job
+        self._rebuilt.add(rank)
+        if len(self._rebuilt) < len(job.ranks):
+            return
+        job.protected = True
+        self.stop()
+        ladder = ", ".join(job.settings.ladder)
+        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}")
+        job.say(to_rank.Resume(job.pause, job.generation, 0))
+        self._recovery.nodes.keep_records()
+
+    def tick(self, now: float) -> bool:
+        """Whether the time was up."""
+        job = self._job
+        if self.deadline is None or now < self.deadline:
+            return False
+        if self.building:
+            missing = [r for r in job.ranks if r not in self._rebuilt]
+            what, limit = f"join generation {job.generation}", job.settings.rebuild
+        else:
+            missing = [r for r, rank in job.ranks.items() if not rank.joined]
+            what, limit = "call protect()", job.settings.form
+        job.restart = f"ranks [{some(missing)}] did not {what} within {limit:.0f} s"
+        return True

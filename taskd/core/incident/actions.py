@@ -1,0 +1,263 @@
+"""What is done on entering a phase, and what each phase waits for.
+
+`enter` and `finished` return the move that follows and why, or None while the incident has to wait:
+`driver.py` makes the move.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from taskd.core import repair
+from taskd.core.hold import Hold
+from taskd.core.incident import dump, outcome
+from taskd.core.incident.phases import Move, Phase
+from taskd.core.incident.rounds import Next, Rounds
+from taskd.core.incident.state import Incident
+from taskd.core.incident.takeover import Takeover
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.core.stragglers import Stragglers
+from taskd.messages import to_rank
+
+
+class Actions:
+    def __init__(self, job: JobState, hold: Hold, nodes: Takeover, rounds: Rounds) -> None:
+        self._job, self._hold, self._nodes, self._rounds = job, hold, nodes, rounds
+        self.resumed: int | None = None  # step of the last repair's plan
+        self._running = Stragglers()  # ranks that have not stopped yet
+        self._enter: dict[Phase, Callable[[Incident, str, float], Next]] = {
+            Phase.PAUSE: self._interrupt,
+            Phase.RESCHEDULE: self._reschedule,
+            Phase.DECIDE: self._decide,
+            Phase.REPLACE: self._wait,
+            Phase.REBUILD: self._rebuild,
+            Phase.RESTORE: self._restore,
+            Phase.RESUME: self._resume,
+            Phase.DUMP: self._wait,
+            Phase.FAILED: self._climb,
+            Phase.CLOSED: self._close,
+            Phase.ENDED: self._end,
+        }
+        self._finished: dict[Phase, Callable[[Incident], Next]] = {
+            Phase.PAUSE: self._all_stopped,
+            Phase.RESCHEDULE: self._all_taken,
+            Phase.REPLACE: self._all_ready,
+            Phase.REBUILD: self._all_rebuilt,
+            Phase.RESTORE: self._all_restored,
+            Phase.RESUME: self._all_committed,
+        }
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        """The phase has just been entered, because of `why` where that is not plain."""
+        return self._enter[incident.phase](incident, why, now)
+
+    def finished(self, incident: Incident) -> Next:
+        """Where the phase has nothing left to wait for, what follows."""
+        finished = self._finished.get(incident.phase)
+        return finished(incident) if finished is not None else None
+
+    def limit(self, phase: Phase) -> float:
+        """Seconds that the phase may take."""
+        settings = self._job.settings
+        return {
+            Phase.PAUSE: settings.pause,
+            Phase.REPLACE: settings.replace,
+            Phase.REBUILD: settings.rebuild,
+            Phase.RESTORE: settings.restore,
+            Phase.RESUME: settings.resume,
+            Phase.DUMP: settings.dump,
+        }.get(phase, 0.0)
+
+    # -- on entering -------------------------------------------------------------------------------
+
+    def _wait(self, incident: Incident, why: str, now: float) -> Next:
+        return None
+
+    def _interrupt(self, incident: Incident, why: str, now: float) -> Next:
+        assert incident.rung is not None
+        self._rounds.begin(incident, incident.rung, now)
+        return None
+
+    def _reschedule(self, incident: Incident, why: str, now: float) -> Next:
+        self.wait_for_nodes(incident, now)
+        return None
+
+    def wait_for_nodes(self, incident: Incident, now: float) -> None:
+        """Set the deadline of RESCHEDULE."""
+        settings, topology = self._job.settings, self._job.topology
+        if incident.missing is None:
+            incident.missing = now
+        soonest = now + settings.take_over
+        waits = any(not topology.nodes[n].assignee for n in topology.lost)
+        incident.deadline = (
+            max(incident.missing + settings.reschedule, soonest) if waits else soonest
+        )
+
+    def _decide(self, incident: Incident, why: str, now: float) -> Next:
+        """The step to go on with, and whose state to use."""
+        members = [self._member(incident, number) for number in self._job.ranks]
+        if incident.strategy == "dump":
+            able = set(incident.round.reports) - set(incident.evicted)
+            begun = dump.begin(self._job, members, able)
+            if isinstance(begun, repair.Refusal):
+                return Move.REFUSED, begun.reason
+            incident.round.dump = begun
+            return Move.SAVING, ""
+        plan = repair.plan(members, self.resumed)
+        if isinstance(plan, repair.Refusal):
+            return Move.REFUSED, plan.reason
+        incident.round.plan, self.resumed = plan, plan.step
+        self._job.note(f"repair: {plan.reason}")
+        return Move.PLANNED, ""
+
+    def _member(self, incident: Incident, number: int) -> repair.Member:
+        rank, node = self._job.ranks[number], self._job.topology.node_of(number)
+        new = number in incident.new or not rank.alive
+        position = rank.left if new else incident.round.reports.get(number)
+        if position is not None and number in incident.divergent:
+            position = position.but(clean=None, stripes=frozenset())
+        return repair.Member(number, -1 if node is None else node, not new, position)
+
+    def _rebuild(self, incident: Incident, why: str, now: float) -> Next:
+        self._job.generation += 1
+        self._job.rebuild(same=not incident.new)
+        return None
+
+    def _restore(self, incident: Incident, why: str, now: float) -> Next:
+        assert incident.round.plan is not None
+        self._job.say(to_rank.Restore(self._job.pause, self._job.generation, incident.round.plan))
+        return None
+
+    def _resume(self, incident: Incident, why: str, now: float) -> Next:
+        job = self._job
+        assert incident.round.plan is not None
+        if incident.moving is not None:
+            self._nodes.moved(incident)
+            self._hold.end_move()  # before ranks are told to go on, or they would stop at once
+        # from here on the replacements hold state like everybody else
+        incident.new.clear()
+        incident.ready.clear()
+        for rank in job.ranks.values():
+            rank.left, rank.finished = None, None
+        job.say(to_rank.Resume(job.pause, job.generation, incident.round.plan.step))
+        return None
+
+    def _climb(self, incident: Incident, why: str, now: float) -> Next:
+        """The strategy has failed because of `why`; "" where it no longer fits the damage, which
+        `tried` says already."""
+        if incident.moving is not None:
+            self._nodes.put_back(incident, why)
+            self._hold.end_move()
+        if why:
+            incident.failed.append(incident.strategy)
+            incident.tried.append(f"{incident.strategy}: {why}")
+            self._job.note(f"incident {incident.number}: {incident.strategy} failed: {why}")
+        return Move.CLIMBED, ""
+
+    def _close(self, incident: Incident, why: str, now: float) -> Next:
+        outcome.close(self._job, incident, now)
+        return None
+
+    def _end(self, incident: Incident, why: str, now: float) -> Next:
+        """`why`: the dump is saved; "" where no strategy is left."""
+        passed_over: list[str] = []
+        if why:
+            incident.tried.append(why)
+        elif incident.rung is not None:
+            failed = "it has failed in this incident"
+            passed_over = [s for s in incident.rung.skipped if failed not in s]
+        outcome.give_up(self._job, incident, passed_over, now)
+        return None
+
+    # -- what is waited for ------------------------------------------------------------------------
+
+    def _all_stopped(self, incident: Incident) -> Next:
+        if incident.killed or self.any_running(incident):
+            return None
+        suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
+        if suspects:
+            # replacements that hang have nothing to report to an interruption: it finds none
+            silent = incident.new - incident.rebuild_reported
+            mute = dict.fromkeys(silent, "it has given no sign since it was ready")
+            return self._rounds.evict(incident, {**mute, **suspects})
+        missing = self._job.topology.lost and incident.strategy != "dump"
+        return (Move.MISSED if missing else Move.PAUSED), ""
+
+    def any_running(self, incident: Incident) -> bool:
+        """Whether PAUSE waits for the report of any rank."""
+        return self._running.any(self._job.ranks, lambda r: self.running(incident, r))
+
+    def running(self, incident: Incident, number: int) -> bool:
+        """Whether PAUSE waits for the report of this rank. For those that were killed it waits
+        otherwise."""
+        if (
+            number in incident.round.reports
+            or number in incident.killed
+            or number in incident.new
+            or self._job.topology.is_lost(number)
+        ):
+            return False
+        # `dump` replaces and ends nobody: some ranks have no process, or one of which nothing can
+        # be expected
+        gone = not self._job.ranks[number].alive or number in incident.evicted
+        return incident.strategy != "dump" or not gone
+
+    def _all_taken(self, incident: Incident) -> Next:
+        if self._job.topology.lost:
+            return None
+        incident.missing = None
+        return Move.TAKEN, ""
+
+    def _all_ready(self, incident: Incident) -> Next:
+        return (Move.READY, "") if incident.new <= incident.ready else None
+
+    def _all_rebuilt(self, incident: Incident) -> Next:
+        done = len(incident.round.rebuilt) == len(self._job.ranks)
+        return (Move.REBUILT, "") if done else None
+
+    def _all_restored(self, incident: Incident) -> Next:
+        """Replicas must be equal, or nobody goes on."""
+        restored, plan = incident.round.restored, incident.round.plan
+        if len(restored) < len(self._job.ranks):
+            return None
+        assert plan is not None
+        digests = Counter(restored.values())
+        if len(digests) == 1:
+            return Move.RESTORED, ""
+        detail = some(f"rank {r}: {d}" for r, d in sorted(restored.items()))
+        why = f"replicas differ at step {plan.step} ({detail})"
+        digest, votes = digests.most_common(1)[0]
+        if incident.moving is None and 2 * votes > len(self._job.ranks):
+            incident.divergent = {r for r, d in restored.items() if d != digest}
+            if not incident.restore_retried and not incident.divergent & set(plan.keep):
+                # what they were given may be at fault; now it comes from elsewhere
+                incident.restore_retried = True
+                self._job.note(incident.add(why))
+                return self._rounds.another(incident)
+            differs = "its restored state differs from most others'"
+            incident.evicted.update(dict.fromkeys(incident.divergent, differs))
+        return Move.DIFFERENT, why
+
+    def _all_committed(self, incident: Incident) -> Next:
+        done = len(incident.round.committed) == len(self._job.ranks)
+        return (Move.COMMITTED, "") if done else None
+
+    def silent(self, incident: Incident) -> list[int]:
+        """Ranks that the present phase is waiting for."""
+        everybody, here = set(self._job.ranks), incident.round
+        done: dict[Phase, set[int]] = {
+            Phase.RESCHEDULE: everybody - self._job.topology.absent(),
+            Phase.REPLACE: everybody - (incident.new - incident.ready),
+            Phase.REBUILD: here.rebuilt,
+            Phase.RESTORE: set(here.restored),
+            Phase.RESUME: here.committed,
+        }
+        if incident.phase is Phase.PAUSE:
+            return [
+                r for r in sorted(everybody) if self.running(incident, r) or r in incident.killed
+            ]
+        if incident.phase is Phase.DUMP:
+            return [here.dump.saver] if here.dump is not None and not here.dump.saved else []
+        return sorted(everybody - done.get(incident.phase, everybody))

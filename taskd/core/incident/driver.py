@@ -1,0 +1,362 @@
+"""The incident under way: events in, moves out. The only loop that makes moves is `_drive`.
+
+A fault opens an incident or joins the one that there is. `rounds.py` and `actions.py` say which
+move follows, `phases.py` where it leads; here the move is made, until the incident has to wait for
+a rank, an agent or a deadline. What a fault means is decided in `core/faults.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taskd.core import events as e
+from taskd.core.hold import Hold
+from taskd.core.incident import dump, ladder
+from taskd.core.incident.actions import Actions
+from taskd.core.incident.phases import TABLE, Move, Phase, after
+from taskd.core.incident.rounds import NOBODY, Next, Rounds, listed
+from taskd.core.incident.state import Incident, Moving
+from taskd.core.incident.takeover import Takeover
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_rank
+
+
+class Recovery:
+    """Methods that begin with what a rank said are only called for the present incarnation of a
+    rank of a protected job."""
+
+    def __init__(self, job: JobState, hold: Hold) -> None:
+        self._job = job
+        self.nodes = Takeover(job)
+        self._rounds = Rounds(job, self.nodes)
+        self._actions = Actions(job, hold, self.nodes, self._rounds)
+        self.incident: Incident | None = None
+        self.incidents = 0
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.incident.phase if self.incident is not None else None
+
+    def forget(self) -> None:
+        """The processes that were repaired are gone."""
+        if self.incident is not None and self.incident.moving is not None:
+            self.nodes.put_back(self.incident, "all ranks are restarted")
+        self.incident, self._actions.resumed = None, None
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def _drive(self, following: Next, now: float) -> None:
+        """Make the move that follows, and those that follow from it."""
+        incident = self.incident
+        assert incident is not None
+        while following is not None:
+            move, why = self._with_a_strategy(incident, *following)
+            incident.enter(after(incident.phase, move), now)
+            incident.deadline = now + self._actions.limit(incident.phase)
+            following = self._actions.enter(incident, why, now) or self._actions.finished(incident)
+        if incident.phase is Phase.CLOSED:
+            self.incident = None
+
+    def _with_a_strategy(self, incident: Incident, move: Move, why: str) -> tuple[Move, str]:
+        """A round needs a strategy that fits the damage: without one the incident ends instead."""
+        if TABLE[incident.phase].get(move) is not Phase.PAUSE:
+            return move, why
+        incident.rung = self._rounds.choose(incident)
+        if incident.rung.strategy != "exit":
+            return move, why
+        if incident.phase is Phase.FAILED:
+            return Move.STOPPED, ""
+        if incident.rounds:
+            incident.tried.append(
+                f"{incident.strategy}: broken off in {incident.phase.value} by the last fault"
+            )
+        return Move.SPENT, ""
+
+    def advance(self, now: float) -> None:
+        """Something that the incident may have waited for has happened."""
+        if self.incident is not None:
+            self._drive(self._actions.finished(self.incident), now)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def join(self, text: str, explains: bool = True, *, now: float) -> Incident:
+        """One more fault of the present incident, or the first of a new one. `explains`: see
+        Incident.add."""
+        if self.incident is None:
+            self._open(now)
+        incident = self.incident
+        assert incident is not None
+        self._job.note(incident.add(text, explains))
+        return incident
+
+    def _open(self, now: float) -> None:
+        self.incidents += 1
+        incident = self.incident = Incident(self.incidents, now)
+        if not self._job.repairs:
+            incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
+            self._job.note("recovery is paused: nothing is repaired")
+        incident.enter(Phase.DETECT, now)
+        for rank, how in self._job.take_for_dead().items():
+            incident.faults.append(f"rank {rank}: {how}")
+            self._job.note(f"incident {incident.number}: rank {rank}: {how}")
+
+    def fault(
+        self,
+        text: str,
+        now: float,
+        *,
+        dead: frozenset[int] = NOBODY,
+        evicted: Mapping[int, str] | None = None,
+        hung: frozenset[int] = NOBODY,
+    ) -> None:
+        """A fault, and the round that answers it. `dead`: ranks without a process. `evicted`:
+        living ranks whose process cannot be kept, and why; of these, `hung` are to tell where they
+        are before they are ended."""
+        incident = self.join(text, now=now)
+        incident.hung |= hung
+        if evicted:
+            self._drive(self._rounds.evict(incident, evicted), now)
+        else:
+            self.again(now, dead)
+
+    def again(self, now: float, dead: frozenset[int] = NOBODY) -> None:
+        """Another round."""
+        assert self.incident is not None
+        self._drive(self._rounds.another(self.incident, dead), now)
+
+    def spent(self, why: str, now: float) -> None:
+        """The present strategy has failed."""
+        self._drive((Move.SPENT, why), now)
+
+    def expected(self, number: int) -> bool:
+        """Whether rank `number` dies because it was evicted: no further fault."""
+        return self.incident is not None and number in self.incident.killed
+
+    def evicted(self, number: int, now: float) -> None:
+        """A rank whose death was expected is dead."""
+        assert self.phase is not None and self.incident is not None
+        self._job.note(
+            f"incident {self.incident.number}, {self.phase.value}: rank {number} is ended"
+        )
+        self.again(now, frozenset({number}))
+
+    def lost(self, number: int, why: str, now: float) -> None:
+        """Nothing is heard of node `number` any more."""
+        if self.moves(number):
+            self.fault(f"node {number} cannot move: {why}", now)
+            return
+        self.nodes.lose(number)
+        ranks = self._job.topology.nodes[number].ranks
+        if self.incident is not None:
+            self.incident.forget(ranks)
+        span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+        self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
+        self.nodes.keep_records()
+
+    # -- what ranks say in an incident -------------------------------------------------------------
+
+    def paused(self, event: from_rank.RankPaused, now: float) -> None:
+        incident = self.incident
+        if (
+            incident is None
+            or event.pause != self._job.pause
+            or incident.phase is not Phase.PAUSE
+            or event.rank in incident.killed
+        ):
+            return
+        if event.unfit:
+            why = {event.rank: event.unfit}
+            self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)
+        elif event.rank not in incident.new:
+            incident.round.reports[event.rank] = event.position
+            self.advance(now)
+
+    def busy(self, event: from_agent.RankBusy, now: float) -> None:
+        incident = self.incident
+        if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
+            return
+        if self._actions.running(incident, event.rank):
+            incident.deadline = max(incident.deadline, now + event.allowance)
+
+    def ready(self, rank: int, now: float) -> None:
+        if self.incident is not None and rank in self.incident.new:
+            self.incident.ready.add(rank)
+            self.advance(now)
+
+    def rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
+        incident = self._in(Phase.REBUILD)
+        if incident is not None and event.generation == self._job.generation:
+            incident.round.rebuilt.add(event.rank)
+            incident.rebuild_reported.add(event.rank)
+            self.advance(now)
+
+    def restored(self, event: from_rank.RankRestored, now: float) -> None:
+        incident = self._in(Phase.RESTORE)
+        if incident is not None and event.generation == self._job.generation:
+            incident.round.restored[event.rank] = event.digest
+            self.advance(now)
+
+    def committed(self, rank: int, now: float) -> None:
+        """The rank has committed the step, or is past the need to: finished, held, ended well."""
+        if (incident := self._in(Phase.RESUME)) is not None:
+            incident.round.committed.add(rank)
+            self.advance(now)
+
+    def _in(self, phase: Phase) -> Incident | None:
+        """The incident, if it is in that phase."""
+        return self.incident if self.phase is phase else None
+
+    def silent(self) -> list[int]:
+        """Ranks that the present phase is waiting for."""
+        return self._actions.silent(self.incident) if self.incident is not None else []
+
+    # -- the dump ----------------------------------------------------------------------------------
+
+    def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
+        """A part of the dump is written, or cannot be."""
+        if (saving := self._saving(event.pause)) is None:
+            return
+        if isinstance(event, from_rank.StateSaved):
+            saving.saved = True
+        elif event.why:
+            self.spent(f"node {event.node} could not save its ranks' records: {event.why}", now)
+            return
+        else:
+            saving.waiting.discard(event.node)
+        saving.files += event.files
+        dump.advance(self._job, saving)
+
+    def sealed(self, event: from_agent.Sealed, now: float) -> None:
+        if (saving := self._saving(event.pause)) is None:
+            return
+        if event.why:
+            self.spent(f"the dump could not be sealed: {event.why}", now)
+            return
+        done = f"the state at the start of step {saving.step} is at {event.path}"
+        self._drive((Move.SAVED, f"dump: done, {done}"), now)
+
+    def _saving(self, pause: int) -> dump.Dump | None:
+        """The dump that is being written in the round of `pause`."""
+        incident = self._in(Phase.DUMP)
+        current = incident is not None and pause == self._job.pause
+        return incident.round.dump if incident is not None and current else None
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def moves(self, number: int) -> bool:
+        """Whether a standby is about to become node `number`, whose agent is well."""
+        moving = self.incident.moving if self.incident is not None else None
+        return moving is not None and moving.node == number
+
+    def switch(self, moving: Moving, now: float) -> None:
+        """All ranks stand before the same step: the node's move to a standby that is ready."""
+        incident = self.join(f"node {moving.node} moves: {moving.why}", now=now)
+        incident.moving = moving
+        # should it fail, all go on as they were, whatever is configured for faults
+        incident.rungs = (
+            ladder.HOT_SWITCH,
+            *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder),
+        )
+        self.again(now)
+
+    def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
+        """The job shall end, by `rungs`."""
+        incident = self.join(text, now=now)
+        incident.rungs, incident.leaving = rungs, True
+        if incident.strategy not in rungs:  # else it is on its way
+            self.again(now)
+
+    def former_lost(self, event: e.FormerLost) -> None:
+        """The agent that had the node that moves is gone."""
+        moving = self.incident.moving if self.incident is not None else None
+        if moving is not None and moving.before is not None and moving.before.agent == event.agent:
+            moving.former_lost = event.why
+            self._job.note(
+                f"node {event.node}, which moves: the agent that had it is gone: {event.why}"
+            )
+
+    def standby(self, now: float) -> None:
+        """Another standby is there."""
+        incident = self.incident
+        if incident is not None and incident.strategy == "recover":
+            self.nodes.assign(incident)
+            if incident.phase is Phase.RESCHEDULE:
+                self._actions.wait_for_nodes(incident, now)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def due(self) -> float | None:
+        incident = self.incident
+        if incident is None:
+            return None
+        waiting = incident.phase is Phase.PAUSE and not incident.round.asked_again
+        if waiting and self._actions.any_running(incident):
+            entered = incident.timeline.entered[-1][1]
+            return min(incident.deadline, entered + self._job.settings.pause_again)
+        return incident.deadline
+
+    def tick(self, now: float) -> None:
+        incident = self.incident
+        if incident is None or (due := self.due()) is None or now < due:
+            return
+        if incident.phase is Phase.PAUSE and now < incident.deadline:
+            self._ask_again(incident)
+        elif incident.phase is Phase.RESCHEDULE and incident.moving is None:
+            self._not_taken(incident, now)
+        else:
+            self._too_late(incident, now)
+
+    def _ask_again(self, incident: Incident) -> None:
+        incident.round.asked_again = True
+        running = some(r for r in self.silent() if r not in incident.killed)
+        self._job.note(f"ranks [{running}] have not paused; asked again")
+        self._job.say(to_rank.Pause(self._job.pause, "asked again"))
+
+    def _too_late(self, incident: Incident, now: float) -> None:
+        """The phase's time is up. Who is waited for is evicted; where that cannot help, the
+        strategy has failed."""
+        settings, silent, phase = self._job.settings, self.silent(), incident.phase
+        undead = [r for r in silent if r in incident.killed]
+        if phase is Phase.RESCHEDULE and incident.moving is not None:
+            assignee, node = incident.moving.assignee[:8], incident.moving.node
+            why = f"standby {assignee} has not taken node {node} over"
+            late = Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
+        elif phase is Phase.DUMP:
+            late = Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s"
+        elif phase is Phase.REPLACE:
+            why = f"the replacement of ranks [{some(silent)}] was not ready"
+            late = Move.DEADLINE, f"{why} within {settings.replace:.0f} s"
+        elif undead:
+            why = f"ranks [{some(undead)}] did not end"
+            late = Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"
+        else:
+            seconds = now - incident.timeline.entered[-1][1]
+            mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
+            self.join(listed(mute), now=now)
+            incident.hung |= set(silent)
+            self._drive(self._rounds.evict(incident, mute, Move.DEADLINE), now)
+            return
+        self._drive(late, now)
+
+    def _not_taken(self, incident: Incident, now: float) -> None:
+        """The time for lost nodes is up."""
+        topology, settings = self._job.topology, self._job.settings
+        waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
+        if waiting:
+            heard, everybody = self._job.heard()
+            why = (
+                "no standby came for"
+                if not topology.standbys
+                else f"only {heard} of {everybody} agents are heard, no majority, for"
+            )
+            why = f"{why} node {waiting[0]} within {settings.reschedule:.0f} s"
+            self._drive((Move.DEADLINE, why), now)
+            return
+        for number in topology.lost:
+            assignee, limit = topology.nodes[number].assignee, f"{settings.take_over:.0f} s"
+            why = f"it has not taken node {number} over within {limit}"
+            self._job.fence(assignee, number, why)
+            self.lost(number, f"standby {assignee[:8]} has not taken it over within {limit}", now)
+            if self.phase is not Phase.RESCHEDULE:
+                return

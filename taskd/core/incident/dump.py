@@ -1,0 +1,86 @@
+"""The dying gasp: the training state of the last step is saved before the job ends, by as few as
+hold it.
+
+One clean rank saves what is replicated; every agent saves the records of its node's ranks, and
+those of lost nodes that it keeps. When all have said what they have written, one agent seals it: a
+dump that is not sealed does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from taskd.core import repair
+from taskd.core.state import JobState
+from taskd.messages import to_agent, to_rank
+
+File = tuple[str, int, str]  # name in the dump's directory, bytes, checksum
+
+
+@dataclass
+class Dump:
+    """One try at saving: who is waited for, and what has been written."""
+
+    step: int
+    name: str  # of the directory that is written to
+    saver: int
+    node: int  # of the saver; its agent seals
+    waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
+    saved: bool = False  # by the saver
+    sealing: bool = False
+    files: list[File] = field(default_factory=list)
+
+
+def begin(
+    job: JobState, members: list[repair.Member], able: Iterable[int]
+) -> Dump | repair.Refusal:
+    """Choose step and saver, and say who saves what. `able`: living ranks that have reported, and
+    can be told what to do."""
+    plan = repair.plan(members)
+    # ranks of which nothing is known cannot be resumed bit for bit; the state can be had
+    if isinstance(plan, repair.Refusal):
+        plan = repair.plan([m for m in members if m.position is not None])
+    if isinstance(plan, repair.Refusal):
+        return plan
+    possible = set(able)
+    saver = next((r for r in (*plan.keep, *plan.stripes) if r in possible), None)
+    node = job.topology.node_of(saver) if saver is not None else None
+    if saver is None or node is None:
+        return repair.Refusal(f"no living rank holds the state at the start of step {plan.step}")
+    nodes = job.topology.nodes
+    living = {i for i, n in nodes.items() if n.living}
+    lost = tuple(
+        (i, n.keeper)
+        for i, n in sorted(nodes.items())
+        if n.lost and n.keeper in living and n.keeper is not None
+    )
+    # nobody else writes into a directory of this name: another half of the job has other savers
+    dump = Dump(plan.step, f".step-{plan.step}-{job.pause}-{saver}.partial", saver, node, living)
+    job.note(
+        f"dump: step {plan.step}: rank {saver} saves the replicated state, the agents of"
+        f" {len(living)} nodes the ranks' records"
+    )
+    job.say(
+        to_rank.SaveState(
+            job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes
+        )
+    )
+    job.say(to_agent.SaveRecords(job.pause, plan.step, dump.name, lost))
+    return dump
+
+
+def advance(job: JobState, dump: Dump) -> None:
+    """Have it sealed when everything is there."""
+    if dump.saved and not dump.waiting and not dump.sealing:
+        dump.sealing = True
+        job.say(
+            to_agent.Seal(
+                job.pause,
+                dump.node,
+                dump.step,
+                dump.name,
+                job.topology.world_size,
+                tuple(sorted(dump.files)),
+            )
+        )

@@ -1,0 +1,150 @@
+"""What to try for a fault, what next, and why. The configured strategies, in their order of cost,
+are the rungs.
+
+Documented names and order of cost (settings table of the vendor's guide): retry, recover-in-place,
+recover, elastic-training, dump, exit. `exit` always stands at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+IGNORE, SAVE, END, MOVE = "ignore", "save", "end", "move"
+# what is done about a node that is sub-healthy, the default first
+SUB_HEALTHY = {
+    IGNORE: "it is ignored",
+    SAVE: "the state is saved, and the job ends",
+    END: "the job ends",
+    MOVE: "it moves to a standby",
+}
+HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
+AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
+DEFAULT = ("retry", "recover-in-place", "exit")
+ENDING = frozenset({"dump", "exit"})  # what is left while recovery is paused
+
+
+class UnknownStrategy(ValueError):
+    """A configured name is not one of the documented six."""
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """`"retry,recover"` -> the rungs in order of cost, `exit` last. Raises UnknownStrategy."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UnknownStrategy(
+            f"recover-strategy {text!r} names no strategy; known: {', '.join(STRATEGIES)}"
+        )
+    for name in names:
+        if name not in STRATEGIES:
+            raise UnknownStrategy(
+                f"recover-strategy {name!r} is unknown; known, joined by commas:"
+                f" {', '.join(STRATEGIES)}"
+            )
+    return tuple(s for s in STRATEGIES if s in names or s == "exit")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is broken, as the ladder sees it."""
+
+    dead: frozenset[int]  # ranks without a process
+    lost_nodes: frozenset[int]  # nodes whose agent is gone, and no other one is in its place
+    protected: bool  # every rank had called protect() and begun its loop
+    ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
+    # living ranks whose process cannot be kept, and why
+    evicted: Mapping[int, str] = field(default_factory=dict)
+    living_nodes: int = 1
+    moving: bool = False  # a node is being given to a standby, and everything else is well
+    # of dead and evicted ranks, those whose device is, and why
+    unusable: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rung:
+    strategy: str
+    reason: str
+    skipped: tuple[str, ...] = ()  # "strategy: why not" of the rungs passed over
+
+
+def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at: str = "") -> Rung:
+    """The first configured rung that fits `damage`, from `at` on, where the incident stands, and
+    above all that have `failed` in it."""
+    rungs, spent = list(ladder), set(failed)
+    lowest = max(
+        (
+            i + (strategy in spent)
+            for i, strategy in enumerate(rungs)
+            if strategy in spent or strategy == at
+        ),
+        default=0,
+    )
+    skipped: list[str] = []
+    for number, strategy in enumerate(rungs):
+        why_not = (
+            "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
+        )
+        if why_not is None and number < lowest:
+            why_not = "the incident has gone past it"
+        if why_not is None:
+            return Rung(strategy, _because(strategy, damage), tuple(skipped))
+        skipped.append(f"{strategy}: {why_not}")
+    return Rung("exit", "nothing else is left", tuple(skipped))
+
+
+def _unfit(strategy: str, damage: Damage) -> str | None:
+    if strategy == "exit":
+        return None
+    if strategy not in AVAILABLE | {HOT_SWITCH}:
+        return "not available in this version"
+    if not damage.protected:
+        return "not every rank has begun its protected loop"
+    if damage.ended:
+        return f"rank {min(damage.ended)} has ended already, the job is past its last step"
+    if strategy == HOT_SWITCH:
+        return None if damage.moving else "no node is being moved"
+    if strategy == "retry" and damage.dead:
+        return f"it keeps every process, and rank {min(damage.dead)} has none"
+    if strategy == "retry" and damage.evicted:
+        rank = min(damage.evicted)
+        return (
+            f"it keeps every process, and that of rank {rank} cannot be kept:"
+            f" {damage.evicted[rank]}"
+        )
+    if strategy == "dump":
+        return None
+    if strategy == "recover":
+        return None if damage.living_nodes else "no node is left to train on with"
+    if damage.lost_nodes:
+        return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
+    if strategy == "recover-in-place" and damage.unusable:
+        rank = min(damage.unusable)
+        return f"the device of rank {rank} takes no process any more: {damage.unusable[rank]}"
+    return None
+
+
+def _because(strategy: str, damage: Damage) -> str:
+    if strategy == "retry":
+        return "every process is alive: rebuild the communicators and repeat the step"
+    if strategy == "recover-in-place":
+        dead = sorted(damage.dead | set(damage.evicted))
+        if not dead:
+            return "no process is missing: rebuild the communicators and repeat the step"
+        return (
+            f"replace {'rank' if len(dead) == 1 else 'ranks'} {','.join(map(str, dead))} on the"
+            " same node"
+        )
+    if strategy == "recover":
+        if not damage.lost_nodes:
+            return "move what is broken to another node"
+        many = sorted(damage.lost_nodes)
+        return (
+            f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'}"
+            f" {','.join(map(str, many))}"
+        )
+    if strategy == "dump":
+        return "save the training state, and end"
+    if strategy == HOT_SWITCH:
+        return "the standby that is ready takes the node's place"
+    return "the end of the ladder"

@@ -1,0 +1,57 @@
+"""How an incident ends: closed, or with a restart of all ranks, or with the job."""
+
+from __future__ import annotations
+
+from taskd.core import commands as c
+from taskd.core.incident.phases import Phase
+from taskd.core.incident.state import Incident
+from taskd.core.state import JobState
+from taskd.messages import to_agent
+
+
+def close(job: JobState, incident: Incident, now: float) -> None:
+    """Every rank has committed the step that was interrupted."""
+    assert incident.round.plan is not None
+    step, seconds = incident.round.plan.step, now - incident.began
+    phases = incident.timeline.durations(now)
+    phases.pop(Phase.CLOSED.value, None)
+    job.note(
+        f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
+        f" ms; step {step} is committed on all ranks"
+    )
+    job.say(
+        c.Closed(
+            incident.number,
+            incident.strategy,
+            tuple(incident.faults),
+            tuple(sorted(incident.replaced)),
+            step,
+            seconds,
+            phases,
+            (*incident.tried, f"{incident.strategy}: done"),
+            incident.began,
+        )
+    )
+
+
+def give_up(job: JobState, incident: Incident, passed_over: list[str], now: float) -> None:
+    """No strategy is left. All ranks are restarted where `fault-retry-times` allows it, or the job
+    ends; the reason is the paragraph that the user reads."""
+    tried = "; ".join(incident.tried) or "nothing"
+    skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
+    reason = (
+        f"incident {incident.number} could not be repaired. What failed:"
+        f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
+        f" When: {now - incident.began:.1f} s ago, pause {job.pause}, generation"
+        f" {job.generation}. What was tried: {tried}.{skipped}"
+    )
+    # a restart would start a process on a device that takes none, or on a node that is gone
+    possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
+    if possible and not incident.leaving and job.retried < job.settings.retries:
+        job.retried += 1
+        job.regroup = True
+        job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
+        return
+    reason = f"The job ends: {reason}"
+    job.say(to_agent.GiveUp(reason))
+    job.end(False, reason)

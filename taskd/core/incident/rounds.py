@@ -1,0 +1,138 @@
+"""A round: whom it interrupts, evicts and replaces, and whether there may be another one.
+
+Functions that say what follows return a `Next`: the move to make and why, or None where the
+incident has to wait. They change what is known and give orders; `driver.py` makes the moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taskd.core.incident import ladder
+from taskd.core.incident.ladder import Damage, Rung
+from taskd.core.incident.phases import Move
+from taskd.core.incident.state import Incident, Round
+from taskd.core.incident.takeover import Takeover
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.messages import to_agent, to_rank
+
+Next = tuple[Move, str] | None
+NOBODY: frozenset[int] = frozenset()
+
+
+class Rounds:
+    def __init__(self, job: JobState, nodes: Takeover) -> None:
+        self._job, self._nodes = job, nodes
+
+    # -- whether there is another one --------------------------------------------------------------
+
+    def another(
+        self, incident: Incident, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT
+    ) -> Next:
+        """Another round because of `move`, unless the strategy has had its rounds. `dead`: ranks
+        without a process."""
+        settings = self._job.settings
+        if incident.moving is not None and incident.rounds:
+            return Move.SPENT, incident.faults[-1]
+        # `dump` replaces nobody
+        lost = dead | set(incident.evicted) if incident.strategy != "dump" else NOBODY
+        spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
+        if spent:
+            rank = spent[0]
+            again = "died again" if rank in dead else f"cannot be kept: {incident.evicted[rank]}"
+            times = incident.replaced[rank]
+            return Move.SPENT, f"rank {rank} was replaced {times} times and {again}"
+        rounds = incident.rounds - incident.first
+        # two more for each rank that is replaced: faults are reported one by one
+        if rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.evicted)):
+            return Move.SPENT, f"{rounds} rounds without a committed step"
+        return move, ""
+
+    def evict(self, incident: Incident, ranks: Mapping[int, str], move: Move = Move.FAULT) -> Next:
+        """Another round, in which the processes of `ranks` are replaced. The values say why they
+        cannot be kept."""
+        # once everything is where it was, it is found out again who is at fault
+        if incident.moving is not None:
+            return Move.SPENT, incident.faults[-1]
+        incident.evicted.update(ranks)
+        if incident.strategy == "retry":  # it keeps every process
+            return Move.SPENT, listed(ranks)
+        return self.another(incident, move=move)
+
+    # -- what it begins with -----------------------------------------------------------------------
+
+    def choose(self, incident: Incident) -> Rung:
+        """The strategy of the next round."""
+        return ladder.choose(
+            incident.rungs or self._job.settings.ladder,
+            self._damage(incident),
+            incident.failed,
+            incident.strategy,
+        )
+
+    def _damage(self, incident: Incident) -> Damage:
+        job, topology = self._job, self._job.topology
+        gone = {r for r, s in job.ranks.items() if not s.alive}
+        unusable = {
+            r: why
+            for r in (gone - topology.absent()) | set(incident.evicted)
+            if (why := job.ranks[r].unusable)
+        }
+        living = sum(n.living for n in topology.nodes.values()) - len(self._nodes.broken(incident))
+        return Damage(
+            dead=frozenset(gone | incident.new),
+            lost_nodes=frozenset(i for i, n in topology.nodes.items() if n.lost),
+            protected=job.protected,
+            ended=frozenset(r for r, s in job.ranks.items() if s.ended),
+            evicted=dict(incident.evicted),
+            living_nodes=living,
+            moving=incident.moving is not None,
+            unusable=unusable,
+        )
+
+    def begin(self, incident: Incident, rung: Rung, now: float) -> None:
+        """Interrupt every rank, kill who is evicted, replace who has no process."""
+        job = self._job
+        if rung.strategy != incident.strategy:
+            passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
+            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}")
+            incident.strategy, incident.first = rung.strategy, incident.rounds
+        incident.rounds += 1
+        incident.round = Round()
+        job.pause += 1
+        if rung.strategy == "recover":
+            for node in self._nodes.broken(incident):
+                self._nodes.give_up(node, incident.faults[-1])
+                incident.forget(job.topology.nodes[node].ranks)
+        job.say(to_rank.Pause(job.pause, incident.faults[-1]))
+        if rung.strategy == ladder.HOT_SWITCH:
+            self._nodes.move(incident)
+        if rung.strategy == "dump":
+            incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))
+            incident.killed.clear()
+        else:
+            self._replace(incident)
+            self._nodes.assign(incident)
+            self._kill(incident, now)
+        incident.deadline = max(
+            [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
+        )
+
+    def _replace(self, incident: Incident) -> None:
+        absent = self._job.topology.absent()
+        for number, rank in self._job.ranks.items():
+            if not rank.alive and number not in absent:
+                incarnation = rank.incarnation + 1
+                self._job.say(to_agent.Replace(number, incarnation, incident.renew(number, rank)))
+
+    def _kill(self, incident: Incident, now: float) -> None:
+        for number, why in sorted(incident.evicted.items()):
+            if number not in incident.killed:
+                incident.killed[number] = now
+                incarnation = self._job.ranks[number].incarnation
+                self._job.say(to_agent.Kill(number, incarnation, why, number in incident.hung))
+
+
+def listed(why: Mapping[int, str]) -> str:
+    return some((f"rank {r}: {text}" for r, text in sorted(why.items())), "; ")

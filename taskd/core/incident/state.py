@@ -1,0 +1,143 @@
+"""What is known about one incident, over all of its rounds and in the present one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from taskd.core.incident.dump import Dump
+from taskd.core.incident.ladder import Rung
+from taskd.core.incident.phases import Phase
+from taskd.core.state import RankState
+from taskd.core.topology import Node
+from taskd.messages.values import Plan, Position
+
+
+@dataclass
+class Moving:
+    """A node that moves to standby `assignee`, and what is put back if that fails."""
+
+    node: int
+    assignee: str
+    why: str
+    before: Node | None = None
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    former_lost: str = ""  # why the agent that had the node is gone
+    failed: str = ""
+    done: bool = False
+
+
+@dataclass
+class Round:
+    """From one interruption of all ranks to the next. Every round starts with an empty one."""
+
+    asked_again: bool = False  # ranks that had not stopped in time were asked a second time
+    reports: dict[int, Position] = field(default_factory=dict)  # of ranks that have stopped
+    plan: Plan | None = None
+    rebuilt: set[int] = field(default_factory=set)
+    restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
+    committed: set[int] = field(default_factory=set)
+    dump: Dump | None = None
+
+
+@dataclass
+class Timeline:
+    """When each phase of an incident was entered, for the report."""
+
+    entered: list[tuple[str, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, now: float) -> None:
+        self.entered.append((phase, now))
+
+    def durations(self, end: float) -> dict[str, float]:
+        """Seconds spent in each phase, in order of first entry; a phase entered twice is summed."""
+        out: dict[str, float] = {}
+        for (phase, begin), (_, after) in zip(
+            self.entered, [*self.entered[1:], ("", end)], strict=True
+        ):
+            out[phase] = out.get(phase, 0.0) + (after - begin)
+        return out
+
+
+@dataclass
+class Incident:
+    number: int
+    began: float
+    faults: list[str] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    phase: Phase = Phase.DETECT
+    deadline: float = 0.0
+    round: Round = field(default_factory=Round)
+    # the ladder
+    rungs: tuple[str, ...] = ()  # in place of those that are configured
+    leaving: bool = False  # the job shall end where it is
+    rung: Rung | None = None  # the last one chosen
+    strategy: str = ""
+    failed: list[str] = field(default_factory=list)  # strategies
+    tried: list[str] = field(default_factory=list)  # in words
+    rounds: int = 0
+    first: int = 0  # rounds before the present strategy's first
+    # ranks
+    replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
+    new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state
+    ready: set[int] = field(default_factory=set)  # of these, those that wait for orders
+    evicted: dict[int, str] = field(default_factory=dict)  # living, cannot be kept: and why
+    killed: dict[int, float] = field(default_factory=dict)  # of these, when each was killed
+    hung: set[int] = field(default_factory=set)  # of these, those whose stacks are wanted
+    retry_requested: set[int] = field(default_factory=set)  # by their devices
+    divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
+    restore_retried: bool = False  # of such ranks, in the same processes
+    # rank -> rebuilds or restores that failed first on its present process
+    failures: Counter[int] = field(default_factory=Counter)
+    rebuild_reported: set[int] = field(default_factory=set)  # by their present process
+    # communication that has failed with no rank known to be the cause
+    broken: bool = False
+    suspects: dict[int, str] = field(default_factory=dict)  # evicted if the round finds nobody else
+    blamed: int | None = None  # rank whose failure began the round
+    # nodes
+    missing: float | None = None  # since when a node is
+    moving: Moving | None = None  # until its ranks have their state
+
+    def enter(self, phase: Phase, now: float) -> None:
+        self.phase = phase
+        self.timeline.enter(phase.value, now)
+
+    def add(self, text: str, explains: bool = True) -> str:
+        """One more fault; returns the note about it. `explains`: it may be why others failed at
+        what they do together, so nobody is suspected of that any more."""
+        self.faults.append(text)
+        if explains:
+            self.broken, self.suspects = False, {}
+            if self.blamed is not None:
+                self.failures[self.blamed] -= 1
+                self.blamed = None
+        where = f", {self.phase.value}" if self.rounds else ""
+        return f"incident {self.number}{where}: {text}"
+
+    def renew(self, number: int, rank: RankState) -> str:
+        """The rank gets another process, which has no state yet. Returns why the present one could
+        not be kept."""
+        rank.incarnation += 1
+        rank.alive, rank.finished, rank.raised, rank.quit = True, None, None, ""
+        rank.pages.clear()
+        self.replaced[number] += 1
+        self.new.add(number)
+        for known in (self.ready, self.rebuild_reported, self.hung):
+            known.discard(number)
+        self.killed.pop(number, None)
+        self.failures.pop(number, None)
+        return self.evicted.pop(number, "") or self.faults[-1]
+
+    def undo_renew(self, number: int) -> None:
+        """The rank keeps the process that it had before `renew`."""
+        self.replaced -= Counter({number: 1})
+        self.forget((number,))
+        self.divergent.discard(number)
+
+    def forget(self, ranks: tuple[int, ...]) -> None:
+        """Drop what is known of the processes of `ranks`: they have none, and get none here."""
+        for number in ranks:
+            for known in (self.new, self.ready, self.rebuild_reported, self.hung):
+                known.discard(number)
+            self.evicted.pop(number, None)
+            self.killed.pop(number, None)

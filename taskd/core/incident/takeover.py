@@ -1,0 +1,184 @@
+"""Lost nodes, and who takes their place: the part of an incident that needs another agent.
+
+A node is lost when nobody is heard there, or when it is given up because a rank of it cannot be
+replaced where it is. A standby is told to take it over; from that moment the agent that was there
+is *fenced*: whatever it says changes nothing, and its ranks end. Nothing is taken over without the
+majority of all agents, standbys among them: the others may be well, cut off from us only, and do
+the same with a manager of their own.
+
+A node that *moves* (switch.py) is treated like a lost one, but that its agent is fenced only when
+the standby's ranks have their state: until then everything can be put back as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taskd.core import commands as c
+from taskd.core.election.election import STANDBY
+from taskd.core.incident.state import Incident
+from taskd.core.state import JobState
+from taskd.messages import to_agent
+
+
+class Takeover:
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def broken(self, incident: Incident | None) -> list[int]:
+        """Living nodes that `recover` gives up: with a rank whose process is gone or cannot be
+        kept, where replacing it on its node is not configured, has failed, or its device takes no
+        process any more."""
+        failed = incident.failed if incident is not None else ()
+        topology = self._job.topology
+        ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
+            incident.evicted if incident is not None else ()
+        )
+        if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
+            ranks = {r for r in ranks if self._job.ranks[r].unusable}
+        return sorted(
+            {
+                n
+                for r in ranks
+                if (n := topology.node_of(r)) is not None and topology.nodes[n].living
+            }
+        )
+
+    def lose(self, number: int) -> None:
+        """The node's processes are gone for us."""
+        node = self._job.topology.nodes[number]
+        node.lost, node.assignee = True, ""
+        for rank in node.ranks:
+            state = self._job.ranks[rank]
+            # another node has other devices
+            state.alive, state.left, state.finished, state.unusable = False, None, None, ""
+
+    def give_up(self, number: int, why: str) -> None:
+        """A node that is heard, and is not used any more."""
+        self.lose(number)
+        self._job.note(f"node {number} is given up: {why}")
+        self._fence(number, why)
+
+    def _fence(self, number: int, why: str) -> None:
+        node = self._job.topology.nodes[number]
+        if node.agent:
+            self._job.fence(node.agent, number, why)
+        node.agent = ""
+        # lost with the manager before this one, which knew who it was
+        holder = self._job.election.holder(number)
+        if holder and holder not in self._job.fenced:
+            self._job.fence(holder, number, why)
+
+    def assign(self, incident: Incident) -> None:
+        """A standby for every lost node, as far as there are any."""
+        topology = self._job.topology
+        for number in topology.lost:
+            node = topology.nodes[number]
+            if node.assignee:
+                continue
+            agent = topology.standby_for(number)
+            if agent is None:
+                self._job.note(f"node {number} waits for a standby")
+                continue
+            if not self._job.majority():
+                heard, everybody = self._job.heard()
+                self._job.note(
+                    f"node {number} is not given to a standby: only {heard} of {everybody} agents"
+                    " are heard, no majority"
+                )
+                continue
+            keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
+            records = keeper.records if keeper is not None and keeper.living else ("", 0)
+            self._fence(number, reason := f"node {number} is lost")
+            self._give(incident, number, agent, records, reason)
+
+    def _give(
+        self,
+        incident: Incident,
+        number: int,
+        agent: str,
+        records: tuple[str, int],
+        reason: str,
+        former: str = "",
+    ) -> None:
+        topology = self._job.topology
+        node = topology.nodes[number]
+        del topology.standbys[agent]
+        topology.reserved.pop(agent, None)
+        node.assignee = agent
+        for rank in node.ranks:
+            incident.renew(rank, self._job.ranks[rank])
+        self._job.say(
+            to_agent.TakeOver(
+                agent=agent,
+                node=number,
+                ranks=node.ranks,
+                incarnations=tuple(self._job.ranks[r].incarnation for r in node.ranks),
+                nodes=len(topology.nodes),
+                world_size=topology.world_size,
+                epoch=node.epoch + 1,
+                generation=self._job.generation,
+                pause=self._job.pause,
+                records=records,
+                reason=reason,
+                former=former,
+            )
+        )
+
+    # -- a node that moves -------------------------------------------------------------------------
+
+    def move(self, incident: Incident) -> None:
+        """The standby gets the node, and its agent keeps what it has."""
+        moving = incident.moving
+        assert moving is not None
+        node = self._job.topology.nodes[moving.node]
+        moving.before = replace(node)
+        moving.ranks = {
+            r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
+        }
+        self.lose(moving.node)
+        self._give(incident, moving.node, moving.assignee, node.records, moving.why, node.agent)
+        self.keep_records()
+
+    def moved(self, incident: Incident) -> None:
+        """Its ranks have their state: there is no way back, and no need for one."""
+        moving, incident.moving = incident.moving, None
+        assert moving is not None and moving.before is not None
+        moving.done = True
+        why = f"node {moving.node} has moved: {moving.why}"
+        self._job.fence(moving.before.agent, moving.node, why)
+
+    def put_back(self, incident: Incident, why: str) -> None:
+        """The node stays with the agent that has had it."""
+        moving, incident.moving = incident.moving, None
+        assert moving is not None
+        moving.failed = why
+        number, topology = moving.node, self._job.topology
+        if moving.before is None:
+            return
+        topology.nodes[number] = moving.before
+        moving.before.told = False
+        self._job.ranks.update(moving.ranks)
+        for rank in moving.ranks:
+            incident.undo_renew(rank)
+        incident.failures.clear()
+        topology.stood_down.add(moving.assignee)
+        self._job.election.arrive(moving.assignee, STANDBY, "")
+        self._job.say(to_agent.StandDown(moving.assignee, number, why))
+        if moving.former_lost:
+            self.lose(number)
+            incident.faults.append(f"node {number}: {moving.former_lost}")
+        else:  # what it has said meanwhile was not heard
+            self._job.say(c.AskWho((moving.before.agent,)))
+        self.keep_records()
+
+    def keep_records(self) -> None:
+        """Every living node has its records copied to a living one, where a lost node can be
+        replaced at all."""
+        job = self._job
+        if "recover" not in job.settings.ladder or not job.protected:
+            return
+        for number in job.topology.renew_keepers():
+            keeper = job.topology.nodes[number].keeper
+            assert keeper is not None
+            job.say(to_agent.KeepRecords(number, keeper, job.topology.nodes[keeper].records))

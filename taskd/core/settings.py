@@ -1,0 +1,67 @@
+"""The limits by which the coordinator decides, and the shape of the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits of the coordinator, all in seconds unless said otherwise. Where a number comes from
+    stands beside it."""
+
+    nodes: int
+    ranks_per_node: int
+    ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
+    sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY
+    # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
+    pause_again: float = 0.5
+    # agents ask for more for ranks that are in user code and within their limit (RankBusy)
+    pause: float = 2.0
+    # fault-retry-times: how often all ranks are restarted where they are when the ladder has come
+    # to its end
+    retries: int = 0
+    # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)
+    reschedule: float = 270.0
+    # until a standby's ranks have run the user's script up to its first attempt; documented: 15
+    # minutes
+    prepare: float = 900.0
+    # until all ranks stand before the same step, so that a node may move: a step may be long
+    stand: float = 300.0
+    take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
+    # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
+    replace: float = 120.0
+    rebuild: float = 20.0  # 16 ranks need 0.2 s
+    restore: float = 120.0  # ~4 GB/s on a node
+    dump: float = 1800.0  # MindIO's documented limit for a save: 30 minutes
+    # the first step may be long; a hang in it is the watchdog's business, this is the last net
+    resume: float = 300.0
+    kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
+    # deaths of a rank's replacements in one incident before the strategy is given up
+    replacements: int = 3
+    # pauses under one strategy before it is given up; two more for each rank that is replaced, or
+    # shall be
+    rounds: int = 12
+    # times that a rank may fail at a rebuild or restore in one incident before its process is
+    # replaced
+    failures: int = 2
+    # in a repair, until it is seen whether a rank was stopped; from call to call twice as long.
+    # None: never
+    look: float | None = 2.0
+    looks: float = 8.0  # at most so long from call to call
+    # that a replacement may wait for something without using a processor, while all others wait for
+    # it
+    idle: float = 20.0
+    roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
+    between_calls: float = 0.2  # a rank that has moved in this time is not hung
+    form: float = 600.0  # from the first rank's protect() to the last one's
+    # until a new manager has heard of all living nodes; they find it in ~0.3 s, but a standby that
+    # was sent to a lost node by the one before is only heard when it has that node: 3.3 s on a busy
+    # machine
+    gather: float = 6.0
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.ranks_per_node < 1:
+            raise ValueError(
+                f"nodes={self.nodes}, ranks_per_node={self.ranks_per_node}: both must be at least 1"
+            )

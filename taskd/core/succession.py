@@ -1,0 +1,121 @@
+"""A new manager of a job that is under way: its agents are gathered, then the job is taken over.
+
+Each agent says everything that it knows when it joins. When all have, or after a deadline those
+that are left, the job goes on where it was: with an incident, where the manager before was in one,
+or ranks or nodes were lost while there was none.
+"""
+
+from __future__ import annotations
+
+from taskd.core.forming import Forming
+from taskd.core.hold import Hold
+from taskd.core.incident.driver import Recovery
+from taskd.core.listing import some
+from taskd.core.state import JobState
+from taskd.messages import from_agent
+
+UNDER_WAY = "an incident was under way when the manager was lost"
+
+
+class Succession:
+    def __init__(self, job: JobState, recovery: Recovery, hold: Hold, forming: Forming) -> None:
+        self._job, self._recovery, self._hold, self._forming = job, recovery, hold, forming
+        self.deadline: float | None = None  # for the last agent
+        # node -> the one that keeps its records, as agents have said
+        self._keeps: dict[int, int] = {}
+        # replacements that an earlier manager has ordered, and that have no state yet
+        self._new: set[int] = set()
+        self._ready: set[int] = set()
+        self._waiting: set[int] = set()  # ranks that wait for orders
+
+    def learn(self, event: from_agent.AgentJoined) -> None:
+        """What an agent says about its ranks' processes, which are new to this manager."""
+        ranks = set(event.ranks)
+        self._new = self._new - ranks | set(event.new)
+        self._ready = self._ready - ranks | set(event.ready)
+        self._waiting = self._waiting - ranks | set(event.waiting)
+
+    def keeps(self, event: from_agent.AgentJoined) -> None:
+        self._keeps |= dict.fromkeys(event.keeps, event.node)
+
+    def gather(self, now: float) -> None:
+        """An agent of a job that is under way has joined."""
+        settings = self._job.settings
+        if not self._job.protected and self.deadline is None:
+            patient = "recover" not in settings.ladder  # nobody could take a missing node over
+            self.deadline = now + (settings.form if patient else settings.gather)
+
+    def stop(self) -> None:
+        self.deadline = None
+
+    def waits(self, rank: int) -> None:
+        """The rank waits for orders while agents are gathered."""
+        self._waiting.add(rank)
+
+    def take_over(self, now: float) -> None:
+        """All agents are here."""
+        job = self._job
+        if not self._forming.all_joined:
+            return
+        self._protect()
+        job.topology.moved = len({n.epoch for n in job.topology.nodes.values()}) > 1
+        self._recovery.nodes.keep_records()
+        dead = sorted(r for r, rank in job.ranks.items() if not rank.alive)
+        if dead or self._waiting or self._new:
+            how = "; ".join(f"rank {r}: died while there was no manager" for r in dead)
+            self._join(how or UNDER_WAY, now)
+            self._recovery.again(now, frozenset(dead))
+        else:
+            job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
+
+    def _protect(self) -> None:
+        self._job.protected, self.deadline = True, None
+        self._hold.complete()
+
+    def _join(self, text: str, now: float) -> None:
+        """An incident in which the replacements of an earlier manager are replacements."""
+        incident = self._recovery.join(text, now=now)
+        incident.new |= self._new
+        incident.ready |= self._ready
+
+    def tick(self, now: float) -> bool:
+        """Whether the time was up."""
+        if self.deadline is None or now < self.deadline:
+            return False
+        if not self._without_missing_nodes(now):
+            job = self._job
+            missing = [
+                r
+                for r, rank in job.ranks.items()
+                if job.topology.node_of(r) is None or not rank.joined
+            ]
+            job.restart = (
+                f"a new manager has heard nothing of ranks [{some(missing)}] within"
+                f" {job.settings.form:.0f} s"
+            )
+        return True
+
+    def _without_missing_nodes(self, now: float) -> bool:
+        """Nodes that were not heard of were lost with the manager before: go on without them, where
+        others can take them over."""
+        job, nodes = self._job, self._job.topology.nodes
+        each = job.settings.ranks_per_node
+        missing = [n for n in range(job.settings.nodes) if n not in nodes]
+        joined = all(job.ranks[r].joined for n in nodes.values() for r in n.ranks)
+        if "recover" not in job.settings.ladder or not missing or not joined:
+            return False
+        epoch = max(n.epoch for n in nodes.values())
+        for number in missing:
+            ranks = tuple(range(number * each, number * each + each))
+            if job.topology.join(number, ranks, ("", 0), epoch) is not None:
+                return False
+            nodes[number].keeper = self._keeps.get(number)
+            for rank in ranks:
+                job.ranks[rank].joined = True
+        self._protect()
+        if self._new:
+            self._join(f"nodes [{some(missing)}] were not heard", now)
+        for number in missing:
+            why = "nothing is heard of it since the manager before this one was lost"
+            self._recovery.lost(number, why, now)
+        return True

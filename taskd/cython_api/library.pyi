@@ -1,0 +1,4 @@
+ABI: int
+VERSION: str
+
+def preloaded() -> bool: ...

@@ -1,0 +1,142 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+"""The slot of a state page that this process has claimed: what it says there, and what it is
+asked."""
+
+import os
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport ETIMEDOUT
+from libc.stdint cimport uint32_t, uint64_t
+
+from taskd.cython_api.libtaskd cimport (
+    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_HELD,
+    TASKD_NO_HOLD, TASKD_PAUSED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
+    taskd_detach, taskd_hold_step, taskd_patience, taskd_pause_number, taskd_progress,
+    taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_pause, taskd_wait_started,
+)
+from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
+
+from taskd.cython_api.failures import failure
+
+SETUP = TASKD_SETUP
+COMPUTING = TASKD_COMPUTING
+UPDATING = TASKD_UPDATING
+COMMITTED = TASKD_COMMITTED
+PAUSED = TASKD_PAUSED
+DONE = TASKD_DONE
+HELD = TASKD_HELD
+FETCHING = TASKD_FETCHING
+PHASES = ("setup", "computing", "updating", "committed", "paused", "done", "held", "fetching")
+
+ALL_DONE = TASKD_ALL_DONE
+
+
+def attach(path, slot):
+    """Claim `slot` of the page file `path` for this process. Nothing happens when it already holds
+    that slot."""
+    cdef bytes name = os.fsencode(path)
+    cdef int rc = taskd_attach(name, slot)
+    if rc < 0:
+        raise failure(rc, f"slot {slot} of state page {os.fspath(path)}")
+
+
+def detach():
+    """Let go of the slot without a death record."""
+    cdef int rc = taskd_detach()
+    if rc < 0:
+        raise failure(rc, "detach")
+
+
+def number():
+    """The slot that this process holds, or None."""
+    cdef int rc = taskd_slot_number()
+    return None if rc < 0 else rc
+
+
+def progress(uint64_t step, uint32_t phase):
+    """Publish where this rank is, with the time."""
+    cdef int rc = taskd_progress(step, phase)
+    if rc < 0:
+        raise failure(rc, f"progress to step {step}")
+
+
+def patience(uint64_t seconds):
+    """Ask not to be called hung for so long from now on; 0: no more."""
+    cdef int rc = taskd_patience(seconds)
+    if rc < 0:
+        raise failure(rc, f"patience for {seconds} s")
+
+
+def hold_step():
+    """The step before which this rank is asked to stop, or None."""
+    cdef uint64_t step = taskd_hold_step()
+    return None if step == TASKD_NO_HOLD else step
+
+
+def started(uint64_t step):
+    """The entry state of `step` is recorded completely (ALL_DONE: no further step will come)."""
+    cdef int rc = taskd_started(step)
+    if rc < 0:
+        raise failure(rc, f"start of step {step}")
+
+
+def wait_started(uint64_t step, uint32_t era, timeout_ms=-1):
+    """Wait until every slot has started `step`: True. False as soon as a pause newer than `era` is
+    asked for. OSError ETIMEDOUT after `timeout_ms`."""
+    cdef int rc = taskd_wait_started(step, era, 0)
+    cdef int part
+    if rc == -ETIMEDOUT:
+        deadline = deadline_after(timeout_ms)
+        while True:
+            part = slice_before(deadline)
+            with nogil:
+                rc = taskd_wait_started(step, era, part)
+            if rc != -ETIMEDOUT or now() >= deadline:
+                break
+            PyErr_CheckSignals()
+    if rc < 0:
+        raise failure(rc, f"start of step {step} by all ranks of this node, {timeout_ms} ms")
+    return rc == 0
+
+
+def copying():
+    """Whether another node keeps copies of this rank's records, seen after everything that was
+    written before."""
+    return taskd_copying() == 1
+
+
+def wait_copied(uint64_t number, uint32_t era):
+    """Wait until another node has a copy of this rank's record `number`, or nobody keeps copies:
+    True. False as soon as a pause newer than `era` is asked for."""
+    cdef int rc = taskd_wait_copied(number, era, 0)
+    cdef int part = SLICE_MS
+    while rc == -ETIMEDOUT:
+        with nogil:
+            rc = taskd_wait_copied(number, era, part)
+        PyErr_CheckSignals()
+    if rc < 0:
+        raise failure(rc, f"copy of record {number}")
+    return rc == 0
+
+
+def pause_number():
+    """Number of the newest pause request; 0: none ever, or no slot claimed."""
+    return taskd_pause_number()
+
+
+def wait_pause(uint32_t era, timeout_ms=-1):
+    """Wait until a pause newer than `era` is asked for: True. False after `timeout_ms` (< 0: no
+    limit)."""
+    cdef int rc, part
+    deadline = deadline_after(timeout_ms)
+    while True:
+        part = slice_before(deadline)
+        with nogil:
+            rc = taskd_wait_pause(era, part)
+        if rc < 0:
+            raise failure(rc, "wait for a pause")
+        if rc == 1:
+            return True
+        if now() >= deadline:
+            return False
+        PyErr_CheckSignals()

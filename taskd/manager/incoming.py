@@ -1,0 +1,162 @@
+"""A message comes in: who says it, whether that agent may say it, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+from taskd.manager import peers
+from taskd.manager.membership import Membership
+from taskd.manager.operators import Operators
+from taskd.manager.outgoing import Outgoing
+from taskd.manager.peers import Dropped, Origin, Peer
+from taskd.manager.voters import Voters
+from taskd.messages import from_agent, from_rank, to_agent, to_operator
+from taskd.messages.envelope import OPERATOR, STANDBY, unseal
+from taskd.protocol.gate import speaker
+
+
+class Incoming:
+    def __init__(
+        self,
+        job: str,
+        coordinator: Coordinator,
+        members: Membership,
+        voters: Voters,
+        operators: Operators,
+        out: Outgoing,
+        feed: Callable[[e.Event, float], None],
+        starting: Callable[[], bool],
+    ) -> None:
+        """`feed` gives an event to `core`. `starting`: whether the launcher that has started this
+        manager, of node 0, is there."""
+        self._job, self._coordinator, self._members = job, coordinator, members
+        self._voters, self._operators, self._out = voters, operators, out
+        self._feed, self._starting = feed, starting
+        # agents of which something was dropped while this manager was not in charge
+        self._overheard: set[str] = set()
+        self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
+            from_agent.Standing: self._vote,
+            from_agent.Vote: self._vote,
+            from_agent.RosterKept: self._vote,
+            to_agent.Heard: self._delivery,
+            from_agent.Heartbeat: self._delivery,
+        }
+
+    def take(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
+        """Raises Dropped and BadMessage."""
+        if len(frames) != 2:
+            raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
+        envelope = unseal(frames[1])
+        peers.check_speaker(envelope, speaker(first))
+        peers.check_envelope(envelope, self._job)
+        origin = Origin(frames[0], envelope, first)
+        if (fence := self._members.fenced.get(envelope.incarnation)) is not None:
+            self._members.turn_away(origin.route, fence, now)
+            raise Dropped("fenced", f"agent {envelope.incarnation[:8]}: {fence.reason}")
+        message = peers.decode(envelope)
+        if envelope.sender == OPERATOR:
+            self._operators.request(origin.route, message, now)
+            return
+        handler = self._from_anybody.get(type(message), self._from_agent)
+        handler(origin, message, now)
+
+    def ask_again(self) -> None:
+        """In charge by now: what was dropped before that is needed."""
+        if self._overheard and self._coordinator.election.in_charge:
+            for peer in [p for p in self._members.peers if p.incarnation in self._overheard]:
+                self._members.ask_again(peer)
+            self._overheard.clear()
+
+    # -- by kind of message ------------------------------------------------------------------------
+
+    def _vote(self, origin: Origin, message: Any, now: float) -> None:
+        peer = self._members.known(origin.envelope)
+        if peer is not None:
+            self._members.hear(peer, origin, now)
+        self._feed(self._voters.event(message, origin), now)
+
+    def _delivery(
+        self, origin: Origin, message: to_agent.Heard | from_agent.Heartbeat, now: float
+    ) -> None:
+        peer = self._members.known(origin.envelope)
+        if peer is None:
+            self._from_agent(origin, message, now)
+            return
+        self._members.hear(peer, origin, now)
+        if isinstance(message, to_agent.Heard):
+            self._members.heard(peer, message.number)
+        elif message.unheard or peer.outbox.kept:
+            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
+
+    # -- by who says it ----------------------------------------------------------------------------
+
+    def _from_agent(self, origin: Origin, message: Any, now: float) -> None:
+        envelope, members = origin.envelope, self._members
+        if not self._coordinator.election.in_charge:
+            self._overheard.add(envelope.incarnation)
+            raise Dropped(
+                "not in charge",
+                f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
+                " this manager",
+            )
+        if envelope.sender == STANDBY:
+            if isinstance(message, from_agent.Arrived):
+                self._arrived(origin.route, message)
+            else:
+                members.stand_by(origin, message, now)
+        elif isinstance(message, from_agent.NodeTaken):
+            members.node_taken(origin, message, now)
+        elif (former := members.former.get(envelope.incarnation)) is not None:
+            self._from_former(former, origin, message, now)
+        elif isinstance(message, from_agent.AgentJoined):
+            self._registration(origin, message, now)
+        elif (peer := members.known(envelope)) is not None:
+            self._from_member(peer, origin, message, now)
+        else:
+            members.ask(origin.route, now)
+
+    def _registration(self, origin: Origin, message: from_agent.AgentJoined, now: float) -> None:
+        peer = self._members.agents.get(origin.envelope.sender)
+        if peer is not None and peer.incarnation == origin.envelope.incarnation:
+            self._members.hear(peer, origin, now)
+            if self._members.agents.get(peer.node) is not peer:
+                return  # another agent has the node by now
+        self._members.register(origin, message, now)
+
+    def _from_member(self, peer: Peer, origin: Origin, message: Any, now: float) -> None:
+        members = self._members
+        members.hear(peer, origin, now)
+        if members.agents.get(peer.node) is not peer:
+            return  # another agent has the node by now
+        if isinstance(message, from_agent.May):
+            members.permit(peer, message)
+            return
+        peers.check_event(message, peer)
+        if isinstance(message, from_rank.Injected):
+            self._operators.answer(to_operator.Answer(message.request, message.ok, message.text))
+            return
+        self._feed(message, now)
+        # one that has ended well waits for the others
+        if isinstance(message, from_agent.AgentLeft) and not message.ok:
+            members.agents.pop(peer.node, None)
+
+    def _from_former(self, former: Peer, origin: Origin, message: Any, now: float) -> None:
+        """The agent of a node that moves: it says all again if it gets its node back."""
+        self._members.hear(former, origin, now)
+        if isinstance(message, from_agent.May):
+            self._members.permit(former, message)
+        elif isinstance(message, from_agent.AgentLeft):
+            why = f": {message.why}" if message.why else ""
+            self._members.lose(former, f"its launcher has left{why}", now)
+
+    def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
+        """A launcher that has just been started asks whether the job is under way, and its node
+        taken."""
+        peer = self._members.agents.get(message.node)
+        taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self._starting())
+        self._out.reply(route, to_agent.UnderWay(self._coordinator.job.protected, taken))

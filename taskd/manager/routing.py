@@ -1,0 +1,104 @@
+"""What `core` commands, and who carries it out: agents, operators, the journal, or the manager
+itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from taskd.core import commands as c
+from taskd.core.state import JobState
+from taskd.manager.journal import Journal
+from taskd.manager.membership import Membership
+from taskd.manager.operators import Operators
+from taskd.manager.outgoing import Outgoing
+from taskd.manager.voters import Voters
+from taskd.messages import to_agent, to_operator, to_rank
+
+TO_ALL = (
+    to_rank.Pause,
+    to_rank.Rebuild,
+    to_rank.Restore,
+    to_rank.Resume,
+    to_rank.Release,
+    to_rank.RollCall,
+    to_agent.AskSteps,
+    to_rank.Hold,
+    to_rank.Continue,
+    to_agent.GiveUp,
+    to_agent.RestartAll,
+    to_agent.SaveRecords,
+)
+TO_RANK = (to_agent.Replace, to_agent.Kill, to_rank.SaveState)
+TO_NODE = (to_agent.KeepRecords, to_agent.Seal)
+
+log = logging.getLogger("taskd.manager")
+
+
+class Routing:
+    def __init__(
+        self,
+        job: JobState,
+        members: Membership,
+        voters: Voters,
+        operators: Operators,
+        out: Outgoing,
+        journal: Journal,
+        leave: Callable[[bool | None, str], None],
+    ) -> None:
+        """`leave`: the manager ends; whether the job ended well, None where it goes on, and why."""
+        self._job, self._members, self._operators = job, members, operators
+        self._out, self._journal, self._leave = out, journal, leave
+        self._now = 0.0
+        self._routes: dict[type, Callable[[Any], None]] = {
+            **dict.fromkeys(TO_ALL, self._to_all),
+            **dict.fromkeys(TO_RANK, self._to_rank),
+            **dict.fromkeys(TO_NODE, self._to_node),
+            **dict.fromkeys(members.commands, members.carry_out),
+            **dict.fromkeys(voters.commands, voters.carry_out),
+            to_operator.Answer: operators.answer,
+            c.Note: lambda note: log.info("%s", note.text),
+            c.Closed: self._closed,
+            c.Resign: lambda command: leave(None, command.reason),
+            to_agent.End: self._end,
+        }
+
+    def carry_out(self, commands: list[c.Command], now: float) -> None:
+        self._now = now
+        for command in commands:
+            self._routes[type(command)](command)
+
+    def _to_all(self, command: Any) -> None:
+        log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
+        data = self._out.seal(command, numbered=True)
+        for peer in self._members.agents.values():
+            self._out.deliver(peer, data)
+
+    def _to_rank(self, command: Any) -> None:
+        self._to_owner(command, self._job.topology.node_of(command.rank))
+
+    def _to_node(self, command: Any) -> None:
+        self._to_owner(command, command.node)
+
+    def _to_owner(self, command: Any, node: int | None) -> None:
+        log.info("%s", command)
+        owner = None if node is None else self._members.agents.get(node)
+        if owner is None:
+            log.warning("%s reaches nobody: its node has no agent", command)
+        else:
+            self._out.send(owner, command)
+
+    def _closed(self, command: c.Closed) -> None:
+        log.info("%s", command)
+        self._journal.closed(command, self._now)
+
+    def _end(self, command: to_agent.End) -> None:
+        log.info("to all: %.500s", command)
+        data = self._out.seal(command, numbered=True)
+        for peer in self._members.peers:
+            self._out.deliver(peer, data)
+        (log.info if command.ok else log.error)("the job is over: %s", command.reason)
+        self._journal.end(command.ok, command.reason)
+        self._leave(command.ok, command.reason)
+        self._operators.end(command.reason)

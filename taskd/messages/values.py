@@ -1,0 +1,87 @@
+"""What messages are made of: numbers and texts with their bounds, and what several messages say.
+
+The bounds refuse what no job can mean; whether a rank is one of this job is asked elsewhere. A
+text of a rank, an agent or an operator is a sentence or two (senders cut it); what the manager says
+may name every rank of a large job, and is bounded by the size of the message alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+NODES = 100_000  # of a job
+ROOM = 4096  # ranks on a node, as many as a state page has slots
+MOST = 2**62  # of what is counted: far above all counts, and whatever is added to one still fits
+EVER = 1e12  # seconds; keeps infinity out
+
+Rank = Annotated[int, Meta(ge=0, lt=NODES * ROOM)]
+Node = Annotated[int, Meta(ge=0, lt=NODES)]
+NodeOrNone = Annotated[int, Meta(ge=-1, lt=NODES)]  # -1: none, or not known
+NodeOrStandby = Annotated[int, Meta(ge=-3, lt=NODES)]  # see envelope.STANDBY
+Step = Annotated[int, Meta(ge=0, le=MOST)]
+StepOrNone = Annotated[int, Meta(ge=-1, le=MOST)]  # -1: none, or not known
+Number = Annotated[int, Meta(ge=0, le=MOST)]  # of processes, pauses, generations, epochs, calls
+# of a message, see core.delivery; negative: the first one of a new series
+SignedNumber = Annotated[int, Meta(ge=-MOST, le=MOST)]
+Count = Annotated[int, Meta(ge=0, le=MOST)]
+PageAddress = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0, le=EVER)]
+
+Name = Annotated[str, Meta(max_length=128)]  # of processes, requests, codes, devices, files
+Text = Annotated[str, Meta(max_length=65_536)]
+Report = str  # what the manager says of the whole job
+Job = Annotated[str, Meta(max_length=4096)]
+
+Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
+Stamp = tuple[Number, Number]  # of a roster, see core.election
+Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
+Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
+Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
+# name, bytes, checksum
+File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
+
+
+class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """What is said: its name and its fields, and no others."""
+
+
+class Position(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a rank stands, in steps of its training loop. Sets are steps whose record is complete
+    and checked.
+
+    `final`: entry states recorded at the start of a step. `provisional`: recorded when the step
+    before was committed, so they miss what user code between two steps may have changed. `stripes`:
+    this rank's part of the node's copy of the training state at the start of a step. `clean`: the
+    step at whose start the rank's training state in memory is, None when an attempt has changed it.
+    `drifted`: steps whose final entry differed from the provisional one. `doubted`: its memory and
+    stripes may be wrong without saying so: replicas go before them.
+    """
+
+    step: Step
+    clean: Step | None
+    final: Steps = frozenset()
+    provisional: Steps = frozenset()
+    stripes: Steps = frozenset()
+    drifted: Steps = frozenset()
+    doubted: bool = False
+
+    def but(self, **changes: Any) -> Position:
+        """The same, with other values of these fields."""
+        return msgspec.structs.replace(self, **changes)
+
+
+Left = Annotated[tuple[Position | None, ...], Meta(max_length=ROOM)]  # by the ranks of one node
+
+
+class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's
+    stripes. `copies`: (destination, source) pairs, carried out after `stripes`."""
+
+    step: Step
+    keep: tuple[Rank, ...]
+    stripes: tuple[Rank, ...]
+    copies: tuple[tuple[Rank, Rank], ...]
+    reason: Report

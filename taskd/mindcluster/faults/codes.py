@@ -1,0 +1,171 @@
+"""faultCode.json: which code has which level.
+
+A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same one. Codes of
+the parameter-plane network have lists of their own (`...NetworkCodes`); those that are known to be
+network codes and stand in the lists of devices are moved there. A code of which several levels are
+told has the one of highest precedence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskd.mindcluster.faults.findings import Report, entries, read, unknown
+from taskd.mindcluster.levels import Level
+
+NAME = "faultCode.json"
+DEVICE_KEYS = {
+    "NotHandleFaultCodes": Level.NOT_HANDLE,
+    "RestartRequestCodes": Level.RESTART_REQUEST,
+    "RestartBusinessCodes": Level.RESTART_BUSINESS,
+    "FreeRestartNPUCodes": Level.FREE_RESTART,
+    "RestartNPUCodes": Level.RESTART,
+    "SeparateNPUCodes": Level.SEPARATE,
+    "PreSeparateNPUCodes": Level.PRE_SEPARATE,
+    "SubHealthFaultCodes": Level.SUB_HEALTH,
+}
+NETWORK_KEYS = {
+    "NotHandleFaultNetworkCodes": Level.NOT_HANDLE,
+    "PreSeparateNPUNetworkCodes": Level.PRE_SEPARATE,
+    "SeparateNPUNetworkCodes": Level.SEPARATE,
+    "SubHealthFaultNetworkCodes": Level.SUB_HEALTH,
+}
+KEYS = {**DEVICE_KEYS, **NETWORK_KEYS}
+LINK_DOWN = 0x81078603
+# codes of the network, wherever they stand
+NETWORK = frozenset({LINK_DOWN, 0x81078607, 0x110000002, 0x110001024})
+NETWORK_LEVELS = frozenset(NETWORK_KEYS.values())
+MOST_DIGITS = 16  # of 64 bits
+# severities as the driver tells them with a code, in the documents' order: 提示, 次要, 重要, 紧急
+SEVERITIES = ("hint", "minor", "major", "critical")
+HARMLESS = SEVERITIES[:2]
+
+
+class BadCode(ValueError):
+    """Not a fault code."""
+
+
+def parse_code(text: str) -> int:
+    """Raises BadCode."""
+    digits = text.strip()
+    digits = digits[2:] if digits[:2].lower() == "0x" else digits
+    if not 1 <= len(digits) <= MOST_DIGITS or any(
+        d not in "0123456789abcdefABCDEF" for d in digits
+    ):
+        raise BadCode(
+            f"{text[:60]!r} is not a fault code: up to {MOST_DIGITS} hexadecimal digits, such as"
+            " 80E01801"
+        )
+    return int(digits, 16)
+
+
+def show(code: int) -> str:
+    return f"{code:08X}"
+
+
+@dataclass(frozen=True)
+class Rated:
+    """The level of a code, and the rule that made it so."""
+
+    level: Level
+    rule: str
+
+
+@dataclass(frozen=True)
+class Codes:
+    # level, and the key it is from
+    devices: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
+    network: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
+    file: str = NAME
+
+    def rate(self, code: int, severity: str = "") -> Rated:
+        """`severity` as the driver told it, empty where it did not: it counts for codes that stand
+        nowhere. Of these, unlike in the device plugin, each is weighed by itself: a critical one is
+        not hidden by a known one that is harmless."""
+        found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
+        if found is not None:
+            return Rated(found[0], f"{show(code)} stands in {found[1]} of {self.file}")
+        if code in NETWORK:
+            return Rated(
+                Level.PRE_SEPARATE,
+                f"{show(code)} is a network code that stands in no list of {self.file}",
+            )
+        level = Level.NOT_HANDLE if severity in HARMLESS else Level.SEPARATE
+        told = f"its severity is {severity}" if severity else "its severity was not told"
+        return Rated(level, f"{show(code)} stands in no list of {self.file}, and {told}")
+
+
+def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
+    """Raises findings.Broken where the file as a whole cannot be used: then no code has a level by
+    it."""
+    report = Report(file)
+    raw = read(data, report)
+    unknown(raw, tuple(KEYS), report)
+    if not set(raw) & set(KEYS):
+        raise report.broken("", "no list of codes is in it", allowed=", ".join(DEVICE_KEYS))
+    devices: dict[int, tuple[Level, str]] = {}
+    network: dict[int, tuple[Level, str]] = {}
+    for key in (k for k in KEYS if k in raw):
+        if not isinstance(raw[key], list):  # its codes would have the level of unknown ones
+            raise report.broken(key, "a list of codes is expected", raw[key])
+        seen: set[int] = set()
+        for path, item in entries(raw[key], key, report):
+            code = _code(item, path, report)
+            if code is None:
+                continue
+            if code in seen:
+                report.warn(path, f"{show(code)} stands twice in this list")
+                continue
+            seen.add(code)
+            level, table = KEYS[key], network if key in NETWORK_KEYS or code in NETWORK else devices
+            if table is network and level not in NETWORK_LEVELS:
+                report.warn(
+                    path,
+                    f"{show(code)} is a code of the network, which cannot be {level.word}: taken as"
+                    " NotHandleFault",
+                )
+                level = Level.NOT_HANDLE
+            _enter(table, code, level, key, path, report)
+    for code in devices.keys() & network.keys():
+        level, key = max(devices[code], network[code])
+        both = f"{devices[code][1]} and {network[code][1]}"
+        report.warn(
+            key, f"{show(code)} stands in {both}: {level.word} is the one of higher precedence"
+        )
+    return Codes(devices, network, file), report
+
+
+def _code(item: Any, path: str, report: Report) -> int | None:
+    try:
+        if isinstance(item, str):
+            return parse_code(item)
+    except BadCode:
+        pass
+    report.warn(
+        path,
+        "not a fault code; it is left out",
+        item,
+        f"a string of up to {MOST_DIGITS} hexadecimal digits",
+    )
+    return None
+
+
+def _enter(
+    table: dict[int, tuple[Level, str]],
+    code: int,
+    level: Level,
+    key: str,
+    path: str,
+    report: Report,
+) -> None:
+    before = table.get(code)
+    if before is not None and before[0] != level:
+        kept = max(before[0], level)
+        report.warn(
+            path,
+            f"{show(code)} stands in {before[1]} too: {kept.word} is the one of higher precedence",
+        )
+    if before is None or level > before[0]:
+        table[code] = (level, key)

@@ -1,0 +1,139 @@
+"""The fault configuration as a whole: a directory such as the ConfigMap `mindx-dl-fault-config`
+makes when it is mounted.
+
+    faultCode.json            absent: the table that is shipped with taskd
+    faultCustomization.json   absent: nothing is counted, everything else has its default
+    PollInterval              seconds between two looks, 30 to 3600; absent or unusable: 300
+
+Without a directory: the two files that are shipped with taskd, with the levels and limits of the
+vendor's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults.codes import Codes
+from taskd.mindcluster.faults.customization import Customization
+from taskd.mindcluster.faults.findings import (
+    ERROR,
+    MAX_BYTES,
+    Broken,
+    Finding,
+    Report,
+    read_regular,
+)
+
+SHIPPED = Path(__file__).parent / "defaults"
+POLL_INTERVAL = "PollInterval"
+POLL = 300.0  # seconds
+
+Parsed = TypeVar("Parsed")
+
+
+class Refused(ValueError):
+    """The configuration cannot be used; `findings` has at least one error."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("; ".join(str(f) for f in findings if f.severity == ERROR))
+        self.findings = findings
+
+
+@dataclass(frozen=True)
+class Configuration:
+    codes: Codes = Codes()
+    customization: Customization = Customization()
+    poll: float = POLL
+    findings: tuple[Finding, ...] = ()
+
+
+def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
+    """All of it, or Refused."""
+    place = SHIPPED if directory is None else Path(directory)
+    findings: list[Finding] = []
+    if not place.is_dir():
+        raise Refused(
+            (
+                Finding(
+                    ERROR,
+                    str(place),
+                    "",
+                    "is no directory",
+                    allowed="a directory with faultCode.json",
+                ),
+            )
+        )
+    table = _read(place / codes.NAME, codes.parse, findings)
+    if table is None:
+        table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
+    rules = _read(place / customization.NAME, customization.parse, findings)
+    poll = _poll(place / POLL_INTERVAL, findings)
+    if any(f.severity == ERROR for f in findings):
+        raise Refused(tuple(findings))
+    return Configuration(table, rules or Customization(), poll, tuple(findings))
+
+
+def check(path: Path) -> tuple[Finding, ...]:
+    """The findings of one file, of either kind: told by its name, else by what is in it."""
+    findings: list[Finding] = []
+    if path.is_dir():
+        try:
+            return load(path).findings
+        except Refused as error:
+            return error.findings
+    data = _bytes(path, findings)
+    if data is None:
+        return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
+    lists = any(f'"{key}"'.encode() in data for key in codes.KEYS)
+    custom = path.name == customization.NAME or (path.name != codes.NAME and not lists)
+    parse: Callable[[bytes, str], tuple[Any, Report]] = (
+        customization.parse if custom else codes.parse
+    )
+    try:
+        return tuple(parse(data, str(path))[1].findings)
+    except Broken as error:
+        return (error.finding,)
+
+
+def _read(
+    path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], findings: list[Finding]
+) -> Parsed | None:
+    """None where the file is absent, or broken: then that is among the findings."""
+    data = _bytes(path, findings)
+    if data is None:
+        return None
+    try:
+        parsed, report = parse(data, path.name)
+    except Broken as error:
+        findings.append(error.finding)
+        return None
+    findings += report.findings
+    return parsed
+
+
+def _bytes(path: Path, findings: list[Finding]) -> bytes | None:
+    try:
+        return read_regular(path, MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        findings.append(Finding(ERROR, path.name, "", f"cannot be read: {error.strerror}"))
+        return None
+
+
+def _poll(path: Path, findings: list[Finding]) -> float:
+    data = _bytes(path, findings)
+    if data is None:
+        return POLL
+    text = data[:100].decode(errors="replace").strip()
+    if text.isascii() and text.isdigit() and len(text) <= 6 and 30 <= int(text) <= 3600:
+        return float(text)
+    report = Report(path.name)
+    report.warn("", f"cannot be used, {POLL:g} is", text, "a number of seconds from 30 to 3600")
+    findings += report.findings
+    return POLL

@@ -1,0 +1,36 @@
+"""Hosts and ports, of either family."""
+
+from __future__ import annotations
+
+import socket
+
+Address = tuple[str, int]
+
+
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def is_here(host: str) -> bool:
+    """Whether `host` is an address of this machine."""
+    try:
+        with socket.socket(family(host), socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+            return True
+    except OSError:
+        return False
+
+
+def listens(address: Address, limit: float) -> bool:
+    """Whether somebody does there. On this very machine it answers or refuses at once; `limit`:
+    seconds that are waited for it."""
+    with socket.socket(family(address[0]), socket.SOCK_STREAM) as probe:
+        probe.settimeout(limit)
+        return probe.connect_ex(address) == 0
+
+
+def towards(peer: Address) -> str:
+    """This machine's address on the route to `peer`."""
+    with socket.socket(family(peer[0]), socket.SOCK_DGRAM) as probe:
+        probe.connect(peer)
+        return str(probe.getsockname()[0])

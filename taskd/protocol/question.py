@@ -1,0 +1,49 @@
+"""One question to a manager, and its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from taskd.messages import from_agent
+from taskd.protocol.keys import Keys
+from taskd.protocol.link import Link
+
+
+class ManagerGone(ConnectionError):
+    """The connection to the manager that was asked has ended."""
+
+
+def ask(link: Link, question: Any, is_answer: Callable[[Any], bool], limit: float) -> Any | None:
+    """The first message that is an answer; None where none comes within `limit` seconds. Raises
+    ManagerGone."""
+    deadline = time.monotonic() + limit
+    link.send(question)
+    poller = zmq.Poller()
+    poller.register(link.socket, zmq.POLLIN)
+    poller.register(link.monitor, zmq.POLLIN)
+    while (left := deadline - time.monotonic()) > 0:
+        if link.monitor in dict(poller.poll(int(left * 1000) + 1)):
+            link.read_monitor()
+        while (message := link.receive()) is not None:
+            if is_answer(message):
+                return message
+        # its last words are heard; the next one knows nothing of the question
+        if link.connections and not link.connected:
+            raise ManagerGone(f"the manager at {link.address[0]}:{link.address[1]} is gone")
+    return None
+
+
+def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) -> bool:
+    """Whether a manager of that job answers there: it asks an agent that it does not know who it
+    is. Such a handshake takes 2 ms."""
+    link = Link(address, keys, job, 0, refusal=False)
+    try:
+        return ask(link, from_agent.Heartbeat(0), lambda _: True, limit) is not None
+    except ManagerGone:
+        return False
+    finally:
+        link.close()

@@ -1,0 +1,99 @@
+"""What protect() was given, by what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from taskd.worker import loading
+from taskd.worker.adapters import adapt
+from taskd.worker.wrappers import unwrap
+
+
+class UnsupportedState(RuntimeError):
+    """Something that was given to protect() cannot be carried over; the text says what and what to
+    do instead."""
+
+
+class NotProtectable(RuntimeError):
+    """The job has a kind of state that this version cannot bring back; it trains on without
+    protection."""
+
+
+class Given:
+    """`small`: everything else with state_dict() and load_state_dict(). `ddps`: the wrappers of
+    modules. By name, but for these."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.small: dict[str, Any] = {}
+        self.generators: dict[str, Any] = {}
+        self.ddps: list[DistributedDataParallel] = []
+        for name, value in objects.items():
+            self._register(name, value)
+        if not self.modules:
+            raise UnsupportedState(
+                "protect() was given no torch.nn.Module; pass model=... so that there is a state to"
+                " protect"
+            )
+        for name, module in self.modules.items():
+            for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if torch.nn.parameter.is_lazy(tensor):
+                    raise NotProtectable(
+                        f"{name}.{key} is not initialized yet: run one forward before protect()"
+                    )
+        self.all_modules = [m for root in self.modules.values() for m in root.modules()]
+
+    def _register(self, name: str, value: Any) -> None:
+        try:
+            value = unwrap(value)
+        except TypeError as error:
+            raise UnsupportedState(f"protect({name}=...): {error}") from None
+        if isinstance(value, DistributedDataParallel):
+            self.ddps.append(value)
+            value = value.module
+        if isinstance(value, torch.nn.Module):
+            self.modules[name] = value
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers[name] = value
+        elif loading.is_generator(value):
+            self.generators[name] = value
+        elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):
+            for i, item in enumerate(value):
+                self._register(f"{name}[{i}]", item)
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            self.small[name] = value
+        elif (adapted := adapt(value)) is not None:
+            self.small[name] = adapted
+        else:
+            raise UnsupportedState(
+                f"protect({name}=...): a {type(value).__name__} has no state_dict() and"
+                " load_state_dict(); give it both, or leave it out"
+            )
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Each once: those of the modules, then those that only an optimizer has."""
+        seen: set[int] = set()
+        for owner in (
+            *(m.parameters() for m in self.modules.values()),
+            *map(parameters_of, self.optimizers.values()),
+        ):
+            for parameter in owner:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _is_stateful(value: Any) -> bool:
+    """Whether a list with this in it is a list of things to protect, and not a thing itself."""
+    if isinstance(value, (list, tuple)):
+        return any(_is_stateful(item) for item in value)
+    return hasattr(value, "state_dict") or loading.is_generator(value)

@@ -1,0 +1,276 @@
+"""The loop of a protected rank: it hands out attempts, and between two of them repairs, stands, or
+waits at the end of a pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+from taskd.core.snapshots import PASS_END
+from taskd.cython_api import damage, slot
+from taskd.messages import from_rank
+from taskd.messages.values import Position
+from taskd.worker import carried, loading
+from taskd.worker.attempt import Attempt, Ending
+from taskd.worker.attempts import Attempts
+from taskd.worker.batches import Batches
+from taskd.worker.conversation import Conversation, LeftAlone, Resumed
+from taskd.worker.damage import survey
+from taskd.worker.entry import Entry
+from taskd.worker.finite import FiniteCheck
+from taskd.worker.patience import Patience
+from taskd.worker.recorder import Recorder
+from taskd.worker.rejoin import NOWHERE, Rejoin
+from taskd.worker.suspicion import Suspicion
+
+log = logging.getLogger("taskd.worker")
+
+
+class Loop:
+    """`alone`: why nobody repairs this rank any more, "" where somebody does."""
+
+    def __init__(self, line: Conversation, patience: Patience) -> None:
+        self.line = line
+        self._batches = Batches()
+        self.recorder = Recorder(line, self._batches)
+        self.rejoin = Rejoin(line, self.recorder, self._batches, patience)
+        self._suspicion = Suspicion(line)
+        self.attempts = Attempts(line, self.recorder, self._suspicion)
+        self.finite = FiniteCheck(line, self._suspicion)
+        self._carried = carried.Watch(self.recorder.protected_tensors)
+        self.alone = ""
+        self._end: int | None = None  # the present pass is over before this step
+        self._loads_from = -1  # the first step of the pass whose batch this process can have
+        self._iterator: Iterator[Any] | None = None  # of the present pass
+
+    def run(
+        self, loader: Iterable[Any] | None, total: int | None
+    ) -> Generator[Attempt, None, bool]:
+        """Attempts at one pass over `loader`, or at the steps up to `total`. Returns whether the
+        pass is over: where not, the rank is alone."""
+        line, recorder, rejoin, attempts = self.line, self.recorder, self.rejoin, self.attempts
+        if loader is not None:
+            line.random.watch(loading.generators(loader))
+        # a replacement passes over what its predecessor had finished
+        if recorder.pass_number < rejoin.target:
+            recorder.pass_number += 1
+            return True
+        self._end, self._loads_from = total, -1
+        self._batches.clear()
+        recorder.new_pass(line.random.take(), loading.place(loader) if loader is not None else b"")
+        if not self._begin_pass(loader):
+            return True
+        while not self.alone:
+            if (
+                slot.pause_number() > line.era
+                or self._suspicion.present
+                or self._suspicion.spoiled(attempts.step)
+            ):
+                self._repair()
+                continue
+            if self._end is not None and attempts.step >= self._end:
+                if self._leave_pass():
+                    return True
+                continue
+            hold = slot.hold_step()
+            if hold is not None and attempts.step >= hold:
+                self._stand()
+                continue
+            states = self._fetch()
+            if states is None or not attempts.begin(*states):
+                continue
+            step = attempts.step
+            value = (step, self._batches.batch(step)) if self._iterator is not None else step
+            try:
+                yield Attempt(step, value, self._ended)
+            except GeneratorExit:
+                # break, return or an exception: nothing is waited for here, the others may not be
+                # leaving
+                recorder.next_pass()
+                raise
+            if attempts.open:  # the body did not use `with attempt`
+                raise RuntimeError(
+                    "an attempt was not entered or not left: the loop's body must be `with attempt"
+                    " as step:`"
+                )
+        return False
+
+    def rest(self) -> Iterator[Any] | None:
+        """What is left of the present pass's loader, for a rank that is alone."""
+        return self._remaining(self._iterator) if self._iterator is not None else None
+
+    def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        step = self.attempts.step
+        while step in self._batches:
+            yield self._batches.pop(step)
+            step += 1
+        yield from iterator
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def _begin_pass(self, loader: Iterable[Any] | None) -> bool:
+        """False: the job has gone on to a later pass meanwhile."""
+        recorder, rejoin = self.recorder, self.rejoin
+        iterator: Iterator[Any] | None = None
+        if recorder.pass_number == rejoin.target:
+            resumed = rejoin.begins or self.come_back()
+            if resumed is None:
+                recorder.pass_number += 1
+                return False
+            iterator = rejoin.take_up(loader, resumed)
+            if resumed.kind == PASS_END:
+                self._end = self.attempts.step
+            rejoin.done()
+        elif loader is not None:
+            iterator = iter(loader)
+        if iterator is not None:
+            self._loads_from = self.attempts.step
+        self._iterator = iterator
+        return True
+
+    def _fetch(self) -> tuple[bytes, bytes] | None:
+        """The random numbers' states around the fetching of the step's batch, the same where there
+        is none; None at the loader's end."""
+        random, step = self.line.random, self.attempts.step
+        before = random.take()
+        if self._iterator is None:
+            return before, before
+        if step in self._batches:
+            random.put(self._batches.fetched(step)[1])  # as if it had been fetched now
+        else:
+            slot.progress(step, slot.FETCHING)
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                self._end = step
+                return None
+            self._batches.keep(step, batch, before, random.take())
+        return self._batches.fetched(step)
+
+    def _ended(self, error: BaseException | None) -> Ending:
+        ending = self.attempts.ended(error)
+        # what does the script carry on that is not protected? Its predecessor has looked for a
+        # replacement
+        if ending is Ending.COMMITTED and self.line.incarnation == 0:
+            self._carried.committed([self._iterator])
+        return ending
+
+    # -- between attempts --------------------------------------------------------------------------
+
+    def _position(self) -> tuple[Position, str]:
+        """Where this rank stands, and why its process cannot go on, "" if it can."""
+        line, step = self.line, self.attempts.step
+        final, provisional = line.entries.steps()
+        found = survey(damage.damages(), line.accepted, line.state, line.stripes, self.attempts.cut)
+        if line.stripes is not None:
+            for begin, end in found.stripes:
+                line.stripes.forget_lost(begin, end)  # written again when the step is repeated
+        lost, unfit = self._suspicion.clean_device()
+        untouched = not (self.attempts.updated or lost or found.state)
+        clean = step if untouched and self.recorder.is_clean(step) else None
+        # the step has used gradients that its record does not have: the step before is repeated
+        if line.gradients.paused():
+            log.warning(
+                "rank %d: step %d went on with gradients of the step before", line.rank, step
+            )
+            clean, final, provisional = None, final - {step}, provisional - {step}
+        return (
+            Position(
+                step,
+                clean,
+                final,
+                provisional,
+                line.stripes.steps() if line.stripes is not None else frozenset(),
+                frozenset(self.recorder.drifted),
+                self.finite.doubts(step),
+            ),
+            found.unfit or unfit,
+        )
+
+    def _repair(self) -> None:
+        """Take part in a repair and set the loop to the step it resumes at."""
+        slot.progress(self.attempts.step, slot.PAUSED)
+        self._follow(self.line.hold(self._position))
+
+    def _follow(self, outcome: object) -> bool:
+        """False: the loop goes on where it is."""
+        if isinstance(outcome, LeftAlone):
+            self.alone = outcome.reason
+        elif isinstance(outcome, Resumed):
+            self._take_up(outcome)
+        else:
+            return False
+        return True
+
+    def _take_up(self, resumed: Resumed, report: bool = True) -> None:
+        line, recorder, entry = self.line, self.recorder, resumed.entry
+        line.settled()
+        self._suspicion.settled()
+        self.attempts.resume_at(resumed.step, resumed.plan if line.verifies else None, report)
+        line.gradients.abandon()
+        if entry is not None:
+            here = entry.pass_number == recorder.pass_number
+            if here and resumed.step >= self._loads_from:
+                recorder.index = entry.index
+            elif here and self.rejoin.target == NOWHERE:
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, and this process took its loader up at"
+                    f" step {self._loads_from}: it is replaced"
+                )
+            elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
+                # a replacement can go there, this process cannot; the coordinator gives it one
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, but its loop was left with break before"
+                    " all ranks had committed it"
+                )
+        recorder.taken_back(resumed.step, entry)
+        self._carried.repaired()
+
+    def _leave_pass(self) -> bool:
+        """Every step of the pass is committed here: wait until it is everywhere. False: the loop
+        was taken back."""
+        line, step = self.line, self.attempts.step
+        self.recorder.end_pass(step)
+        slot.progress(step, slot.PAUSED)
+        line.copies.wait(line.era)
+        line.channel.send(from_rank.RankFinished(line.rank, line.incarnation, step))
+        outcome = line.hold(self._position, release=step)
+        self._follow(outcome)
+        if isinstance(outcome, Resumed):
+            return False
+        self.recorder.next_pass()
+        slot.progress(step, slot.COMMITTED)
+        return True
+
+    def _stand(self) -> None:
+        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired.
+        What would be done here before the step has been done: its record is final, so that nobody
+        has to go back to the step before."""
+        line, step = self.line, self.attempts.step
+        slot.progress(step, slot.HELD)
+        self.recorder.stand(step)
+        line.channel.send(from_rank.RankHeld(line.rank, line.incarnation, step))
+
+        def position() -> tuple[Position, str]:
+            # a repair: it does not go on any more when the hold ends
+            slot.progress(step, slot.PAUSED)
+            return self._position()
+
+        if not self._follow(line.hold(position, standing=True)):
+            slot.progress(step, slot.COMMITTED)
+
+    # -- a rank that starts anew -------------------------------------------------------------------
+
+    def begin_at(self, step: int, kind: int, entry: Entry) -> None:
+        """The first process of a rank, in a job that begins from a dump: the loops pass over what
+        was finished."""
+        self._take_up(self.rejoin.from_dump(step, kind, entry), report=False)
+        self.recorder.keep_entry(step, kind, entry)
+
+    def come_back(self) -> Resumed | None:
+        """Of a replacement: see `Rejoin.announce`."""
+        resumed = self.rejoin.announce()
+        if resumed is not None:
+            self._take_up(resumed)
+        return resumed

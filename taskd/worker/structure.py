@@ -1,0 +1,95 @@
+"""What tensors a rank's state has, as bytes, so that another process can make them: those of the
+optimizers, the modules' buffers, and which are private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from taskd.worker import module_state, plain
+from taskd.worker.given import Given, UnsupportedState, parameters_of
+from taskd.worker.small_state import say_unrecordable
+
+Key = tuple[str, Any, str]  # (owner's name, where in it, which tensor)
+
+
+def take(given: Given, apart: set[Key]) -> bytes:
+    """`apart`: keys of the tensors that differ between ranks."""
+    optimizers = {}
+    for name, optimizer in given.optimizers.items():
+        states = []
+        for parameter in parameters_of(optimizer):
+            state = optimizer.state.get(parameter) or {}
+            states.append({k: _describe(v) for k, v in state.items()})
+        optimizers[name] = states
+    try:
+        found = {
+            "optimizers": optimizers,
+            "apart": sorted(apart, key=str),
+            "buffers": module_state.buffers(given.modules),
+        }
+        return plain.encode(found)
+    except plain.Unrecordable:
+        for name, states in optimizers.items():
+            say_unrecordable(name, "state", states)
+        raise
+
+
+def conform(given: Given, data: bytes) -> set[Key]:
+    """Make this process's optimizers and buffers have exactly the tensors that `take` has
+    described; returns which are private."""
+    structure = plain.decode(data)
+    module_state.conform(given.modules, structure["buffers"])
+    for name, states in structure["optimizers"].items():
+        if name not in given.optimizers:
+            raise UnsupportedState(
+                f"the replacement's script did not protect {name!r}, which its predecessor did"
+            )
+        optimizer = given.optimizers[name]
+        parameters = parameters_of(optimizer)
+        if len(parameters) != len(states):
+            raise UnsupportedState(
+                f"{name} has {len(parameters)} parameters in the replacement and {len(states)}"
+                " in its predecessor"
+            )
+        for parameter, wanted in zip(parameters, states, strict=True):
+            _conform_state(optimizer, parameter, wanted)
+    return {tuple(k) for k in structure["apart"]}
+
+
+def conform_buffers(given: Given, data: bytes) -> None:
+    module_state.conform(given.modules, plain.decode(data)["buffers"])
+
+
+def _conform_state(
+    optimizer: torch.optim.Optimizer,
+    parameter: torch.nn.Parameter,
+    wanted: dict[Any, tuple[str, Any]],
+) -> None:
+    if not wanted:
+        optimizer.state.pop(parameter, None)
+        return
+    state = optimizer.state[parameter]
+    for key in [k for k in state if k not in wanted]:
+        del state[key]
+    for key, (kind, value) in wanted.items():
+        if kind != "tensor":
+            state[key] = value
+            continue
+        shape, stride, dtype, device = value
+        have = state.get(key)
+        if not (
+            isinstance(have, torch.Tensor)
+            and have.shape == torch.Size(shape)
+            and have.dtype == dtype
+        ):
+            state[key] = torch.empty_strided(
+                shape, stride, dtype=dtype, device=parameter.device if device else "cpu"
+            )
+
+
+def _describe(value: Any) -> tuple[str, Any]:
+    if not isinstance(value, torch.Tensor):
+        return "value", value
+    return "tensor", (tuple(value.shape), value.stride(), value.dtype, value.device.type != "cpu")

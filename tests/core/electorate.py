@@ -1,0 +1,91 @@
+"""The agents of the world as voters: they say where they stand to the present manager, acknowledge
+it or not, and keep the rosters that it sends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.election.election import Election
+from taskd.core.election.roster import Roster
+from taskd.core.election.voter import Voter
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Electorate:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._voters: dict[str, Voter] = {}
+        self._in_charge: dict[int, str] = {}  # term -> manager
+
+    def election(self) -> Election:
+        """Of the next manager."""
+        number = self._world.manager
+        return Election(f"manager-{number}", number > 0, f"node-{number % 3}")
+
+    def connect(self, agent: str) -> None:
+        """The agent meets the present manager, and says where it stands."""
+        voter = self._voters.setdefault(agent, Voter())
+        election = self._world.coordinator.election
+        own = voter.manager == election.candidate.name
+        roster = voter.roster
+        members = {a: self._world.node_of(a) for a in roster.members}
+        stands = e.AgentStands(agent, voter.term, voter.manager, roster.stamp, members, own)
+        self._world.deliver(stands)
+
+    def reachable(self, agent: str) -> bool:
+        world = self._world
+        there = any(n.agent == agent and not n.gone and not n.cut for n in world.nodes)
+        former = any(f.node["agent"] == agent and not f.lost for f in world.formers.values())
+        return agent not in world.fenced and (there or former or agent in world.standbys)
+
+    def carry_out(self, command: c.Command) -> bool:
+        """Whether the command was one to voters."""
+        world = self._world
+        if isinstance(command, c.RequestVotes):
+            for agent in command.agents:
+                self._request_vote(agent, command)
+        elif isinstance(command, c.SendRoster):
+            for agent in (*command.whole, *command.others):
+                members = frozenset(command.members) if agent in command.whole else frozenset()
+                self._send_roster(agent, Roster(command.stamp, members))
+        elif isinstance(command, c.TakeCharge):
+            world.counts["took charge"] += 1
+            assert self._in_charge.setdefault(command.term, self._name) == self._name
+            assert command.term == max(self._in_charge), "in charge, and another one came later"
+            assert 2 * command.votes > command.voters
+        elif isinstance(command, c.AskWho):
+            for agent in command.agents:
+                world.asked_who(agent)
+        else:
+            return False
+        return True
+
+    @property
+    def _name(self) -> str:
+        return self._world.coordinator.election.candidate.name
+
+    def _request_vote(self, agent: str, command: c.RequestVotes) -> None:
+        world = self._world
+        term, manager, number = world.coordinator.election.candidate.term, self._name, world.manager
+
+        def vote() -> None:
+            if number == world.manager and self.reachable(agent):
+                granted = self._voters[agent].claim(term, manager, command.stamp)
+                world.deliver(e.AgentVoted(agent, term, granted))
+
+        world.after(world.chance.uniform(0.0, 0.02), vote)
+
+    def _send_roster(self, agent: str, roster: Roster) -> None:
+        world, number = self._world, self._world.manager
+
+        def keep() -> None:
+            if number == world.manager and self.reachable(agent):
+                voter = self._voters[agent]
+                if voter.manager == self._name and voter.learn(roster):
+                    world.deliver(e.RosterKept(agent, roster.stamp))
+
+        world.after(world.chance.uniform(0.0, 0.02), keep)
