@@ -118,6 +118,10 @@ bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigactio
 void taskd_real_resolve(void);
 int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
 
+/* registered.c */
+bool taskd_registered(int kind, uint64_t begin, uint64_t end, uint64_t *base, uint64_t *size); /* the range that it lies in */
+void taskd_registered_child(void);
+
 /* damage.c */
 void taskd_damage_begin(struct taskd_slot *slot);
 void taskd_damage_child(void);

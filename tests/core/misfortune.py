@@ -72,16 +72,16 @@ class Misfortune:
         node = world.nodes[rank.node]
         if kind in ("kill", "more", "all"):
             for victim in {"kill": others[:1], "more": some, "all": others}[kind]:
-                self._soon(victim, lambda v: world.die(v, "was killed by SIGKILL"))
+                self._soon(victim, lambda v: world.training.die(v, "was killed by SIGKILL"))
         elif kind == "raise":
             text = self.chance.choice(["ValueError: a", "OSError: b"])
             world.say(node, from_rank.RankRaised(rank.number, rank.incarnation, rank.step, text))
-            world.die(rank, "left with exit code 1")
+            world.training.die(rank, "left with exit code 1")
         elif kind == "link":
             for o in some:
                 world.after(
                     self.chance.choice([0.0, 0.01]),
-                    world.alive(o, lambda o=o: world.lose_collective(o)),
+                    world.training.alive(o, lambda o=o: world.training.lose_collective(o)),
                 )
         elif kind == "broken link":
             self.broken, self.ends, self.generation = (
@@ -120,7 +120,7 @@ class Misfortune:
             world.sleep()
         elif kind == "quit":
             for victim in some if self.chance.random() < 0.2 else others[:1]:
-                self._soon(victim, world.quit)
+                self._soon(victim, world.training.quit)
         elif kind == "node" and "recover" in world.settings.ladder and node.protected:
             for number in self.chance.sample(
                 range(len(world.nodes)),
@@ -128,7 +128,7 @@ class Misfortune:
             ):
                 world.after(
                     self.chance.choice([0.0, 0.3, 3.0]),
-                    lambda n=world.nodes[number]: world.lose_node(n),
+                    lambda n=world.nodes[number]: world.cluster.lose_node(n),
                 )
         elif kind == "node" and self.chance.random() < 0.2:
             world.say(node, e.AgentLost(node.number, "nothing heard for 10 s"))
@@ -139,7 +139,8 @@ class Misfortune:
     def _soon(self, rank: Rank, action) -> None:
         """In whatever phase the job is by then."""
         self.world.after(
-            self.chance.choice([0.0, 0.001, 0.3, 2.0]), self.world.alive(rank, lambda: action(rank))
+            self.chance.choice([0.0, 0.001, 0.3, 2.0]),
+            self.world.training.alive(rank, lambda: action(rank)),
         )
 
     def _hang(self, rank: Rank, how: str) -> None:
@@ -149,7 +150,9 @@ class Misfortune:
             rank.mode = how
             self.world.after(
                 2000.0,
-                self.world.alive(rank, lambda: self.world.die(rank, "was killed by somebody")),
+                self.world.training.alive(
+                    rank, lambda: self.world.training.die(rank, "was killed by somebody")
+                ),
             )
 
     def lose_page(self, rank: Rank, page: int) -> None:

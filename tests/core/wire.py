@@ -145,7 +145,7 @@ class Wire:
             for known, event in self.said.heard(what[1]):
                 self._send(True, known, event)
         elif self.taken.take(number):
-            self.world.obey(self.node, what)
+            self.world.agents.obey(self.node, what)
 
     # -- what must hold
 

@@ -1,0 +1,382 @@
+"""Agents of the world and what their ranks do when they are told: stop, rebuild, restore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import commands as c
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
+from tests.core.actors import (
+    COMMITTED,
+    COMPUTING,
+    ENDED,
+    FINISHED,
+    HELD,
+    HUNG,
+    LOOPING,
+    SETUP,
+    STANDING,
+    TRAINING,
+    UPDATED,
+    Node,
+    Rank,
+)
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Agents:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def obey(self, node: Node, command: c.Command) -> None:
+        if node.gone:
+            return
+        if isinstance(command, to_rank.Pause):
+            node.pause = max(node.pause, command.pause)
+            for rank in node.ranks:
+                if rank.alive and rank.mode not in (ENDED,):
+                    self.leave(rank, command.pause)
+        elif isinstance(command, to_agent.Replace) and self.world.ranks[command.rank] in node.ranks:
+            self.replace(self.world.ranks[command.rank], command.incarnation)
+        elif isinstance(command, to_agent.Kill) and self.world.ranks[command.rank] in node.ranks:
+            rank = self.world.ranks[command.rank]
+            if rank.incarnation == command.incarnation and not rank.immortal:
+                takes = self.world.chance.choice(
+                    [
+                        0.001,
+                        self.world.chance.uniform(0.0, 3.0),
+                        self.world.chance.uniform(3.0, 9.5),
+                    ]
+                )
+                self.world.after(
+                    takes,
+                    self.world.training.alive(
+                        rank, lambda: self.world.training.die(rank, "was killed by SIGKILL")
+                    ),
+                )
+        elif isinstance(command, to_rank.Rebuild):
+            node.generation, node.pause = command.generation, max(node.pause, command.pause)
+            for rank in node.ranks:
+                self.rebuild(rank, command)
+        elif isinstance(command, to_rank.Restore):
+            for rank in node.ranks:
+                if rank.alive and rank.mode == HELD and rank.paused <= command.pause:
+                    self.world.after(
+                        self.world.chance.uniform(0.01, 2.0),
+                        self.world.training.alive(rank, lambda r=rank: self.restore(r, command)),
+                    )
+        elif isinstance(command, to_rank.Resume):
+            self.resume(node, command)
+        elif (
+            isinstance(command, to_rank.SaveState) and self.world.ranks[command.rank] in node.ranks
+        ):
+            rank = self.world.ranks[command.rank]
+            self.world.after(
+                self.world.chance.choice([0.1, 20.0]),
+                self.world.training.alive(rank, lambda: self.world.cluster.save(rank, command)),
+            )
+        elif isinstance(command, to_agent.SaveRecords):
+            why = "[Errno 28] No space left on device" if self.world.likely(0.02) else ""
+            saved = from_agent.RecordsSaved(node.number, command.pause, (), why)
+            self.world.after(
+                self.world.chance.choice([0.01, 1.0]), lambda: self.world.say(node, saved)
+            )
+        elif isinstance(command, to_agent.Seal) and node.number == command.node:
+            why = "[Errno 28] No space left on device" if self.world.likely(0.02) else ""
+            self.world.after(
+                0.01,
+                lambda: self.world.say(
+                    node,
+                    from_agent.Sealed(
+                        node.number, command.pause, "" if why else "/dumps/step", why
+                    ),
+                ),
+            )
+        elif isinstance(command, to_rank.Release):
+            for rank in node.ranks:
+                if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
+                    self.world.after(
+                        self.world.chance.uniform(0.0, 1.0),
+                        self.world.training.alive(rank, lambda r=rank: self.world.training.end(r)),
+                    )
+            self.world.training.leave_well(node)
+        elif isinstance(command, to_rank.RollCall):
+            self.answer(node, command.call)
+        elif isinstance(command, to_agent.AskSteps):
+            begun = [
+                r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED)
+                for r in node.ranks
+            ]
+            self.world.say(node, from_agent.StepsBegun(node.number, max(begun)))
+        elif isinstance(command, to_rank.Hold | to_rank.Continue):
+            node.passing = isinstance(command, to_rank.Hold) and command.passing
+            self.stand(node, command.step if isinstance(command, to_rank.Hold) else None)
+        elif (
+            isinstance(command, to_agent.RestartAll)
+            and dict(command.epochs)[node.number] == node.epoch
+        ):
+            if node.epoch == 3:  # --max_restarts
+                self.world.say(
+                    node, from_agent.AgentLeft(node.number, False, "no restarts are left")
+                )
+                return
+            node.epoch += 1
+            for rank in node.ranks:
+                rank.alive = False
+            self.world.after(
+                self.world.chance.uniform(0.1, 2.0), lambda: self.world.cluster.start(node)
+            )
+
+    def stand(self, node: Node, hold: int | None) -> None:
+        """Ranks look at the boundary when they begin a step; here is told who had begun it
+        before."""
+        node.hold = hold
+        for rank in node.ranks:
+            if not rank.alive:
+                continue
+            if rank.mode == STANDING:
+                self.world.training.begin(rank)
+            elif (
+                hold is not None
+                and rank.mode in (TRAINING, HUNG, LOOPING)
+                and rank.stage != COMMITTED
+                and rank.step >= hold
+            ):
+                self.world.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
+
+    def answer(self, node: Node, call: int) -> None:
+        """A roll call. The agent answers for those who do not; it may be gone itself."""
+        if self.world.likely(0.03):
+            self.world.counts["roll call unanswered"] += 1
+            return
+        for rank in node.ranks:
+            if rank.mode != ENDED:
+                answers = (
+                    rank.alive
+                    and rank.mode != HUNG
+                    and (rank.slow <= self.world.now or self.world.chance.random() < 0.5)
+                )
+                process = (rank.incarnation, node.epoch)
+                self.world.after(
+                    0.001 if answers else 0.25,
+                    lambda r=rank, p=process, a=answers: self.present(r, p, call, a),
+                )
+
+    def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
+        if process != (rank.incarnation, self.world.nodes[rank.node].epoch):
+            return
+        inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
+        self.world.say(
+            self.world.nodes[rank.node],
+            from_agent.RankPresent(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                call=call,
+                answered=answers,
+                step=rank.step,
+                collectives=int(inside and (rank.entered or rank.stage == UPDATED))
+                if answers
+                else 0,
+                waiting=rank.mode in (HELD, STANDING, FINISHED),
+                overdue=rank.overdue(self.world.now),
+                seconds=self.world.now - rank.beat,
+                cpu=rank.cpu
+                + (
+                    self.world.now
+                    if rank.mode == LOOPING or (rank.slow > self.world.now and rank.steps == 0)
+                    else 0.0
+                ),
+                where=rank.mode,
+                patient=rank.slow > self.world.now and rank.steps > 0,
+            ),
+        )
+
+    def resume(self, node: Node, command: to_rank.Resume) -> None:
+        node.protected = True
+        if self.world.jam and command.generation > self.world.jammed:
+            self.world.jam, self.world.jammed, self.world.jam_from = (
+                self.world.jam - 1,
+                command.generation,
+                0,
+            )
+        for rank in node.ranks:
+            if (
+                rank.alive
+                and rank.mode in (HELD, SETUP)
+                and rank.paused <= command.pause
+                and not rank.spoiled
+            ):
+                rank.mode, rank.told, rank.blank, rank.paused, rank.deaf = (
+                    TRAINING,
+                    False,
+                    False,
+                    command.pause,
+                    False,
+                )
+                self.world.training.begin(rank)
+
+    def leave(self, rank: Rank, pause: int) -> None:
+        """A rank is asked to pause; a hung one does not hear it."""
+        node = self.world.nodes[rank.node]
+
+        def out() -> None:
+            if rank.mode in (HUNG, LOOPING) or rank.paused > pause or pause <= rank.era:
+                return
+            if rank.blank:  # it has nothing to report, but leaves what it is in
+                rank.paused, rank.rebuilding = pause, 0
+                return
+            held = node.hold is not None and rank.step >= node.hold
+            if (
+                rank.stage == COMMITTED
+                and rank.mode == TRAINING
+                and rank.step < self.world.total
+                and not held
+                and self.world.chance.random() < 0.5
+            ):
+                rank.stage = COMPUTING  # the next step is begun before the pause is seen
+            first = rank.paused < pause
+            rank.paused, rank.rebuilding, rank.mode, rank.entered = pause, 0, HELD, False
+            if first and self.world.likely(0.03):
+                self.world.counts["answers lost"] += 1
+                rank.paused, rank.deaf = pause - 1, True
+                return
+            if not rank.unfit and self.world.likely(0.003):
+                rank.unfit = "the device's context is gone"
+            self.world.say(
+                node,
+                from_rank.RankPaused(
+                    rank.number, rank.incarnation, pause, rank.position(), rank.unfit
+                ),
+            )
+
+        if rank.mode == TRAINING and self.world.likely(0.01):
+            rank.mode = HUNG
+        if rank.slow > self.world.now:
+            self.world.counts["paused in user code"] += 1
+            self.world.say(
+                node,
+                from_agent.RankBusy(
+                    rank.number, rank.incarnation, pause, rank.slow - self.world.now + 0.5
+                ),
+            )
+            self.world.after(rank.slow - self.world.now, self.world.training.alive(rank, out))
+        elif self.world.likely(0.05):
+            rank.deaf = True
+            self.world.say(node, from_agent.RankBusy(rank.number, rank.incarnation, pause, 30.0))
+            self.world.after(
+                self.world.chance.uniform(1.0, 40.0), self.world.training.alive(rank, out)
+            )
+        else:
+            self.world.after(
+                self.world.chance.choice([0.001, 0.005, 0.7]), self.world.training.alive(rank, out)
+            )
+
+    def replace(self, rank: Rank, incarnation: int) -> None:
+        if incarnation <= rank.incarnation:
+            return
+        node = self.world.nodes[rank.node]
+        fresh = Rank(
+            rank.number,
+            rank.node,
+            incarnation,
+            blank=True,
+            begun=True,
+            left=rank.left,
+            paused=node.pause,
+            record=rank.record,
+        )
+        rank.__dict__.update(fresh.__dict__)
+        if self.world.likely(0.01):
+            rank.mode = HUNG
+        elif self.world.likely(0.1):
+            self.world.after(
+                self.world.chance.uniform(0.1, 2.0),
+                self.world.training.alive(
+                    rank, lambda: self.world.training.die(rank, "left with exit code 3")
+                ),
+            )
+        else:
+            self.world.after(
+                self.world.chance.uniform(0.1, 3.0),
+                self.world.training.alive(rank, lambda: self.ready(rank)),
+            )
+
+    def ready(self, rank: Rank) -> None:
+        rank.mode = HELD
+        self.world.say(
+            self.world.nodes[rank.node], from_rank.RankReady(rank.number, rank.incarnation)
+        )
+
+    def rebuild(self, rank: Rank, command: to_rank.Rebuild) -> None:
+        if not rank.alive or rank.mode not in (SETUP, HELD) or rank.paused > command.pause:
+            return
+        if self.world.likely(0.01):
+            rank.mode = HUNG
+            return
+        if self.world.likely(0.02):
+            self.world.after(
+                0.05,
+                self.world.training.alive(
+                    rank, lambda: self.world.training.die(rank, "was killed by SIGKILL")
+                ),
+            )
+        rank.rebuilding, rank.era = command.generation, command.pause
+        if all(r.alive and r.rebuilding == command.generation for r in self.world.ranks):
+            for r in self.world.ranks:
+                self.world.after(
+                    self.world.chance.uniform(0.01, 0.2),
+                    self.world.training.alive(r, lambda r=r: self.rebuilt(r, command.generation)),
+                )
+        self.world.after(
+            15.0,
+            self.world.training.alive(
+                rank, lambda: self.fail(rank, command.generation, command.generation)
+            ),
+        )
+
+    def rebuilt(self, rank: Rank, generation: int) -> None:
+        if rank.rebuilding == generation:
+            rank.rebuilding = 0
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.RankRebuilt(rank.number, rank.incarnation, generation),
+            )
+
+    def fail(self, rank: Rank, generation: int, still: int) -> None:
+        if rank.rebuilding == still:
+            rank.rebuilding = 0
+            rank.evidence["failed"] += 1
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.RankFailed(
+                    rank.number, rank.incarnation, generation, "RuntimeError: it did not work"
+                ),
+            )
+
+    def restore(self, rank: Rank, command: to_rank.Restore) -> None:
+        if rank.mode != HELD or rank.paused > command.pause:
+            return
+        if self.world.likely(0.02):
+            self.world.training.die(rank, "was killed by SIGKILL")
+        # a page of a replacement that has told nobody
+        elif self.world.likely(0.03) or (rank.blank and rank.spoiled):
+            rank.clean = rank.spoiled = False
+            self.fail(rank, command.generation, rank.rebuilding)
+        elif self.world.likely(0.005):
+            rank.mode = HUNG
+        else:
+            rank.step, rank.stage, rank.clean, rank.blank, rank.spoiled = (
+                command.plan.step,
+                COMPUTING,
+                True,
+                False,
+                False,
+            )
+            digest = "ffff" if self.world.likely(0.002) else str(command.plan.step)
+            rank.evidence[f"digest {digest}"] += 1
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.RankRestored(rank.number, rank.incarnation, command.generation, digest),
+            )

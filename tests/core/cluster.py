@@ -1,0 +1,316 @@
+"""Nodes and standbys of the world: they start, are lost, come back, move and are taken over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import events as e
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
+from taskd.messages.values import Position
+from tests.core.actors import (
+    COMMITTED,
+    ENDED,
+    FINISHED,
+    HELD,
+    Former,
+    Node,
+    Rank,
+)
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Cluster:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def start(self, node: Node) -> None:
+        """The launcher starts all ranks of a node."""
+        for rank in node.ranks:
+            fresh = Rank(rank.number, rank.node, immortal=self.world.likely(0.01))
+            rank.__dict__.update(fresh.__dict__)
+            self.world.laws.newest[rank.number] = 0
+            self.world.after(
+                self.world.chance.uniform(0.5, 3),
+                self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
+            )
+        node.protected, node.generation, node.hold = False, 0, None
+        self.world.electorate.connect(node.agent)
+        self.announce(node)
+
+    def announce(self, node: Node) -> None:
+        joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
+        dead = [r for r in node.ranks if not r.alive and not r.quit]
+        new = [r for r in node.ranks if r.alive and r.blank]
+        event = from_agent.AgentJoined(
+            node.number,
+            tuple(r.number for r in node.ranks),
+            (f"node-{node.number}", 7000),
+            node.epoch,
+            tuple(r.incarnation for r in node.ranks),
+            joined,
+            tuple(
+                r.number
+                for r in node.ranks
+                if r.alive and not r.blank and r.mode in (HELD, FINISHED)
+            )
+            if node.protected
+            else (),
+            tuple(r.number for r in dead),
+            tuple(r.number for r in new),
+            tuple(r.number for r in new if r.mode == HELD),
+            tuple(r.left for r in (*dead, *new)),
+            node.generation if node.protected else 0,
+            node.pause,
+            node.agent,
+            (f"node-{node.number}", 8000),
+        )
+        self.world.say(node, event)
+        for rank in node.ranks:
+            if rank.quit:
+                self.world.say(
+                    node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+                )
+        ended = [r for r in node.ranks if r.mode == ENDED]
+        for rank in ended:  # what it said of them may have been lost
+            self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
+        if len(ended) == len(node.ranks):
+            self.world.say(node, from_agent.AgentLeft(node.number, True))
+
+    def standby(self, agent: str) -> None:
+        """It waits, and says so again when it is asked by a new manager."""
+        again = agent in self.world.standbys
+        self.world.standbys.add(agent)
+        if not again:
+            self.world.electorate.connect(agent)
+        self.world.deliver(from_agent.StandbyJoined(agent, self.world.settings.ranks_per_node))
+        if self.world.likely(0.1) and not again:
+            self.world.after(self.world.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
+
+    def lose_standby(self, agent: str) -> None:
+        if agent in self.world.standbys:
+            self.world.counts["standby lost"] += 1
+            self.world.standbys.discard(agent)
+            self.world.deliver(e.AgentDisconnected(agent))
+            self.world.deliver(e.StandbyLost(agent, "its connection has ended"))
+
+    def fence(self, agent: str) -> None:
+        """Its ranks end, and nothing that it says is heard."""
+        self.world.fenced.add(agent)
+        self.world.standbys.discard(agent)
+        self.world.formers = {
+            n: f for n, f in self.world.formers.items() if f.node["agent"] != agent
+        }
+        for node in self.world.nodes:
+            if node.agent == agent:
+                self.vanish(node)
+
+    def vanish(self, node: Node) -> None:
+        node.gone = True
+        for rank in node.ranks:
+            rank.record = rank.record if rank.blank or not rank.alive else self.kept(rank)
+            rank.alive = False
+
+    def kept(self, rank: Rank) -> Position:
+        """What another node knows of it: the record of a step is there before the rank goes into
+        the step's first collective."""
+        begun = rank.stage != COMMITTED or self.world.chance.random() < 0.5
+        last = rank.step if begun else rank.step - 1
+        return Position(
+            max(last, 0),
+            None,
+            frozenset(),
+            frozenset(s for s in range(last - 2, last + 1) if s >= 0),
+        )
+
+    def lose_node(self, node: Node) -> None:
+        """Its processes are gone, or nothing is heard of it for a while."""
+        if node.gone or node.cut:
+            return
+        noticed = self.world.chance.choice([0.05, 1.2])
+        manager, agent = self.world.manager, node.agent
+        if self.world.chance.random() < 0.5:
+            self.world.counts["node lost"] += 1
+            self.vanish(node)
+        else:
+            self.world.counts["node cut"] += 1
+            node.cut = True
+            self.world.after(
+                self.world.chance.choice([1.5, self.world.chance.uniform(1.0, 90.0)]),
+                lambda: self.come_back(node, agent),
+            )
+
+        def lost() -> None:
+            if (manager, agent) == (self.world.manager, node.agent):
+                self.world.deliver(e.AgentDisconnected(agent))
+                self.world.deliver(e.AgentLost(node.number, "its connection has ended"))
+
+        self.world.after(noticed, lost)
+
+    def come_back(self, node: Node, agent: str) -> None:
+        if node.agent == agent and node.cut and not node.gone:
+            self.world.counts["node comes back"] += 1
+            node.cut, node.sent = False, self.world.now
+            node.received = self.world.now
+            self.world.wires[node.number].begin()
+            self.world.electorate.connect(agent)
+            self.announce(node)
+
+    def take_over(self, order: to_agent.TakeOver) -> None:
+        if order.former:
+            node = self.world.nodes[order.node]
+            former = Former(
+                order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]
+            )
+            self.world.formers[order.node] = former
+            if self.world.likely(0.6):
+                self.world.after(
+                    self.world.chance.uniform(0.0, 1.5),
+                    lambda: self.lose_former(order.node, former),
+                )
+        if order.agent not in self.world.standbys or self.world.likely(0.05):
+            return  # it is gone, or says nothing
+        manager, prepared = self.world.manager, self.world.prepared.pop(order.agent, None)
+        ready = prepared is not None and (prepared.node, prepared.incarnations) == (
+            order.node,
+            order.incarnations,
+        )
+        assert ready or not order.former, "a node moves to a standby that is not ready for it"
+        self.world.after(self.world.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
+
+    def prepare(self, order: to_agent.Prepare) -> None:
+        if order.agent not in self.world.standbys or self.world.likely(0.05):
+            return
+        assert order.agent not in self.world.prepared
+        self.world.prepared[order.agent], manager = order, self.world.manager
+        why = "rank 0 left with exit code 1" if self.world.likely(0.2) else ""
+
+        def done() -> None:
+            if (
+                self.world.prepared.get(order.agent) is not order
+                or manager != self.world.manager
+                or order.agent not in self.world.standbys
+            ):
+                return
+            if why:
+                del self.world.prepared[order.agent]
+            self.world.counts["not prepared" if why else "prepared"] += 1
+            told = (
+                from_agent.PreparationFailed(order.node, order.agent, why)
+                if why
+                else from_agent.NodePrepared(order.node, order.agent)
+            )
+            self.world.deliver(told)
+
+        self.world.after(
+            self.world.chance.choice([0.1, 0.1, self.world.chance.uniform(0.1, 5.0)]), done
+        )
+
+    def stand_down(self, agent: str, number: int) -> None:
+        """The standby waits again; whoever has had the node has it again."""
+        self.world.prepared.pop(agent, None)
+        former = self.world.formers.get(number)
+        if former is not None and former.assignee == agent:
+            node = self.world.nodes[number]
+            there = node.agent == agent and not node.gone and not node.cut
+            self.put_back(number)
+            if there:
+                self.world.after(
+                    0.01, lambda: self.standby(agent) if agent not in self.world.fenced else None
+                )
+            self.world.counts["put back"] += 1
+
+    def put_back(self, number: int) -> None:
+        former, node = self.world.formers.pop(number), self.world.nodes[number]
+        node.__dict__.update(
+            {
+                **former.node,
+                "sent": self.world.now,
+                "received": self.world.now,
+                "joined": self.world.manager,
+            }
+        )
+        self.world.wires[number].begin()
+        for rank, before in zip(node.ranks, former.ranks, strict=True):
+            rank.__dict__.update(before)
+            self.world.laws.newest[rank.number] = rank.incarnation
+        if former.lost:
+            self.vanish(node)
+
+    def lose_former(self, number: int, former: Former) -> None:
+        if self.world.formers.get(number) is former and not self.world.over:
+            self.world.counts["former lost"] += 1
+            former.lost = True
+            self.world.deliver(
+                e.FormerLost(number, former.node["agent"], "its connection has ended")
+            )
+
+    def taken(self, order: to_agent.TakeOver, manager: int) -> None:
+        former = self.world.formers.get(order.node)
+        moves = former is not None and former.assignee == order.agent
+        if (
+            order.agent not in self.world.standbys
+            or manager != self.world.manager
+            or (order.former and not moves)
+        ):
+            return
+        self.world.standbys.discard(order.agent)
+        old = self.world.nodes[order.node]
+        if order.former:
+            for rank in old.ranks:
+                at = rank.position()
+                rank.record = (
+                    Position(at.step, None, at.final, at.provisional) if rank.alive else None
+                )
+        fresh = Node(
+            old.number,
+            old.ranks,
+            order.epoch,
+            order.generation,
+            True,
+            order.pause,
+            agent=order.agent,
+            joined=self.world.manager,
+        )
+        left = tuple(r.record if order.records[1] else None for r in old.ranks)
+        self.world.wires[old.number].begin()
+        old.__dict__.update({**fresh.__dict__, "sent": self.world.now, "received": self.world.now})
+        for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
+            kept = rank.record
+            rank.__dict__.update(
+                Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__
+            )
+            rank.record = rank.left = kept if order.records[1] else None
+            self.world.agents.replace(rank, incarnation)
+        self.world.say(
+            old,
+            from_agent.NodeTaken(
+                old.number,
+                old.agent,
+                (f"node-{old.number}", 7001),
+                (f"node-{old.number}", 8001),
+                left,
+            ),
+        )
+
+    def save(self, rank: Rank, command: to_rank.SaveState) -> None:
+        if rank.mode != HELD or rank.paused > command.pause:
+            return
+        if self.world.likely(0.1):
+            self.world.training.die(rank, "was killed by SIGKILL")
+        elif self.world.likely(0.05):
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.RankFailed(
+                    rank.number, rank.incarnation, command.generation, "OSError: disk full"
+                ),
+            )
+        else:
+            self.world.counts["state saved"] += 1
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.StateSaved(
+                    rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)
+                ),
+            )

@@ -1,0 +1,67 @@
+"""Operators of the world: they hold the job, let it go on, report what is ill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.messages import from_operator
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import TABLE, Level
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Operators:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def hold(self) -> None:
+        self.world.asked += 1
+        self.request(from_operator.HoldRequested(f"hold-{self.world.asked}"))
+        self.world.after(self.world.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
+
+    def go_on(self) -> None:
+        """Until somebody has said that the ranks go on, or there is nobody."""
+        self.world.asked += 1
+        request = f"continue-{self.world.asked}"
+        self.request(from_operator.ContinueRequested(request))
+        self.world.after(
+            1.0,
+            lambda: None if self.world.over or request in self.world.laws.done else self.go_on(),
+        )
+
+    def sub_healthy(self) -> None:
+        self.world.asked += 1
+        self.request(
+            from_operator.NodeSubHealthy(
+                f"move-{self.world.asked}",
+                self.world.chance.randrange(len(self.world.nodes)),
+                "it is hot",
+            )
+        )
+
+    def device(self) -> None:
+        """A fault code of any level on some rank's device."""
+        level = self.world.chance.choice(list(Level))
+        self.world.counts[level.word] += 1
+        unusable = "" if TABLE[level].usable else "it is separated"
+        rank = self.world.chance.choice(self.world.ranks)
+        rank.evidence[level.word] += 1
+        self.world.deliver(levels.event(rank.number, level, "it is hot", unusable))
+
+    def request(
+        self,
+        event: from_operator.HoldRequested
+        | from_operator.ContinueRequested
+        | from_operator.NodeSubHealthy,
+    ) -> None:
+        if self.world.asleep is not None:
+            self.world.asleep.append(
+                lambda m=self.world.manager: (
+                    self.request(event) if m == self.world.manager else None
+                )
+            )
+            return
+        self.world.laws.asked(event.request)
+        self.world.deliver(event)

@@ -1,0 +1,238 @@
+"""A model of ranks that train, are killed and are repaired.
+
+A rank's training state is the number of updates it has had, its private state a number that every
+step and every piece of user code between steps changes. What the undisturbed run has at the start
+of a step is known: a state that mixes steps is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from taskd.core.repair import Member, Refusal, plan
+from taskd.core.snapshots import FINAL, PROVISIONAL, Snapshots, drifting
+
+DRIFT = 100  # what user code between two steps adds to the private state, at some steps
+
+
+@dataclass
+class Rank:
+    number: int
+    node: int
+    trained: int | None = 0  # updates in memory; None: half written
+    private: int = 0
+    step: int = 0
+    stage: int = 0
+    alive: bool = True
+    recorded: int | None = None  # the private state at the commit before, while it can be compared
+    kept: Snapshots = field(default_factory=Snapshots)  # outlives the rank, as do:
+    privates: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, kind) -> private
+    shards: dict[int, int] = field(default_factory=dict)  # step -> trained
+    drifted: set[int] = field(default_factory=set)
+
+    def position(self):
+        if not self.alive:
+            return self.kept.left()
+        clean = self.trained if self.trained == self.step else None
+        return self.kept.position(self.step, clean, frozenset(self.drifted))
+
+    def write(self, kind):
+        self.kept.write(self.step, kind)
+        self.privates[self.step, kind] = self.private
+
+    def private_at(self, step):
+        """By its newest record."""
+        return self.privates[max(r for r in self.kept.records if r is not None and r[0] == step)]
+
+
+class World:
+    """Ranks that train together. `advance` moves one rank by one stage; a stage is what a kill can
+    find half done."""
+
+    def __init__(self, per_node, nodes, drifting, striped=True):
+        self.ranks = [Rank(n, n // per_node) for n in range(per_node * nodes)]
+        self.drifting, self.striped = drifting, striped
+        self.resumed = None
+        self.repairs = 0
+
+    def right(self, step):
+        """The private state at the start of `step` in the undisturbed run."""
+        return step + DRIFT * sum(1 for d in self.drifting if d <= step)
+
+    def passed(self, rank, stage):
+        """Whether everybody has come as far as `stage` of this rank's step: a collective in it
+        ends."""
+        return all((r.step, r.stage) >= (rank.step, stage) for r in self.ranks)
+
+    def advance(self, r):
+        """One stage of a living rank; False when it is blocked in a collective."""
+        stage = STAGES[r.stage]
+        if stage(self, r) is False:
+            return False
+        r.stage += 1
+        if r.stage == len(STAGES):
+            r.stage = 0
+        return True
+
+    def between(self, r):
+        """User code between two steps; then the loop asks for the next one. Survivors may be called
+        out from here."""
+        if r.step in self.drifting and r.recorded is not None:
+            r.private += DRIFT
+
+    def enter(self, r):
+        if r.recorded is not None and r.recorded != r.private:
+            r.drifted = drifting(r.drifted, r.step)
+        if r.recorded == r.private:
+            r.kept.promote(r.step)
+            r.privates[r.step, FINAL] = r.private
+        else:
+            r.kept.begin()
+
+    def entered(self, r):
+        if r.recorded != r.private:
+            r.write(FINAL)
+
+    def stripe(self, r):
+        r.kept.stripe(r.step)
+
+    def striped_(self, r):
+        if self.striped:
+            r.kept.striped(r.step)
+            r.shards[r.step] = r.trained
+
+    def compute(self, r):
+        r.private += 1
+
+    def reduce(self, r):
+        return self.passed(r, AT_REDUCE)
+
+    def update(self, r):
+        assert r.trained == r.step, (
+            f"rank {r.number} trains step {r.step} on the state of {r.trained}"
+        )
+        assert r.private == self.right(r.step) + 1, (
+            f"rank {r.number} trains step {r.step} with another step's random numbers"
+        )
+        r.trained = None
+
+    def updated(self, r):
+        r.trained = r.step + 1
+
+    def tail(self, r):
+        return self.passed(r, AT_TAIL)
+
+    def commit(self, r):
+        r.kept.begin()
+
+    def committed(self, r):
+        r.step += 1
+        r.write(PROVISIONAL)
+        r.recorded = r.private
+
+    # -- faults
+
+    def leave(self, chance):
+        """Survivors come out: each goes on to where it can be called out, or further, as far as the
+        dead let it."""
+        for r in chance.sample(self.ranks, len(self.ranks)):
+            while r.alive and (r.stage not in OUT or chance.random() < 0.3):
+                if not self.advance(r):
+                    break
+
+    def repair(self, chance, harm=0.0):
+        """One round. With `harm`, some ranks get through, some half, some not at all. False: there
+        is no plan."""
+        members = [Member(r.number, r.node, r.alive, r.position()) for r in self.ranks]
+        found = plan(members, self.resumed)
+        if isinstance(found, Refusal):
+            return False
+        self.resumed, step = found.step, found.step
+        assert 0 <= max(r.step for r in self.ranks if r.alive or r.position()) - step <= 2
+        before = {r.number: r.trained if r.alive else None for r in self.ranks}
+        done = set()
+        for number in (*found.keep, *found.stripes, *(d for d, _ in found.copies)):
+            r = self.ranks[number]
+            if chance.random() < harm:
+                if number not in found.keep and chance.random() < 0.5:
+                    r.trained = None
+                continue
+            if number in found.keep:
+                assert before[number] == step
+            elif number in found.stripes:
+                near = [o for o in self.ranks if o.node == r.node]
+                kept = [o.shards[step] if step in o.kept.stripes else None for o in near]
+                assert kept == [step] * len(kept), (
+                    f"the stripes of step {step} on node {r.node} are {kept}"
+                )
+                r.trained = step
+            else:
+                source = dict(found.copies)[number]
+                if source not in done:
+                    continue  # the source was killed
+                r.trained = self.ranks[source].trained
+            private = r.private_at(step)
+            assert private == self.right(step), (
+                f"rank {number} is taken to step {step} with another private state"
+            )
+            r.private, r.step, r.stage = private, step, STAGES.index(World.enter)
+            r.kept.go_back(step)
+            r.recorded, r.drifted = None, {s for s in r.drifted if s < step}
+            done.add(number)
+        if len(done) == len(self.ranks):
+            assert {r.trained for r in self.ranks} == {step}, "a mixture of steps was resumed"
+            for r in self.ranks:
+                r.alive = True
+            self.repairs += 1
+            return True
+        return None
+
+
+STAGES = [
+    World.between,
+    World.enter,
+    World.entered,
+    World.stripe,
+    World.striped_,
+    World.compute,
+    World.reduce,
+    World.update,
+    World.updated,
+    World.tail,
+    World.commit,
+    World.committed,
+]
+AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
+# where a pause is looked at, or breaks a collective
+OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
+
+
+def started(per_node, nodes, drifting, striped=True):
+    """A world in which everybody has begun step 0."""
+    world = World(per_node, nodes, drifting, striped)
+    for r in world.ranks:
+        while r.stage < AT_REDUCE:
+            world.advance(r)
+    return world
+
+
+def life(world, chance, faults, steps=1000):
+    """Train; kill; repair; until `faults` have been repaired. True; or False when there was no
+    plan."""
+    for _ in range(faults):
+        for _ in range(chance.randrange(steps)):
+            world.advance(chance.choice(world.ranks))
+        while True:
+            for r in chance.sample(
+                world.ranks,
+                chance.choice([1, 1, 1, 2, len(world.ranks)]) if len(world.ranks) > 1 else 1,
+            ):
+                r.alive, r.trained = False, None
+            world.leave(chance)
+            if (outcome := world.repair(chance, harm=chance.choice([0.0, 0.0, 0.4]))) is not None:
+                break
+        if outcome is False:
+            return False
+    for _ in range(200):
+        world.advance(chance.choice(world.ranks))
+    return True

@@ -1,0 +1,298 @@
+"""One scenario under way: what each input line does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from taskd.core import events as e
+from taskd.core.coordinator import Coordinator
+from taskd.core.settings import Settings
+from taskd.messages import from_agent, from_operator, from_rank
+from taskd.mindcluster import levels
+from taskd.mindcluster.levels import NAMED
+from tests.core.scenario_words import numbers, pairs, position, ranks, words
+
+
+class ScenarioError(Exception):
+    """A line that cannot be understood, or a scenario that never comes to rest."""
+
+
+@dataclass
+class Play:
+    """One scenario under way."""
+
+    now: float = 0.0
+    settings: Settings | None = None
+    coordinator: Coordinator = field(init=False)
+    notes: bool = False
+
+    def step(self, *happened: e.Event) -> list[str]:
+        said = [x for event in happened for x in self.coordinator.step(event, self.now)]
+        return words(said, self.notes)
+
+    def with_notes(self, options: dict[str, str]) -> list[str]:
+        self.notes = True
+        return []
+
+    # -- the job
+
+    def job(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
+        kinds = {f.name: f.type for f in fields(Settings)}
+        given: dict[str, Any] = {"look": None}
+        for name, value in options.items():
+            types = {"int": int, "str": str}
+            given[name] = (
+                tuple(value.split(","))
+                if name == "ladder"
+                else types.get(str(kinds[name]), float)(value)
+            )
+        self.settings = Settings(int(nodes), int(n) // int(nodes), **given)
+        self.coordinator = Coordinator(self.settings)
+        return []
+
+    def form(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
+        self.job(options, n, nodes)
+        for node in range(int(nodes)):
+            self.node_joins({}, str(node), None)
+        everybody = list(self.coordinator.job.ranks)
+        self.step(*(from_rank.RankJoined(r) for r in everybody))
+        said = self.step(*(from_rank.RankRebuilt(r, 0, 1) for r in everybody))
+        return said[next(i for i, line in enumerate(said) if line.startswith("resume")) :]
+
+    def new_manager(self, options: dict[str, str]) -> list[str]:
+        assert self.settings is not None
+        self.coordinator = Coordinator(self.settings)
+        return []
+
+    # -- time
+
+    def at(self, options: dict[str, str], time: str) -> list[str]:
+        out: list[str] = []
+        for _ in range(100):
+            due = self.coordinator.deadline()
+            if due is None or due > float(time):
+                self.now = max(self.now, float(time))
+                return out
+            out += self.wait({})
+        raise ScenarioError(f"the next deadline is always due: {due} at {self.now}")
+
+    def wait(self, options: dict[str, str]) -> list[str]:
+        due = self.coordinator.deadline()
+        if due is None:
+            return ["(nothing is waited for)"]
+        self.now = max(self.now, due)
+        return [f"-- {self.now:.3f}", *self.step(e.Tick())]
+
+    def show(self, options: dict[str, str]) -> list[str]:
+        k = self.coordinator
+        job, hold, due = k.job, k.hold, k.deadline()
+        state = (
+            "over"
+            if job.over
+            else (
+                "forming"
+                if not job.protected
+                else (
+                    f"{i.phase.value} by {i.strategy}, round {i.rounds}, waiting for"
+                    f" {ranks(k.recovery.silent())}"
+                    if (i := k.recovery.incident)
+                    else "training"
+                )
+            )
+        )
+        if hold.wanted:
+            state += (
+                ", to be held"
+                if hold.step is None
+                else f", to be held before step {hold.step}: {ranks(hold.held)} so far"
+            )
+        return [
+            f"{state}; pause {job.pause}, generation {job.generation}, next tick"
+            f" {'never' if due is None else f'{due:.3f}'}"
+        ]
+
+    # -- nodes
+
+    def node_joins(self, options: dict[str, str], node: str, rest: str | None) -> list[str]:
+        assert self.settings is not None
+        each, number = self.settings.ranks_per_node, int(node)
+        given: dict[str, Any] = {
+            "ranks": tuple(range(number * each, number * each + each)),
+            "store": (f"node-{node}", 7000),
+        }
+        given |= {"agent": f"agent-{node}", "records": (f"node-{node}", 8000)}
+        for name, value in pairs(rest or "").items():
+            if name == "left":
+                given[name] = tuple(position(p) for p in value.split("/"))
+            elif name in ("epoch", "generation", "pause"):
+                given[name] = int(value)
+            elif name == "agent":
+                given[name] = value
+            else:
+                given[name] = numbers(value)
+        return self.step(from_agent.AgentJoined(number, **given))
+
+    def node_leaves(
+        self, options: dict[str, str], node: str, error: str | None, why: str | None
+    ) -> list[str]:
+        return self.step(from_agent.AgentLeft(int(node), error is None, why or ""))
+
+    def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
+        return self.step(e.AgentLost(int(node), why))
+
+    def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
+        assert self.settings is not None
+        return self.step(
+            from_agent.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node)))
+        )
+
+    def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
+        return self.step(e.StandbyLost(name, why))
+
+    def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
+        return self.step(from_operator.NodeSubHealthy("A", int(node), why))
+
+    def recovery(self, options: dict[str, str], state: str) -> list[str]:
+        return self.step(from_operator.RecoverySwitched("A", state == "on"))
+
+    def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
+        unusable = f"{level}: {why}" if options.get("unusable") else ""
+        return self.step(levels.event(int(number), NAMED[level], why, unusable, "A"))
+
+    def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
+        return self.step(from_agent.NodePrepared(int(node), name))
+
+    def not_prepared(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
+        return self.step(from_agent.PreparationFailed(int(node), name, why))
+
+    def former_lost(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
+        return self.step(e.FormerLost(int(node), name, why))
+
+    def node_taken(self, options: dict[str, str], name: str, node: str, at: str) -> list[str]:
+        assert self.settings is not None
+        left = [
+            None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none")
+            for p in at.split("/")
+        ]
+        left = left * self.settings.ranks_per_node if len(left) == 1 else left
+        where = f"host-of-{name}"
+        return self.step(
+            from_agent.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left))
+        )
+
+    def records_saved(self, options: dict[str, str], node: str, why: str | None) -> list[str]:
+        files = () if why else ((f"records/node-{node}", 10, "ab"),)
+        return self.step(
+            from_agent.RecordsSaved(int(node), pause_of(self, options), files, why or "")
+        )
+
+    def sealed(
+        self, options: dict[str, str], node: str, path: str | None, why: str | None
+    ) -> list[str]:
+        return self.step(
+            from_agent.Sealed(int(node), pause_of(self, options), path or "", why or "")
+        )
+
+    def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
+        return self.step(from_agent.StepsBegun(int(node), int(step)))
+
+    # -- operators
+
+    def request(self, options: dict[str, str], name: str, what: str) -> list[str]:
+        return self.step(
+            from_operator.HoldRequested(name)
+            if what == "hold"
+            else from_operator.ContinueRequested(name)
+        )
+
+    # -- ranks
+
+    def who(self, text: str) -> tuple[int, ...]:
+        incident = self.coordinator.recovery.incident
+        new = incident.new if incident else set()
+        if text == "everybody":
+            return tuple(self.coordinator.job.ranks)
+        if text in ("survivors", "replacements"):
+            return tuple(
+                r for r in self.coordinator.job.ranks if (r in new) == (text == "replacements")
+            )
+        if text == "the rest":
+            return tuple(self.coordinator.recovery.silent())
+        return numbers(text.split()[1])
+
+    def each(self, options: dict[str, str], who: str, make: Callable[..., e.Event]) -> list[str]:
+        def event(rank: int) -> e.Event:
+            known = self.coordinator.job.ranks.get(rank)
+            return make(rank, int(options.get("incarnation", known.incarnation if known else 0)))
+
+        return [line for rank in self.who(who) for line in self.step(event(rank))]
+
+
+def origin(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename if trace is not None else ""
+
+
+def rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
+    """`make(play, options, rank, incarnation, **groups)` for each rank meant."""
+
+    def take(play: Play, options: dict[str, str], who: str, **groups: str) -> list[str]:
+        return play.each(
+            options, who, lambda rank, incarnation: make(play, options, rank, incarnation, **groups)
+        )
+
+    return take
+
+
+def fault(
+    play: Play, options: dict[str, str], rank: int, incarnation: int, kind: str, s: str, text: str
+) -> e.Event:
+    kinds = {"memory": from_rank.MEMORY, "other": from_rank.OTHER, "network": from_rank.NETWORK}
+    fault = kinds[kind] if kind in kinds else int(kind.split()[1])
+    return from_rank.RankFaulted(
+        rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0)
+    )
+
+
+def present(
+    play: Play,
+    options: dict[str, str],
+    rank: int,
+    incarnation: int,
+    at: str,
+    s: str | None,
+    flags: str,
+    where: str | None,
+) -> e.Event:
+    step, _, collectives = at.partition(".")
+    given = {flag.strip() for flag in flags.split(",") if flag}
+    if given - {"waiting", "overdue", "silent", "stopped"}:
+        raise ValueError(f"no such flag: {flags}")
+    return from_agent.RankPresent(
+        rank,
+        incarnation,
+        int(options.get("call", play.coordinator.watch._call)),
+        "silent" not in given,
+        int(step),
+        int(collectives or 0),
+        "waiting" in given,
+        "overdue" in given,
+        float(s or 0.0),
+        float(options.get("cpu", 0.0)),
+        where or "computing",
+        "stopped" in given,
+        float(options.get("queued", 0.0)),
+        float(options.get("limit", 0.0)),
+    )
+
+
+def pause_of(play: Play, options: dict[str, str]) -> int:
+    return int(options.get("pause", play.coordinator.job.pause))
+
+
+def generation(play: Play, options: dict[str, str]) -> int:
+    return int(options.get("generation", play.coordinator.job.generation))

@@ -1,0 +1,165 @@
+"""Values of a scenario text as words, and words as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from taskd.core import commands as c
+from taskd.core.snapshots import STANDING, Snapshots, after_steps
+from taskd.messages import to_agent, to_operator, to_rank
+from taskd.messages.values import Position
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`0,2-3` -> (0, 2, 3); `none` -> ()."""
+    out: list[int] = []
+    for part in text.split(",") if text != "none" else ():
+        first, _, last = part.partition("-")
+        out += range(int(first), int(last or first) + 1)
+    return tuple(out)
+
+
+def position(text: str) -> Position:
+    """See the module docstring."""
+    words = text.replace(":", " ").split()
+    step = int(words[1])
+    stages = {
+        "computing": lambda: after_steps(step, committed=False).position(step, step),
+        "updated": lambda: after_steps(step, committed=False).position(step, None),
+        "held": lambda: _held(step).position(step, step),
+        "committed": lambda: after_steps(step, committed=True).position(step + 1, step + 1),
+    }
+    at = msgspec.structs.asdict(stages[words[0]]())
+    for word in words[2:]:
+        name, _, value = word.partition("=")
+        at[name] = (
+            (int(value) if value != "none" else None)
+            if name in ("step", "clean")
+            else numbers(value)
+        )
+    sets = ("final", "provisional", "stripes", "drifted")
+    return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
+
+
+def _held(step: int) -> Snapshots:
+    kept = after_steps(step - 1, committed=True)
+    kept.write(step, STANDING)
+    return kept
+
+
+def pairs(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split())
+
+
+def ranks(many: Any) -> str:
+    """(0, 1, 2, 4) -> `0-2,4`."""
+    out: list[list[int]] = []
+    for n in sorted(many):
+        if out and out[-1][1] == n - 1:
+            out[-1][1] = n
+        else:
+            out.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out) or "none"
+
+
+def _restore(x: to_rank.Restore) -> str:
+    parts = [f"keep {ranks(x.plan.keep)}"] if x.plan.keep else []
+    parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
+    parts += [f"copy {source} to {destination}" for destination, source in x.plan.copies]
+    return (
+        f"restore step {x.plan.step} (pause {x.pause}, generation {x.generation}):"
+        f" {', '.join(parts)}"
+    )
+
+
+def _closed(x: c.Closed) -> str:
+    spent = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in x.phases.items())
+    return (
+        f"closed: incident {x.incident} of {x.began:.3f} by {x.strategy}, ranks replaced:"
+        f" {ranks(x.ranks)}, step {x.step}, {x.seconds:.3f} s ({spent}); tried:"
+        f" {'; '.join(x.tried)}; faults: {'; '.join(x.faults)}"
+    )
+
+
+WORDS: dict[type, Callable[[Any], str]] = {
+    to_rank.Pause: lambda x: f"pause {x.pause}: {x.reason}",
+    to_agent.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
+    to_agent.Kill: lambda x: (
+        f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}):"
+        f" {x.reason}"
+    ),
+    to_agent.TakeOver: lambda x: (
+        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation"
+        f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
+        f" {','.join(map(str, x.incarnations))}; records"
+        f" {f'at {x.records[0]}' if x.records[1] else 'nowhere'}{f'; from {x.former}' if x.former else ''}):"
+        f" {x.reason}"
+    ),
+    to_agent.Prepare: lambda x: (
+        f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
+        f"incarnations {','.join(map(str, x.incarnations))}; records at {x.records[0]}): {x.reason}"
+    ),
+    to_agent.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
+    to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
+    c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
+    c.Challenge: lambda x: f"challenge the agent of node {x.node}",
+    c.AskWho: lambda x: f"ask {', '.join(x.agents)} who they are",
+    c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
+    c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
+    c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
+    c.Resign: lambda x: f"resign: {x.reason}",
+    to_agent.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
+    to_rank.Rebuild: lambda x: (
+        f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
+    ),
+    to_rank.Restore: _restore,
+    to_rank.Resume: lambda x: (
+        f"resume at step {x.step} (pause {x.pause}, generation {x.generation})"
+    ),
+    to_rank.SaveState: lambda x: (
+        f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation"
+        f" {x.generation}), from {'stripes' if x.stripes else 'its memory'}"
+    ),
+    to_agent.SaveRecords: lambda x: (
+        f"agents save the records of step {x.step} into {x.name} (pause {x.pause})"
+        + "".join(f", node {k} those of node {n}" for n, k in x.lost)
+    ),
+    to_agent.Seal: lambda x: (
+        f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks:"
+        f" {len(x.files)} files"
+    ),
+    to_rank.Release: lambda x: f"release: nobody repeats a step before {x.step}",
+    to_rank.RollCall: lambda x: f"roll call {x.call}",
+    to_agent.AskSteps: lambda x: "ask which step nobody has begun",
+    to_rank.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
+    to_rank.Continue: lambda x: "continue",
+    to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
+    to_agent.RestartAll: lambda x: (
+        "restart all"
+        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}):"
+        f" {x.reason}"
+    ),
+    to_agent.GiveUp: lambda x: f"give up: {x.reason}",
+    to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
+    c.Note: lambda x: f"note: {x.text}",
+    c.Closed: _closed,
+}
+
+
+def words(said: list[c.Command], notes: bool) -> list[str]:
+    """One line each; the paragraph of GiveUp is not repeated."""
+    # admitted is who is not refused or fenced
+    hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
+    out, given_up = [], None
+    for command in said:
+        if isinstance(command, hidden):
+            continue
+        if isinstance(command, to_agent.End) and command.reason == given_up:
+            out.append("end, not well: the same")
+        else:
+            out.append(WORDS[type(command)](command))
+        given_up = command.reason if isinstance(command, to_agent.GiveUp) else given_up
+    return out

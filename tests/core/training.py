@@ -1,0 +1,247 @@
+"""Ranks of the world as they train: begin steps, wait in collectives, die, end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from taskd.messages import from_agent, from_rank
+from taskd.messages.values import Position
+from tests.core.actors import (
+    COMMITTED,
+    COMPUTING,
+    ENDED,
+    FINISHED,
+    FIRST,
+    HELD,
+    LIMIT,
+    PATIENCE,
+    STANDING,
+    TRAINING,
+    UPDATED,
+    Node,
+    Rank,
+)
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Training:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
+        """`action`, unless the process is another one by then."""
+        node, incarnation, epoch = (
+            self.world.nodes[rank.node],
+            rank.incarnation,
+            self.world.nodes[rank.node].epoch,
+        )
+
+        def act() -> None:
+            if (
+                rank.alive
+                and rank.incarnation == incarnation
+                and node.epoch == epoch
+                and not self.world.over
+            ):
+                action()
+
+        return act
+
+    def join(self, rank: Rank) -> None:
+        if self.world.likely(0.01):
+            self.die(rank, "died while forming")
+            return
+        rank.begun = True
+        self.world.say(
+            self.world.nodes[rank.node], from_rank.RankJoined(rank.number, rank.incarnation)
+        )
+
+    def die(self, rank: Rank, cause: str) -> None:
+        if not rank.alive or rank.mode == ENDED:
+            return
+        node = self.world.nodes[rank.node]
+        if not rank.blank:
+            at = rank.position() if node.protected else None
+            rank.left = (
+                Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
+            )
+        rank.alive, rank.died = False, self.world.now
+        self.world.counts["deaths"] += 1
+        told = None if rank.blank and self.world.chance.random() < 0.5 else rank.left
+        self.world.say(node, from_agent.RankDied(rank.number, rank.incarnation, cause, told))
+        for other in self.world.ranks:
+            if other.alive and other.mode == TRAINING and self.world.chance.random() < 0.3:
+                self.world.after(
+                    self.world.chance.choice([0.0, 0.001, 5.0]),
+                    self.alive(other, lambda o=other: self.lose_collective(o)),
+                )
+
+    def quit(self, rank: Rank) -> None:
+        """The script ends by itself, in the middle of its loop."""
+        node = self.world.nodes[rank.node]
+        if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
+            return
+        at = rank.position()
+        rank.left = Position(at.step, None, at.final, at.provisional, at.stripes)
+        rank.alive, rank.quit = False, True
+        self.world.say(
+            node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+        )
+        for other in self.world.ranks:
+            if other.alive and other.mode == TRAINING and self.world.chance.random() < 0.3:
+                self.world.after(
+                    self.world.chance.choice([0.0, 0.001, 5.0]),
+                    self.alive(other, lambda o=other: self.lose_collective(o)),
+                )
+
+    def lose_collective(self, rank: Rank) -> None:
+        if rank.mode == TRAINING and rank.stage != COMMITTED and rank.slow <= self.world.now:
+            rank.mode = HELD
+            rank.evidence["lost a collective"] += 1
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_rank.CollectiveFailed(
+                    rank.number, rank.incarnation, rank.step, "Connection closed by peer"
+                ),
+            )
+
+    def begin(self, rank: Rank) -> None:
+        """The top of the loop: its end, a hold, or the next step."""
+        node = self.world.nodes[rank.node]
+        if rank.step >= self.world.total:
+            # the end of the pass is recorded like the start of a step
+            rank.mode, rank.stage = FINISHED, COMPUTING
+            self.world.say(node, from_rank.RankFinished(rank.number, rank.incarnation, rank.step))
+        elif node.hold is not None and rank.step >= node.hold:
+            rank.mode, rank.recorded = STANDING, rank.step
+            self.world.say(node, from_rank.RankHeld(rank.number, rank.incarnation, rank.step))
+        else:
+            self.world.laws.begins(rank)
+            rank.mode, rank.stage, rank.entered, rank.since = (
+                TRAINING,
+                COMPUTING,
+                False,
+                self.world.now,
+            )
+            self.world.misfortune.in_user_code(rank)
+            self.move(rank)
+            self.next(rank, self.world.chance.uniform(0.01, 0.2))
+
+    def next(self, rank: Rank, delay: float) -> None:
+        """The rank trains on after `delay`, unless that is decided anew before."""
+        rank.turn = turn = rank.turn + 1
+        self.world.after(
+            delay, self.alive(rank, lambda: self.train(rank) if rank.turn == turn else None)
+        )
+
+    def move(self, rank: Rank) -> None:
+        """The rank makes progress, and is complained of when it makes none for too long after
+        that."""
+        rank.beat = beat = self.world.now
+        self.world.after(
+            LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat))
+        )
+
+    def complain(self, rank: Rank, beat: float, times: int = 1) -> None:
+        if rank.beat != beat or times > 25:  # whatever it is, it is found out by then
+            return
+        if self.world.nodes[rank.node].protected and rank.overdue(self.world.now):
+            self.world.say(
+                self.world.nodes[rank.node],
+                from_agent.RankStalled(
+                    rank.number, rank.incarnation, rank.step, self.world.now - rank.beat
+                ),
+            )
+        self.world.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
+
+    def arrived(self, rank: Rank) -> bool:
+        """Whether all have come into the collective."""
+        return not (self.world.jam and rank.step >= self.world.jam_from) and all(
+            o.alive
+            and not o.blank
+            and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
+            for o in self.world.ranks
+        )
+
+    def train(self, rank: Rank) -> None:
+        """From stage to stage, the update of a step when all have begun it."""
+        if rank.mode != TRAINING:
+            return
+        node, waits = self.world.nodes[rank.node], False
+        if rank.slow > self.world.now:
+            self.next(rank, rank.slow - self.world.now)
+            return
+        if rank.stage == COMPUTING and not rank.entered:
+            if rank.bad:
+                self.world.misfortune.lose_page(rank, rank.bad)
+                return
+            rank.entered = True
+            self.move(rank)
+            if self.arrived(rank):  # those that wait notice at once
+                for other in self.world.ranks:
+                    if (
+                        other.mode == TRAINING
+                        and other.entered
+                        and other.stage == COMPUTING
+                        and other.step == rank.step
+                    ):
+                        self.next(other, self.world.chance.choice([0.0001, 0.005]))
+                return
+        elif rank.stage == COMPUTING:
+            if self.world.misfortune.link_is_broken(rank):
+                self.lose_collective(rank)
+                return
+            if self.arrived(rank):
+                rank.stage, rank.clean = UPDATED, False
+            elif self.world.now - rank.since > (
+                3 * PATIENCE if self.world.jam else PATIENCE
+            ) and all(o.slow <= self.world.now for o in self.world.ranks):
+                self.lose_collective(rank)
+                return
+            else:
+                waits = True
+        elif rank.stage == UPDATED:
+            rank.step, rank.stage, rank.clean, rank.steps = (
+                rank.step + 1,
+                COMMITTED,
+                True,
+                rank.steps + 1,
+            )
+            rank.beat = self.world.now
+            if not rank.told:
+                rank.told = True
+                self.world.say(
+                    node,
+                    from_rank.StepCommitted(
+                        rank.number, rank.incarnation, node.generation, rank.step - 1
+                    ),
+                )
+        else:
+            self.begin(rank)
+            return
+        if not waits:
+            rank.cpu += 1.0
+        self.world.misfortune.strike(rank)
+        long = waits and self.world.now - rank.since > 1.0
+        self.next(
+            rank,
+            self.world.chance.uniform(0.2, 1.0) if long else self.world.chance.uniform(0.01, 0.2),
+        )
+
+    def leave_well(self, node: Node) -> None:
+        if all(r.mode == ENDED or r.quit for r in node.ranks):
+            self.world.say(node, from_agent.AgentLeft(node.number, True))
+
+    def end(self, rank: Rank) -> None:
+        if rank.mode != FINISHED:
+            return
+        if self.world.likely(0.01):
+            self.die(rank, "left with exit code 1")
+            return
+        rank.mode = ENDED
+        node = self.world.nodes[rank.node]
+        self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
+        self.leave_well(node)
