@@ -1,5 +1,5 @@
-"""What a manager takes that has very many agents: from a fault until every rank has paused, its
-idle CPU, and its memory per agent.
+"""What a manager takes that has very many agents: from a fault until every rank has interrupted,
+its idle CPU, and its memory per agent.
 
     python benchmarks/agents.py [--agents 1000 10000] [--ranks 1] [--faults 7] [--seconds 20]
     [--json FILE]
@@ -8,9 +8,9 @@ The manager is `python -m taskd.manager` in a process of its own. The agents are
 processes, in each thousands of DEALER sockets under CURVE with the options of real ones, which say
 what real agents of a job say: where they stand, who they are, a heartbeat each 3 s, votes, and the
 answer to each order of a repair. Their ranks need no time. The fault is a collective that has
-failed on one rank, answered by `retry`; the last RankPaused lets the manager send the next order
-(Rebuild), so "acknowledged" is the moment at which the first agent has that, by CLOCK_MONOTONIC:
-the plan for all ranks, and a way to the agent, are in it.
+failed on one rank, answered by `retry`; the last RankInterrupted lets the manager send the next
+order (Rebuild), so "acknowledged" is the moment at which the first agent has that, by
+CLOCK_MONOTONIC: the plan for all ranks, and a way to the agent, are in it.
 
 Everything shares the cores of this machine: CPU time of the manager and of the simulated side
 within that time is printed beside it. N agents need 2 N + 200 open files in the manager (`ulimit
@@ -47,7 +47,10 @@ from rich.console import Console
 from taskd.manager import journal
 from taskd.protocol import keys
 
-TARGETS = {1000: 0.05, 10_000: 0.4}  # seconds from the fault until all have acknowledged the pause
+TARGETS = {
+    1000: 0.05,
+    10_000: 0.4,
+}  # seconds from the fault until all have acknowledged the interruption
 FILES = 65_536  # two descriptors of each agent, on either side
 PATIENCE = 180.0  # seconds without the message that is waited for
 
@@ -95,7 +98,7 @@ def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, 
     return {
         "told": max(t[1] for t in told) - fault,
         "acknowledged": first[2] - fault,
-        "journal": closed["phases"]["PAUSE"],
+        "journal": closed["phases"]["INTERRUPT"],
         "incident": closed["seconds"],
         "manager": first[3] - before,
         "simulated": sum(t[4] for t in told),
@@ -223,11 +226,11 @@ def show(console: Console, rows: list[dict[str, Any]], faults: int) -> None:
         found = [[f[name] for f in row["faults"]] for row in rows]
         return [f"{ms(statistics.median(f))} ({ms(max(f))})" for f in found]
 
-    table.add_row("fault to all paused and acknowledged", *times("acknowledged"))
+    table.add_row("fault to all interrupted and acknowledged", *times("acknowledged"))
     targets = [TARGETS.get(row["agents"]) for row in rows]
     table.add_row("    target", *("" if t is None else ms(t) for t in targets))
-    table.add_row("fault to the last agent has the pause", *times("told"))
-    table.add_row("PAUSE in the manager's journal", *times("journal"))
+    table.add_row("fault to the last agent has the interruption", *times("told"))
+    table.add_row("INTERRUPT in the manager's journal", *times("journal"))
     table.add_row("CPU of the manager from fault to acknowledged", *times("manager"))
     table.add_row("CPU of the simulated side meanwhile", *times("simulated"))
     table.add_row("the whole incident", *times("incident"))

@@ -38,7 +38,7 @@ PRESENT = {
     "overdue": False,
     "seconds": 0.0,
     "cpu": 0.0,
-    "where": "PAUSED",
+    "where": "INTERRUPTED",
     "stopped": False,
     "queued": 0.0,
     "limit": 0.0,
@@ -67,7 +67,7 @@ class Agent:
         self.seq = 0
         self.outbox: Outbox[bytes] = Outbox()
         self.taken = Inbox(gaps=True)
-        self.generation = self.pause = 0
+        self.generation = self.interruption = 0
         self.met = False
         self.socket = curve.client(
             crowd.context, "127.0.0.1", crowd.keys, self.identity, codec.MAX_BYTES
@@ -116,7 +116,7 @@ class Agent:
             ("127.0.0.1", 1),
             joined=tuple(ranks),
             generation=self.generation,
-            pause=self.pause,
+            interruption=self.interruption,
             agent=self.name,
             records=(
                 f"127.1.{self.node >> 8}.{self.node & 255}",
@@ -151,9 +151,9 @@ class Agent:
     def was_heard(self, order: dict[str, Any], term: int) -> None:
         self.heard(order["number"])
 
-    def roll_call(self, order: dict[str, Any], term: int) -> None:
+    def progress_probe(self, order: dict[str, Any], term: int) -> None:
         for rank in self.ranks:
-            self.rank_says("RankPresent", rank, numbered=False, call=order["call"], **PRESENT)
+            self.rank_says("ProgressReport", rank, numbered=False, call=order["call"], **PRESENT)
 
     def asked_who(self, order: dict[str, Any], term: int) -> None:
         self.join()
@@ -161,23 +161,25 @@ class Agent:
     def learn(self, order: dict[str, Any], term: int) -> None:
         self.say({"type": "RosterKept", "stamp": order["stamp"]}, numbered=False)
 
-    def pauses(self, order: dict[str, Any], term: int) -> None:
-        if order["pause"] > self.pause:
-            self.crowd.paused += 1
-        self.pause = order["pause"]
+    def interruptions(self, order: dict[str, Any], term: int) -> None:
+        if order["interruption"] > self.interruption:
+            self.crowd.interrupted += 1
+        self.interruption = order["interruption"]
         for rank in self.ranks:
-            self.rank_says("RankPaused", rank, pause=self.pause, position=POSITION, unfit="")
+            self.rank_says(
+                "RankInterrupted", rank, interruption=self.interruption, position=POSITION, unfit=""
+            )
         self.crowd.looked()
 
     def rebuild(self, order: dict[str, Any], term: int) -> None:
-        self.generation, self.pause = order["generation"], order["pause"]
+        self.generation, self.interruption = order["generation"], order["interruption"]
         self.crowd.acknowledged()
         for rank in self.ranks:
             self.rank_says("RankRebuilt", rank, generation=self.generation)
 
     def resume(self, order: dict[str, Any], term: int) -> None:
         self.generation = order["generation"]
-        if order["pause"]:
+        if order["interruption"]:
             for rank in self.ranks:
                 self.rank_says("StepCommitted", rank, generation=self.generation, step=STEP)
 
@@ -185,10 +187,10 @@ class Agent:
 ANSWERS: dict[str, Callable[[Agent, dict[str, Any], int], None]] = {
     "Claim": Agent.claimed,
     "Heard": Agent.was_heard,
-    "RollCall": Agent.roll_call,
+    "ProbeProgress": Agent.progress_probe,
     "Who": Agent.asked_who,
     "RosterIs": Agent.learn,
-    "Pause": Agent.pauses,
+    "Interrupt": Agent.interruptions,
     "Rebuild": Agent.rebuild,
     "Resume": Agent.resume,
 }
@@ -222,17 +224,17 @@ class Crowd:
         self.agents: dict[int, Agent] = {}  # by the descriptor that tells of news
         # a machine of its own for each, on the loopback net
         self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)
-        self.met = self.paused = 0
+        self.met = self.interrupted = 0
         self.asked = False  # what came of a fault is to be told
         self.fault_at = self.spent_before = 0.0
-        self.last_paused = 0.0  # when the last of these agents had the pause
+        self.last_interrupted = 0.0  # when the last of these agents had the interruption
         # when one of these had the order after it; CPU of the manager by then
         self.first_acknowledged: tuple[float, float] | None = None
         self.spent = 0.0  # CPU seconds of this process by then
 
     def looked(self) -> None:
-        if self.paused == len(self.nodes):
-            self.last_paused, self.spent = time.monotonic(), time.process_time()
+        if self.interrupted == len(self.nodes):
+            self.last_interrupted, self.spent = time.monotonic(), time.process_time()
 
     def acknowledged(self) -> None:
         if self.first_acknowledged is None:
@@ -280,12 +282,16 @@ class Crowd:
             self.report()
 
     def report(self) -> None:
-        if self.asked and self.first_acknowledged is not None and self.paused == len(self.nodes):
+        if (
+            self.asked
+            and self.first_acknowledged is not None
+            and self.interrupted == len(self.nodes)
+        ):
             self.asked = False
             self.line.send(
                 (
                     self.fault_at,
-                    self.last_paused,
+                    self.last_interrupted,
                     *self.first_acknowledged,
                     self.spent - self.spent_before,
                 )
@@ -297,7 +303,7 @@ class Crowd:
             self.context.destroy(linger=0)
             return False
         # a fault is about to come, from us where that is said
-        self.paused, self.first_acknowledged, self.asked, self.fault_at = 0, None, True, 0.0
+        self.interrupted, self.first_acknowledged, self.asked, self.fault_at = 0, None, True, 0.0
         self.spent_before = time.process_time()
         self.line.send("ready")
         if order == "fault":

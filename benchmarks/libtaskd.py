@@ -59,7 +59,7 @@ def calls(page: Page) -> None:
     slot.started(1)
     for call in (
         "slot.progress(5, 1)",
-        "slot.pause_number()",
+        "slot.interruption()",
         "slot.started(5)",
         "slot.wait_started(0, 0)",
         "page.read(1)",

@@ -3,8 +3,8 @@
     python benchmarks/messages.py [--repeat 9] [--json FILE]
 
 Each figure is the least of the repeats, of as many calls as take about 50 ms: what the code needs
-when nothing else runs. The messages are those that come often (a heartbeat, a rank that has paused)
-and the long ones (a registration of 8 ranks, the plan for 1,000 ranks).
+when nothing else runs. The messages are those that come often (a heartbeat, a rank that has
+interrupted) and the long ones (a registration of 8 ranks, the plan for 1,000 ranks).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLAN = Plan(
 RANKS = tuple(range(8))
 MESSAGES = {
     "heartbeat": from_agent.Heartbeat(8),
-    "RankPaused": from_rank.RankPaused(3, 0, 7, POSITION),
+    "RankInterrupted": from_rank.RankInterrupted(3, 0, 7, POSITION),
     "AgentJoined, 8 ranks": from_agent.AgentJoined(
         0, RANKS, ("10.0.0.1", 29400), 0, (0,) * 8, RANKS, agent=NAME, records=("10.0.0.1", 4000)
     ),

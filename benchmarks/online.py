@@ -10,7 +10,7 @@ has committed it. Moments:
     link drop       the first exception that a step raised in any rank, as the kernel had just given
                     the connection up; or the incident's begin, should that come before
     device fault    just before the exception is raised; all are paused when the journal's DETECT
-                    and PAUSE are over
+                    and INTERRUPT are over
     hang            the limit of a stopped rank, from its last sign of life and its usual step in
                     the state page, as the agent reads them; found when the incident begins
     pause           the request, by a program that is connected already; all are held when it has
@@ -106,7 +106,7 @@ def device_fault(run: Run, control: Control, dice: random.Random) -> dict[str, F
     record = toy.Steps(run.directory, rank, "raised")
     raised, step = record.read(record.after(begun))[0][1], run.usual(begun)
     phases = incident["phases"]
-    paused = monotonic(incident["began"] + phases["DETECT"] + phases["PAUSE"])
+    paused = monotonic(incident["began"] + phases["DETECT"] + phases["INTERRUPT"])
     return {
         "device fault: raise to all paused": Figure((paused - raised) / 1e9, step),
         "device fault: raise to next step": Figure(_done(run, incident, raised), step),

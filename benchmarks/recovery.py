@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.text import Text
 
 BALLAST = 4  # GiB
-PHASES = ("DETECT", "PAUSE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
+PHASES = ("DETECT", "INTERRUPT", "REPLACE", "REBUILD", "RESTORE", "RESUME")
 # rounds; per round: kills, kills with ballast, faults of each kind in online.py, kills of torchrun;
 # repetitions of each blocked case with 4 and with 8 ranks
 SCALE = {

@@ -37,7 +37,7 @@ BEYOND = 3  # steps that every rank commits after a fault before the next one
 # steps after which a fault that nobody has met is let be: a connection that is not used, a block
 # that was given back
 LATENT = 40
-HELD = "held"
+PAUSED = "paused"
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Story:
     since: int = 0  # from when the time is counted
     first: int = 0  # the lowest step that a rank was in
     last: int = 0  # steps before this one were committed by all when it was over
-    met: bool = False  # anything had to be repaired, or was held
+    met: bool = False  # anything had to be repaired, or was paused
     survived: bool = False
     seconds: float = 0.0  # to the next step of all ranks
     lost: int = 0
@@ -105,18 +105,18 @@ class Soak:
         self.sleep(0.0, 0.12)
         self.make(story, self.any())
 
-    def hold(self, story: Story) -> int:
+    def pause(self, story: Story) -> int:
         self.ask(self.control.pause)
         self.sleep(0.0, 0.1)
         return self.go_on()
 
-    def hold_and_fault(self, story: Story) -> int:
+    def pause_and_fault(self, story: Story) -> int:
         self.ask(self.control.pause)
         self.make(story, self.any())
         self.sleep(0.0, 0.3)
         return self.go_on()
 
-    def fault_and_hold(self, story: Story) -> int:
+    def fault_and_pause(self, story: Story) -> int:
         self.make(story, self.any())
         self.sleep(0.0, 0.1)
         self.ask(self.control.pause)
@@ -179,9 +179,9 @@ SINGLE = (*faults.SIGNALS, *faults.MEMORY, *faults.LINKS)
 OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {
     "a page of two ranks": (2, Soak.two_pages),
     "two faults, ms apart": (6, Soak.two_faults),
-    "pause": (1, Soak.hold),
-    "pause, a fault while held": (3, Soak.hold_and_fault),
-    "a fault, pause in the repair": (3, Soak.fault_and_hold),
+    "pause": (1, Soak.pause),
+    "pause, a fault while paused": (3, Soak.pause_and_fault),
+    "a fault, pause in the repair": (3, Soak.fault_and_pause),
 }
 
 

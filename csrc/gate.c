@@ -1,4 +1,4 @@
-/* Where a rank is, and what it waits for: that the others have started a step, that its record is copied, that it is asked to pause. */
+/* Where a rank is, and what it waits for: that the others have started a step, that its record is copied, that it is asked to stop. */
 #include "internal.h"
 
 #include <string.h>
@@ -76,9 +76,9 @@ int taskd_patience(uint64_t seconds)
     return 0;
 }
 
-uint64_t taskd_hold_step(void)
+uint64_t taskd_pause_step(void)
 {
-    return taskd_my_slot() == NULL ? TASKD_NO_HOLD : __atomic_load_n(&taskd_self.page->hold, __ATOMIC_ACQUIRE);
+    return taskd_my_slot() == NULL ? TASKD_NO_PAUSE : __atomic_load_n(&taskd_self.page->pause, __ATOMIC_ACQUIRE);
 }
 
 /* Steps count from 0, and 0 in the slot has to mean that none has started: what is kept is a number of steps. */
@@ -113,15 +113,15 @@ static bool is_copied(const struct taskd_page *page, const struct taskd_slot *sl
     return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number || __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Wait at the gate until `is_open`: 0; 1 at a pause newer than `era`; -ETIMEDOUT. */
-static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *, uint64_t), uint64_t number, uint32_t era,
+/* Wait at the gate until `is_open`: 0; 1 at an interruption newer than `built_at`; -ETIMEDOUT. */
+static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *, uint64_t), uint64_t number, uint32_t built_at,
                         int timeout_ms)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
         return -ENOTCONN;
     struct taskd_page *page = taskd_self.page;
-    if (__atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST) > era)
+    if (__atomic_load_n(&slot->interruption, __ATOMIC_SEQ_CST) > built_at)
         return 1;
     if (is_open(page, slot, number))
         return 0;
@@ -132,7 +132,7 @@ static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct 
     __atomic_fetch_add(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
     for (;;) {
         uint32_t gate = __atomic_load_n(&page->gate, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST) > era) {
+        if (__atomic_load_n(&slot->interruption, __ATOMIC_SEQ_CST) > built_at) {
             rc = 1;
             break;
         }
@@ -149,14 +149,14 @@ static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct 
     return rc;
 }
 
-int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
+int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
 {
-    return wait_at_gate(all_started, steps_until(step), era, timeout_ms);
+    return wait_at_gate(all_started, steps_until(step), built_at, timeout_ms);
 }
 
-int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms)
+int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)
 {
-    return wait_at_gate(is_copied, number, era, timeout_ms);
+    return wait_at_gate(is_copied, number, built_at, timeout_ms);
 }
 
 int taskd_copying(void)
@@ -168,23 +168,23 @@ int taskd_copying(void)
     return __atomic_load_n(&taskd_self.page->copying, __ATOMIC_SEQ_CST) != 0;
 }
 
-uint32_t taskd_pause_number(void)
+uint32_t taskd_interruption(void)
 {
     struct taskd_slot *slot = taskd_my_slot();
-    return slot == NULL ? 0 : __atomic_load_n(&slot->pause, __ATOMIC_ACQUIRE);
+    return slot == NULL ? 0 : __atomic_load_n(&slot->interruption, __ATOMIC_ACQUIRE);
 }
 
-int taskd_wait_pause(uint32_t era, int timeout_ms)
+int taskd_wait_interruption(uint32_t built_at, int timeout_ms)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
         return -ENOTCONN;
     uint64_t deadline = taskd_deadline(timeout_ms);
     for (;;) {
-        uint32_t pause = __atomic_load_n(&slot->pause, __ATOMIC_ACQUIRE);
-        if (pause > era)
+        uint32_t interruption = __atomic_load_n(&slot->interruption, __ATOMIC_ACQUIRE);
+        if (interruption > built_at)
             return 1;
-        if (!taskd_wait(&slot->pause, pause, deadline))
+        if (!taskd_wait(&slot->interruption, interruption, deadline))
             return 0;
     }
 }

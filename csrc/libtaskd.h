@@ -1,7 +1,7 @@
 /* libtaskd: what a training process and its agent share without a system call.
  *
  * One *state page* per node, a file in /dev/shm made by the agent, holds one slot per local rank. A rank publishes where it
- * is; the agent asks it to pause; a rank that dies leaves a record of why, one that loses memory and lives says so. Nothing here
+ * is; the agent asks it to stop; a rank that dies leaves a record of why, one that loses memory and lives says so. Nothing here
  * allocates after attach, but for the thread that the first taskd_sockets_begin starts and the lists of
  * taskd_memory_register, and what runs in a signal handler is async-signal-safe.
  *
@@ -22,7 +22,7 @@
 #define TASKD_DAMAGES_LISTED 64 /* by taskd_damage_list */
 #define TASKD_ALL_DONE UINT64_MAX /* to taskd_started: this rank will not start another step */
 #define TASKD_NO_RANK UINT32_MAX  /* `rank` of a process that was not told its RANK */
-#define TASKD_NO_HOLD UINT64_MAX  /* to taskd_page_hold and from taskd_hold_step: nobody is asked to stop */
+#define TASKD_NO_PAUSE UINT64_MAX  /* to taskd_page_pause and from taskd_pause_step: nobody is asked to stop */
 #define TASKD_SCRATCH UINT64_MAX  /* `born` of an allocation that every repair makes again */
 
 /* What a rank is doing; numbers are part of the ABI. */
@@ -31,9 +31,9 @@ enum taskd_phase {
     TASKD_COMPUTING = 1, /* inside an attempt, training state untouched so far */
     TASKD_UPDATING = 2,  /* inside or after the optimizer's update of this attempt */
     TASKD_COMMITTED = 3, /* the attempt ended; between steps */
-    TASKD_PAUSED = 4,    /* left its collectives, waits for orders */
+    TASKD_INTERRUPTED = 4,    /* left its collectives, waits for orders */
     TASKD_DONE = 5,      /* finished its last step */
-    TASKD_HELD = 6,      /* stopped at a step boundary on request, see taskd_page_hold */
+    TASKD_PAUSED = 6,      /* stopped at a step boundary on request, see taskd_page_pause */
     TASKD_FETCHING = 7,  /* waits for its data loader, before COMPUTING of the same step */
 };
 
@@ -94,9 +94,9 @@ struct taskd_slot {
     uint64_t usual_ns;     /* how long an attempt usually takes, see taskd_progress; 0 while unknown */
     uint64_t until_ns;     /* CLOCK_MONOTONIC up to which the rank is not to be called hung, see taskd_patience; 0: none */
     /* line 2: orders, by the agent */
-    _Alignas(64) uint32_t pause; /* futex word: number of the newest pause request, never decreasing */
+    _Alignas(64) uint32_t interruption; /* futex word: number of the newest interruption request, never decreasing */
     uint64_t copied; /* number of the newest record that another node has a copy of, see taskd_wait_copied */
-    /* line 3: held by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
+    /* line 3: paused by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
     _Alignas(64) pthread_mutex_t alive; /* robust, process-shared */
     struct taskd_record records[TASKD_RECORDS];
     /* lines 8 to 12: memory that lost its content, by whichever thread of the rank touched it */
@@ -109,9 +109,9 @@ struct taskd_page {
     uint32_t abi;
     uint32_t nslots;
     uint32_t slot_bytes;
-    uint64_t hold;               /* the step before which ranks stop on request, TASKD_NO_HOLD for none; by the agent */
+    uint64_t pause;               /* the step before which ranks stop on request, TASKD_NO_PAUSE for none; by the agent */
     uint32_t copying;            /* 1: another node keeps copies of the ranks' records; by the agent */
-    _Alignas(64) uint32_t gate;  /* futex word: changes whenever somebody's `started`, `pause` or `copied` does and somebody waits */
+    _Alignas(64) uint32_t gate;  /* futex word: changes whenever somebody's `started`, `interruption` or `copied` does and somebody waits */
     uint32_t gate_waiters;
     _Alignas(64) uint32_t bell;  /* futex word: +1 whenever somebody's `damaged` grows */
     struct taskd_slot slots[];
@@ -119,7 +119,7 @@ struct taskd_page {
 
 /* What taskd_read copies out of a slot, consistently. */
 struct taskd_view {
-    uint32_t rank, phase, incarnation, pause;
+    uint32_t rank, phase, incarnation, interruption;
     int32_t pid;
     uint32_t attached;
     uint64_t step, heartbeat_ns, started; /* started: as in the slot, so 0 is "none" and UINT64_MAX "all done" */
@@ -136,17 +136,17 @@ struct taskd_view {
 int taskd_page_create(const char *path, uint32_t nslots, struct taskd_page **page);
 int taskd_page_unmap(struct taskd_page *page);
 /* Prepare slot `slot` for a new process: clears identity, progress, records and damages, makes `alive` usable
- * again; keeps `pause`, and the page's `hold`. -EBUSY while a living process holds the slot: the kernel has its lock in a list. */
+ * again; keeps `interruption`, and the page's `pause`. -EBUSY while a living process holds the slot: the kernel has its lock in a list. */
 int taskd_slot_reset(struct taskd_page *page, uint32_t slot);
-/* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to pause: pause = max(pause, number); wakes it. */
-int taskd_page_pause(struct taskd_page *page, uint32_t slot, uint32_t number);
+/* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to interruption: interruption = max(interruption, number); wakes it. */
+int taskd_page_interrupt(struct taskd_page *page, uint32_t slot, uint32_t number);
 /* Whether another node keeps copies of the ranks' records. Off: no rank waits for that any more. On: every slot's count begins anew. */
 int taskd_page_copying(struct taskd_page *page, int on);
 /* Another node has a copy of record `number` of the rank in `slot`, and of all before. */
 int taskd_page_copied(struct taskd_page *page, uint32_t slot, uint64_t number);
-/* Ask every rank of the page to stop before it begins `step`; TASKD_NO_HOLD takes that back. Ranks look at step boundaries
- * (taskd_hold_step) and publish TASKD_HELD; nothing is woken or interrupted. Replaces the step asked for before. */
-int taskd_page_hold(struct taskd_page *page, uint64_t step);
+/* Ask every rank of the page to stop before it begins `step`; TASKD_NO_PAUSE takes that back. Ranks look at step boundaries
+ * (taskd_pause_step) and publish TASKD_PAUSED; nothing is woken or interrupted. Replaces the step asked for before. */
+int taskd_page_pause(struct taskd_page *page, uint64_t step);
 /* A consistent copy of a slot's fields; -EAGAIN when the writer died inside an update (the copy is still filled in). */
 int taskd_read(const struct taskd_page *page, uint32_t slot, struct taskd_view *view);
 /* Copy up to TASKD_RECORDS complete records, oldest first; returns how many. */
@@ -182,40 +182,40 @@ int taskd_preloaded(void);
 /* Publish step and phase, with the time. ~25-46 ns. By one thread at a time.
  *
  * Keeps `usual_ns`: what an attempt takes, from the first FETCHING or COMPUTING to COMMITTED; any other phase but UPDATING in
- * between, such as PAUSED, and the attempt does not count. Nor does the first that ends after attach, which may compile.
+ * between, such as INTERRUPTED, and the attempt does not count. Nor does the first that ends after attach, which may compile.
  * A longer one is believed at once, shorter ones lower it by a sixteenth of the difference: a slowly decaying maximum. */
 int taskd_progress(uint64_t step, uint32_t phase);
 /* Ask not to be called hung for `seconds` from now on (0: no more). Counts as a sign of life. From any thread. */
 int taskd_patience(uint64_t seconds);
-/* The step before which this rank is asked to stop; TASKD_NO_HOLD: none, or not attached. Never fails. */
-uint64_t taskd_hold_step(void);
+/* The step before which this rank is asked to stop; TASKD_NO_PAUSE: none, or not attached. Never fails. */
+uint64_t taskd_pause_step(void);
 /* The entry state of `step` is recorded completely (TASKD_ALL_DONE: no further step will come); wakes waiters. */
 int taskd_started(uint64_t step);
-/* Wait until every slot has started >= step: 0. 1 at once when a pause newer than `era` is asked for; -ETIMEDOUT after
+/* Wait until every slot has started >= step: 0. 1 at once when an interruption newer than `built_at` is asked for; -ETIMEDOUT after
  * timeout_ms. The usual case, all started already, makes no system call. */
-int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms);
+int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms);
 /* Wait until another node has a copy of this rank's record `number`, or nobody keeps copies: 0. 1 and -ETIMEDOUT as above. */
-int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms);
+int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms);
 /* Whether another node keeps copies (1, 0; 0 too when not attached), seen after everything this
  * thread has written: who starts to keep them after that finds what was written. Never fails. */
 int taskd_copying(void);
-/* Number of the newest pause request (0: none ever, or not attached). Never fails. */
-uint32_t taskd_pause_number(void);
-/* Wait until a pause newer than `era` is asked for: 1; 0 after timeout_ms. */
-int taskd_wait_pause(uint32_t era, int timeout_ms);
+/* Number of the newest interruption request (0: none ever, or not attached). Never fails. */
+uint32_t taskd_interruption(void);
+/* Wait until an interruption newer than `built_at` is asked for: 1; 0 after timeout_ms. */
+int taskd_wait_interruption(uint32_t built_at, int timeout_ms);
 
-/* Sockets that a pause must cut. begin: remember which descriptors are open now and that the communicator about to be built
- * belongs to pause number `era`; from here until end, every connected AF_INET/AF_INET6 socket that appears is covered. end: fix
- * the list as (descriptor, inode). The interrupter thread, when it sees a pause newer than `era`, calls
+/* Sockets that an interruption must cut. begin: remember which descriptors are open now and that the communicator about to be built
+ * belongs to interruption number `built_at`; from here until end, every connected AF_INET/AF_INET6 socket that appears is covered. end: fix
+ * the list as (descriptor, inode). The interrupter thread, when it sees an interruption newer than `built_at`, calls
  * shutdown(SHUT_RDWR) on each that is still the same connected, not listening stream socket; never close. The thread is
- * started by the first begin, so that a process without communicators stays without it. A pause that is already
- * newer takes effect at once. Between begin and end it takes effect again and again, for a socket may appear after the pause came.
+ * started by the first begin, so that a process without communicators stays without it. An interruption that is already
+ * newer takes effect at once. Between begin and end it takes effect again and again, for a socket may appear after the interruption came.
  * begin replaces what was covered before. end without begin: -EINVAL. end returns the number of sockets (<= 65536). */
-int taskd_sockets_begin(uint32_t era);
+int taskd_sockets_begin(uint32_t built_at);
 int taskd_sockets_end(void);
 /* Cover nothing any more. */
 int taskd_sockets_clear(void);
-/* Do now what a pause would do; returns how many sockets were shut down. */
+/* Do now what an interruption would do; returns how many sockets were shut down. */
 int taskd_sockets_cut(void);
 /* Copy up to `max` of the descriptors on the list that end fixed, those that still are the same socket, also when its
  * connection has ended meanwhile (TCP_INFO tells). Returns how many; 0 before end and after clear. */

@@ -1,4 +1,4 @@
-/* The agent's side of the state page: making it, preparing slots, asking for pauses, reading what ranks left there. */
+/* The agent's side of the state page: making it, preparing slots, asking for interruptions, reading what ranks left there. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -103,7 +103,7 @@ static int page_fill(int fd, uint32_t nslots, struct taskd_page **out)
     page->abi = TASKD_ABI;
     page->nslots = nslots;
     page->slot_bytes = sizeof(struct taskd_slot);
-    page->hold = TASKD_NO_HOLD;
+    page->pause = TASKD_NO_PAUSE;
     for (uint32_t i = 0; i < nslots; i++) {
         page->slots[i].rank = TASKD_NO_RANK;
         rc = alive_init(&page->slots[i].alive);
@@ -187,15 +187,15 @@ void taskd_open_gate(struct taskd_page *page)
 
 static void pause_one(struct taskd_slot *slot, uint32_t number)
 {
-    uint32_t now = __atomic_load_n(&slot->pause, __ATOMIC_RELAXED);
+    uint32_t now = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     while (now < number)
-        if (__atomic_compare_exchange_n(&slot->pause, &now, number, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&slot->interruption, &now, number, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
             break;
     /* Also when the number is not new: asking again must help a rank that missed the first wake. */
-    taskd_wake(&slot->pause);
+    taskd_wake(&slot->interruption);
 }
 
-int taskd_page_pause(struct taskd_page *page, uint32_t index, uint32_t number)
+int taskd_page_interrupt(struct taskd_page *page, uint32_t index, uint32_t number)
 {
     if (page == NULL || (index != UINT32_MAX && !has_slot(page, index)))
         return -EINVAL;
@@ -228,11 +228,11 @@ int taskd_page_copied(struct taskd_page *page, uint32_t index, uint64_t number)
     return 0;
 }
 
-int taskd_page_hold(struct taskd_page *page, uint64_t step)
+int taskd_page_pause(struct taskd_page *page, uint64_t step)
 {
     if (page == NULL)
         return -EINVAL;
-    __atomic_store_n(&page->hold, step, __ATOMIC_RELEASE);
+    __atomic_store_n(&page->pause, step, __ATOMIC_RELEASE);
     return 0;
 }
 
@@ -261,7 +261,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->rank = __atomic_load_n(&slot->rank, __ATOMIC_RELAXED);
     view->pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED);
     view->incarnation = __atomic_load_n(&slot->incarnation, __ATOMIC_RELAXED);
-    view->pause = __atomic_load_n(&slot->pause, __ATOMIC_RELAXED);
+    view->interruption = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
     view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
     view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);

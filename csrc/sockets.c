@@ -1,7 +1,7 @@
 /* Getting a rank out of a collective that a peer will never join: shut the communicator's connections down.
  *
  * No signal and no asynchronous exception reaches a thread inside a C++ collective, and Python cannot run while somebody holds
- * its lock. So a C thread sleeps on the slot's pause word, and when a pause comes that is newer than the communicator, calls
+ * its lock. So a C thread sleeps on the slot's interruption word, and when an interruption comes that is newer than the communicator, calls
  * shutdown on its sockets; the library then sees its peers gone and raises. Closing them instead, or shutting a listening one
  * down, makes gloo abort the process. */
 #include "internal.h"
@@ -28,7 +28,7 @@ static struct {
     pthread_t thread;
     bool running;
     enum mode mode;
-    uint32_t era;
+    uint32_t built_at;
     uint32_t round;  /* counts begins */
     uint32_t served; /* the round for which the thread is scanning */
     bool stop, stopped;
@@ -165,12 +165,12 @@ static int cut_covered(void)
     return cut_total;
 }
 
-static bool pause_is_newer(void)
+static bool interruption_is_newer(void)
 {
-    return taskd_pause_number() > cover.era;
+    return taskd_interruption() > cover.built_at;
 }
 
-/* While a communicator is being built under a pause that is already newer, its connections appear one by one and each has to
+/* While a communicator is being built under an interruption that is already newer, its connections appear one by one and each has to
  * be cut, so we look again every millisecond. That ends with end, clear, the next begin or detach, and the builder has its
  * own time-out. Looking costs ~1 us per open descriptor; after a second it becomes rarer, in case that time-out is long. */
 static long pause_between_looks(unsigned looks)
@@ -184,13 +184,13 @@ static void *interrupter(void *argument)
     unsigned looks = 0;
     prctl(PR_SET_NAME, "taskd-cut");
     for (;;) {
-        uint32_t pause = __atomic_load_n(&slot->pause, __ATOMIC_SEQ_CST);
+        uint32_t interruption = __atomic_load_n(&slot->interruption, __ATOMIC_SEQ_CST);
         pthread_mutex_lock(&cover.lock);
         if (cover.stop) {
             pthread_mutex_unlock(&cover.lock);
             break;
         }
-        bool due = cover.mode != IDLE && pause > cover.era;
+        bool due = cover.mode != IDLE && interruption > cover.built_at;
         bool again = due && cover.mode == BUILDING;
         if (again && cover.served != cover.round) {
             looks = 0;
@@ -202,7 +202,7 @@ static void *interrupter(void *argument)
         if (again)
             taskd_sleep_us(pause_between_looks(looks++));
         else
-            taskd_wait(&slot->pause, pause, UINT64_MAX);
+            taskd_wait(&slot->interruption, interruption, UINT64_MAX);
     }
     __atomic_store_n(&cover.stopped, true, __ATOMIC_RELEASE);
     return NULL;
@@ -252,7 +252,7 @@ static void knock_until(bool (*answered)(void), uint32_t *word)
     }
 }
 
-int taskd_sockets_begin(uint32_t era)
+int taskd_sockets_begin(uint32_t built_at)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
@@ -261,7 +261,7 @@ int taskd_sockets_begin(uint32_t era)
     taskd_streams_begin();
     cover.mode = IDLE;
     cover.count = 0;
-    cover.era = era;
+    cover.built_at = built_at;
     memset(before, 0, (size_t)cover.before_top * sizeof before[0]);
     cover.before_top = 0;
     int rc = each_socket(remember);
@@ -271,10 +271,10 @@ int taskd_sockets_begin(uint32_t era)
         cover.mode = BUILDING;
         __atomic_store_n(&cover.round, cover.round + 1, __ATOMIC_RELEASE);
     }
-    bool late = rc >= 0 && pause_is_newer();
+    bool late = rc >= 0 && interruption_is_newer();
     pthread_mutex_unlock(&cover.lock);
     if (late)
-        knock_until(serving_this_round, &slot->pause);
+        knock_until(serving_this_round, &slot->interruption);
     return rc < 0 ? rc : 0;
 }
 
@@ -298,7 +298,7 @@ int taskd_sockets_end(void)
             cover.mode = FIXED;
             rc = cover.count;
             limit_covered();
-            if (pause_is_newer())
+            if (interruption_is_newer())
                 cut_covered();
         } else {
             cover.mode = IDLE;
@@ -381,7 +381,7 @@ void taskd_sockets_stop(void)
     pthread_mutex_unlock(&cover.lock);
     if (!running)
         return;
-    knock_until(thread_stopped, &slot->pause);
+    knock_until(thread_stopped, &slot->interruption);
     pthread_join(cover.thread, NULL);
 }
 

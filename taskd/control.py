@@ -91,7 +91,7 @@ class Control:
                 print(control.resume())
         """
         try:
-            return self._ask(from_operator.HoldRequested(request := _name()), request, timeout)
+            return self._ask(from_operator.PauseRequested(request := _name()), request, timeout)
         except NoAnswer:
             self.resume()
             raise ControlError(

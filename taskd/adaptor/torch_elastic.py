@@ -210,7 +210,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         verdict = self._supervisor.verdict()
         if self._order is not None and not self._supervisor.agent.standby.holds(self._order):
             return self._stand_down()
-        if verdict.what == "hold":
+        if verdict.what == "wait":
             return RunResult(state=WorkerState.HEALTHY)
         if self._supervisor.protecting:
             self._failures.protected()

@@ -16,12 +16,12 @@ import uuid
 from typing import Any
 
 from taskd.agent import announcement
-from taskd.agent.attention import Attention
 from taskd.agent.deaths import Deaths
 from taskd.agent.manager_watch import ManagerWatch
 from taskd.agent.managers import Managers
 from taskd.agent.orders import Orders
 from taskd.agent.rank_lines import RankLines
+from taskd.agent.rank_monitor import RankMonitor
 from taskd.agent.rank_processes import RankProcesses
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records
@@ -69,7 +69,7 @@ class Agent:
         self.deaths = Deaths(self)
         self.processes = RankProcesses(self)
         self.replacements = Replacements(self.processes.started, self.processes.forked_ended)
-        self.attention = Attention(self.tell, self.call, Watchdog(limits))
+        self.monitor = RankMonitor(self.tell, self.call, Watchdog(limits))
         self.standby = Standby(self)
         self.orders = Orders(self)
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
@@ -130,7 +130,7 @@ class Agent:
     def begin(self, epoch: Epoch) -> None:
         """The processes of an epoch that was adopted are to be watched; those that there are none
         of yet are started."""
-        self.attention.begin(epoch)
+        self.monitor.begin(epoch)
         if self.records is not None:
             self.records.begin(self.node, epoch)
         for rank in epoch.ranks.values():
@@ -170,7 +170,7 @@ class Agent:
     def be_node(self, node: int, epoch: Epoch) -> None:
         assert self.managers is not None and self.records is not None
         self.node = node
-        self.attention.begin(epoch)
+        self.monitor.begin(epoch)
         self.records.begin(node, epoch)
         self.managers.be_node(node)
 

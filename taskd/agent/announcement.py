@@ -16,7 +16,9 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
     ranks = list(epoch.ranks.values())
     failed = [r for r in ranks if r.failed]
     blank = [r for r in ranks if r.blank and not r.failed]
-    waiting = [r for r in ranks if r.over is None and epoch.page.read(r.local).phase == slot.PAUSED]
+    waiting = [
+        r for r in ranks if r.over is None and epoch.page.read(r.local).phase == slot.INTERRUPTED
+    ]
     store, records = agent.addresses
     return from_agent.AgentJoined(
         node=agent.node,
@@ -31,7 +33,7 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         ready=tuple(r.number for r in blank if r.ready),
         left=tuple(r.left for r in (*failed, *blank)),
         generation=epoch.generation if epoch.protected else 0,
-        pause=epoch.pause,
+        interruption=epoch.interruption,
         agent=agent.name,
         records=records,
         keeper=agent.keeper,

@@ -16,7 +16,7 @@ from typing import Any
 from taskd.agent.keeper_line import KeeperLine
 from taskd.agent.ranks import Epoch
 from taskd.messages import between_agents
-from taskd.vault import NOTE, NOTES, Entries
+from taskd.records.store import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
 

@@ -7,12 +7,12 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
-from taskd import vault
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent
+from taskd.records import store
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -82,7 +82,7 @@ class Deaths:
         ):
             rank.over, rank.step = "ended well", view.step
             with contextlib.suppress(OSError):
-                rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
+                rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.tell_end(rank)
             return
         cause = describe(code, epoch.page.records(rank.local))
@@ -94,7 +94,7 @@ class Deaths:
             )
         rank.over = cause
         with contextlib.suppress(OSError):
-            rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
+            rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(
             "rank %d (pid %d) %s, in step %d, phase %s",
             rank.number,
@@ -104,7 +104,7 @@ class Deaths:
             slot.PHASES[view.phase],
         )
         self.tell_end(rank)
-        self._agent.attention.died(rank)
+        self._agent.monitor.died(rank)
 
     def tell_end(self, rank: Rank) -> None:
         """Of a rank whose process is over."""

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from taskd import dumps, record, settings
+from taskd import settings
 from taskd.agent.ranks import Epoch
 from taskd.agent.records import Records
 from taskd.messages import from_agent, to_agent
-from taskd.vault import Entries
+from taskd.records import dumps, sealed
+from taskd.records.store import Entries
 
 log = logging.getLogger("taskd.agent")
 
@@ -47,17 +48,17 @@ def save_records(
                 (
                     rank,
                     kind,
-                    record.seal_of(epoch.directory, rank).renew(
+                    sealed.seal_of(epoch.directory, rank).renew(
                         payload, order.step, dumps.seal_of(rank)
                     ),
                 )
                 for rank, kind, payload in found
             ]
             files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, renewed)
-            tell(from_agent.RecordsSaved(node, order.pause, tuple(files)))
-        except (OSError, record.BadRecord) as error:
+            tell(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
+        except (OSError, sealed.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
-            tell(from_agent.RecordsSaved(node, order.pause, (), str(error)[:300]))
+            tell(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
 
     threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
 
@@ -72,10 +73,10 @@ def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
             log.warning(
                 "the training state at the start of step %d is saved at %s", order.step, path
             )
-            tell(from_agent.Sealed(order.node, order.pause, str(path.resolve())))
+            tell(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)
             dumps.discard(work)
-            tell(from_agent.Sealed(order.node, order.pause, "", str(error)[:300]))
+            tell(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
 
     threading.Thread(target=finish, name="taskd-seal", daemon=True).start()

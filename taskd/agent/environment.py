@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import shutil
 
-from taskd import record, stacks, vault
+from taskd import stacks
 from taskd.agent import shared_memory
 from taskd.agent.ranks import Epoch
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
+from taskd.records import sealed, store
 
 
 def make_epoch(
@@ -25,7 +26,7 @@ def make_epoch(
     OSError."""
     directory = shared_memory.make()
     try:
-        record.write_key(directory, key, job)
+        sealed.write_key(directory, key, job)
         page = Page.create(str(directory / "page"), len(environments))
         for local, environment in environments.items():
             environment.update(
@@ -37,7 +38,7 @@ def make_epoch(
                 **common,
             )
         pipes = {local: stacks.pipe(directory, local) for local in environments}
-        os.mkfifo(directory / vault.NOTES, 0o600)
+        os.mkfifo(directory / store.NOTES, 0o600)
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)
         raise

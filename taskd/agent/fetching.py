@@ -11,8 +11,8 @@ from typing import Any
 from taskd.agent.keeper_line import KeeperLine
 from taskd.core.snapshots import KINDS
 from taskd.messages import between_agents
-from taskd.record import BadRecord
-from taskd.vault import Entries, forget
+from taskd.records.sealed import BadRecord
+from taskd.records.store import Entries, forget
 
 log = logging.getLogger("taskd.agent")
 

@@ -18,7 +18,7 @@ from taskd.agent.permits import Permits
 from taskd.core.snapshots import KINDS
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker
-from taskd.record import BadRecord, Seal
+from taskd.records.sealed import BadRecord, Seal
 
 log = logging.getLogger("taskd.agent")
 

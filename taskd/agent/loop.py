@@ -65,12 +65,12 @@ class Loop:
                     self._beat(managers, now)
                     beat = now + HEARTBEAT
                 epoch = agent.epoch
-                look = agent.attention.look(epoch, now) if epoch is not None else None
+                look = agent.monitor.look(epoch, now) if epoch is not None else None
                 search, zygote = managers.tend(now), agent.replacements.look(now)
                 timeout = min(t for t in (beat, look, search, zygote, last) if t is not None) - now
                 self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
-                    agent.attention.watchdog.excuse(time.monotonic())
+                    agent.monitor.watchdog.excuse(time.monotonic())
             except Exception:
                 log.exception("the agent's loop goes on after an error")
             if self._ending and agent.mailbox.empty:
@@ -93,7 +93,7 @@ class Loop:
             poller.register(zygote.socket.fileno(), zmq.POLLIN)
         watched: dict[int, Rank] = {}
         for rank in epoch.ranks.values() if epoch else ():
-            for line in (rank.channel, rank.attendant):
+            for line in (rank.channel, rank.control_thread):
                 if line is not None:
                     watched[line.fileno()] = rank
             if rank.pidfd is not None and rank.over is None:
@@ -130,5 +130,5 @@ class Loop:
         agent.tell(from_agent.Heartbeat(alive, managers.unheard))
         if epoch is None or agent.standby.preparing:
             return
-        agent.attention.beat(epoch, time.monotonic())
+        agent.monitor.beat(epoch, time.monotonic())
         agent.manager_watch.look(epoch, managers, now)

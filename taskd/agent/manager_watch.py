@@ -59,7 +59,7 @@ class ManagerWatch:
         launcher restarts all, and ranks that were to be protected train without."""
         if self._agent.left and not managers.content:
             self._agent.over.set()
-        phases = (slot.PAUSED, slot.HELD) if epoch.passing else (slot.PAUSED,)
+        phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)
         waiting = [
             r
             for r in epoch.ranks.values()

@@ -31,7 +31,7 @@ PLACES = 16  # where a manager is looked for
 # with agents
 STOPPED = 10.0
 # true at the moment only: nobody wants to hear it later
-PASSING = (from_agent.RankStalled, from_agent.RankPresent)
+PASSING = (from_agent.RankStalled, from_agent.ProgressReport)
 
 
 class Managers:

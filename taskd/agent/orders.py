@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that a script may take where it is not in a loop of ours, before it sees a pause
+# seconds that a script may take where it is not in a loop of ours, before it sees an interruption
 BETWEEN_STEPS = 600.0
 
 
 class Orders:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._held_by = (0, "")  # the manager that has ordered the last hold
+        self._paused_by = (0, "")  # the manager that has ordered the last pause
         # what an agent without ranks obeys too, and what is about its ranks
         self._of_the_agent: dict[type, Callable[[Any], None]] = {
             to_agent.Fence: self._fenced,
@@ -41,16 +41,16 @@ class Orders:
             to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
-            to_rank.Pause: self._pause,
+            to_rank.Interrupt: self._interruption,
             to_rank.Rebuild: self._rebuild,
             to_rank.Restore: agent.tell_ranks,
             to_rank.Resume: self._resume,
             to_rank.Release: self._release,
-            to_rank.RollCall: lambda epoch, order: agent.attention.roll_call(epoch, order),
-            to_agent.AskSteps: lambda epoch, _: agent.attention.ask_steps(epoch, agent.node),
-            to_rank.Hold: self._hold,
-            to_rank.Continue: self._hold,
-            to_rank.Inject: lambda epoch, order: agent.attention.inject(epoch, order),
+            to_rank.ProbeProgress: lambda epoch, order: agent.monitor.progress_probe(epoch, order),
+            to_agent.AskSteps: lambda epoch, _: agent.monitor.ask_steps(epoch, agent.node),
+            to_rank.Pause: self._pause,
+            to_rank.Continue: self._pause,
+            to_rank.Inject: lambda epoch, order: agent.monitor.inject(epoch, order),
             to_rank.SaveState: self._save_state,
             to_agent.SaveRecords: self._save_records,
             to_agent.Seal: lambda _, order: dumping.seal(order, self._tell_later),
@@ -131,41 +131,43 @@ class Orders:
         epoch.released = max(epoch.released, order.step)
         self._agent.tell_ranks(epoch, order)
 
-    def _hold(self, epoch: Epoch, order: to_rank.Hold | to_rank.Continue) -> None:
-        epoch.passing, self._held_by = (
-            isinstance(order, to_rank.Hold) and order.passing,
+    def _pause(self, epoch: Epoch, order: to_rank.Pause | to_rank.Continue) -> None:
+        epoch.passing, self._paused_by = (
+            isinstance(order, to_rank.Pause) and order.passing,
             self._agent.obeyed,
         )
         log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
-        self._agent.attention.hold(epoch, order.step if isinstance(order, to_rank.Hold) else None)
+        self._agent.monitor.pause(epoch, order.step if isinstance(order, to_rank.Pause) else None)
         self._agent.tell_ranks(epoch, order)
 
     def look_at_manager(self) -> None:
         """Ranks that another manager wanted to stand for a moment go on."""
         epoch = self._agent.epoch
-        if epoch is not None and epoch.passing and self._held_by != self._agent.obeyed:
-            self._hold(epoch, to_rank.Continue())
+        if epoch is not None and epoch.passing and self._paused_by != self._agent.obeyed:
+            self._pause(epoch, to_rank.Continue())
 
-    def _pause(self, epoch: Epoch, order: to_rank.Pause) -> None:
-        epoch.pause = max(epoch.pause, order.pause)
-        epoch.page.pause(order.pause)
+    def _interruption(self, epoch: Epoch, order: to_rank.Interrupt) -> None:
+        epoch.interruption = max(epoch.interruption, order.interruption)
+        epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
             self._agent.tell_rank(rank, order)
         now = time.monotonic()
         for rank in epoch.ranks.values():
-            if rank.over is not None or rank.paused >= order.pause or not rank.joined:
+            if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
                 continue
             view = epoch.page.read(rank.local)
             if view.phase in TRAINING or view.phase in (slot.COMMITTED, slot.SETUP, slot.DONE):
                 # user code may take what it has left before it counts as hung, anywhere; the
                 # manager adds its own grace
                 left = (
-                    self._agent.attention.watchdog.left(view, now)
+                    self._agent.monitor.watchdog.left(view, now)
                     if view.phase in (*TRAINING, slot.COMMITTED)
                     else BETWEEN_STEPS
                 )
                 self._agent.tell(
-                    from_agent.RankBusy(rank.number, rank.incarnation, order.pause, float(left))
+                    from_agent.RankBusy(
+                        rank.number, rank.incarnation, order.interruption, float(left)
+                    )
                 )
 
     def _save_state(self, epoch: Epoch, order: to_rank.SaveState) -> None:
@@ -209,7 +211,7 @@ class Orders:
             agent.processes.end(epoch, rank, order.incarnation)
 
         if order.stacks and rank.process is not None:
-            agent.attention.with_stacks(epoch, rank, end)
+            agent.monitor.with_stacks(epoch, rank, end)
         else:
             end()
 

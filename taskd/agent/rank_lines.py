@@ -48,7 +48,7 @@ class RankLines:
                 f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
             )
         first = isinstance(hello, from_rank.RankHello)
-        if (rank.channel if first else rank.attendant) is not None:
+        if (rank.channel if first else rank.control_thread) is not None:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
         if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
@@ -61,7 +61,7 @@ class RankLines:
                 " started by it"
             )
         if not first:
-            rank.attendant = caller.line
+            rank.control_thread = caller.line
             return
         rank.channel = caller.line
         threading.Thread(
@@ -85,7 +85,8 @@ class RankLines:
 
     def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
         line = next(
-            (c for c in (rank.channel, rank.attendant) if c is not None and c.fileno() == fd), None
+            (c for c in (rank.channel, rank.control_thread) if c is not None and c.fileno() == fd),
+            None,
         )
         if line is None:
             return
@@ -99,7 +100,7 @@ class RankLines:
             if line is rank.channel:
                 rank.channel = None
             else:
-                rank.attendant = None
+                rank.control_thread = None
             line.close()
             return
         try:
@@ -113,18 +114,18 @@ class RankLines:
         ):
             log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
             return
-        if isinstance(message, from_rank.Here):
-            self._agent.attention.here(epoch, rank, message)
+        if isinstance(message, from_rank.Progress):
+            self._agent.monitor.here(epoch, rank, message)
             return
         if isinstance(message, from_rank.Injected):
-            self._agent.attention.injected(rank, message)
+            self._agent.monitor.injected(rank, message)
             return
         if isinstance(message, from_rank.RankJoined):
             rank.joined = True
             if self._agent.manager_watch.given_up:
                 self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
-        elif isinstance(message, from_rank.RankPaused):
-            rank.paused = message.pause
+        elif isinstance(message, from_rank.RankInterrupted):
+            rank.interrupted = message.interruption
         elif isinstance(message, from_rank.RankReady):
             rank.ready = True
             if self._agent.standby.preparing:

@@ -25,14 +25,14 @@ class Rank:
     stacks: int  # reading end of its pipe, see stacks.py
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
-    attendant: socket.socket | None = None  # to the thread that answers while it trains
+    control_thread: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
     blank: bool = False  # its process is a replacement that has not been given its state
     ready: bool = False  # and it waits for orders
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, of one that has ended well
     left: Position | None = None
-    paused: int = 0  # number of the last pause it reported
+    interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been told
     injections: list[str] = field(default_factory=list)  # requests that it has not answered
 
@@ -46,10 +46,10 @@ class Rank:
 
     def forget_process(self) -> None:
         """Close what belongs to the present process."""
-        for line in (self.channel, self.attendant):
+        for line in (self.channel, self.control_thread):
             if line is not None:
                 line.close()
-        self.channel = self.attendant = None
+        self.channel = self.control_thread = None
         if self.pidfd is not None:
             os.close(self.pidfd)
         self.pidfd = None
@@ -67,7 +67,7 @@ class Epoch:
     )  # by local rank; reading ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
-    pause: int = 0
+    interruption: int = 0
     released: int = -1  # no step before this one will be repeated
     protected: bool = False
     passing: bool = False  # its ranks are held for a moment only, by a manager that may be gone

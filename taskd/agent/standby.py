@@ -14,10 +14,10 @@ import queue
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taskd import vault
 from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
 from taskd.messages import between_agents, from_agent, to_agent, to_rank
+from taskd.records import store
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -200,10 +200,14 @@ class Standby:
 
     def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:
         agent = self._agent
-        epoch.generation, epoch.pause, epoch.protected = order.generation, order.pause, True
-        epoch.page.pause(order.pause)
+        epoch.generation, epoch.interruption, epoch.protected = (
+            order.generation,
+            order.interruption,
+            True,
+        )
+        epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
-            rank.left = vault.left_behind(epoch.directory, rank.local, rank.number)
+            rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         agent.be_node(order.node, epoch)
         agent.tell(
             from_agent.NodeTaken(

@@ -145,12 +145,12 @@ class Supervisor:
         if decided is not None:
             return decided
         if agent.standby.preparing:
-            return Verdict("hold")
+            return Verdict("wait")
         if epoch is not None and any(
             r.process is None and r.over is None for r in epoch.ranks.values()
         ):
             # torch would take a process that is started between two of its looks for a stranger
-            return Verdict("hold")
+            return Verdict("wait")
         if epoch is None or not epoch.protected:
             return Verdict("native")
         return Verdict("native" if agent.is_over(epoch) else "hold")

@@ -9,7 +9,7 @@ from taskd.messages import to_agent
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the launcher shall do: "native" (its own way), "hold" (a repair is under way),
+    """What the launcher shall do: "native" (its own way), "wait" (a repair is under way),
     "restart", "give up"."""
 
     what: str

@@ -2,7 +2,7 @@
 side effects: no page, no clock here.
 
 Only says *that* a rank makes none: it may be at fault or wait for the one that is. The manager's
-roll call finds out.
+progress probe finds out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskd.cython_api.page import View
 
 TRAINING = frozenset({slot.COMPUTING, slot.UPDATING, slot.FETCHING})
 # where ranks wait on purpose, for each other or for us
-WAITING = frozenset({slot.PAUSED, slot.HELD, slot.DONE})
+WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, slot.DONE})
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Watchdog:
         self._floor = now
 
     def waiting(self, view: View) -> bool:
-        """Whether the rank stands still on purpose. One that is held must go on when the hold is
+        """Whether the rank stands still on purpose. One that is paused must go on when the pause is
         over."""
-        return view.phase in WAITING and (view.phase != slot.HELD or self.holding)
+        return view.phase in WAITING and (view.phase != slot.PAUSED or self.holding)
 
     def limit(self, view: View) -> float | None:
         """How long the rank may stay without progress where it is; None: forever."""
         if self.limits.least is None:
             return None
-        if view.phase == slot.HELD and not self.holding:
+        if view.phase == slot.PAUSED and not self.holding:
             return self.limits.least
         if view.phase == slot.COMMITTED:
             return self.limits.between

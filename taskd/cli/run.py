@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from taskd import dumps, settings, start
+from taskd import settings, start
 from taskd.cli.arguments import Run
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
+from taskd.records import dumps
 
 ANSWERS = 1.0  # seconds; on this very machine somebody answers or refuses at once
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some

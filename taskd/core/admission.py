@@ -14,8 +14,8 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.election import STANDBY
 from taskd.core.forming import Forming
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
+from taskd.core.pause import Pause
 from taskd.core.state import JobState, RankState
 from taskd.core.succession import Succession
 from taskd.core.topology import Node
@@ -30,13 +30,13 @@ class Admission:
         self,
         job: JobState,
         recovery: Recovery,
-        hold: Hold,
+        pause: Pause,
         forming: Forming,
         succession: Succession,
         drop: Callable[[str], None],
     ) -> None:
         """`drop`: forget everything about processes that were started anew, and why."""
-        self._job, self._recovery, self._hold = job, recovery, hold
+        self._job, self._recovery, self._pause = job, recovery, pause
         self._forming, self._succession, self._drop = forming, succession, drop
         # node -> registration that waits until the agent of the node has answered a challenge
         self._applicants: dict[int, from_agent.AgentJoined] = {}
@@ -136,7 +136,7 @@ class Admission:
             self._succession.gather(now)
             job.released = max(job.released, event.released)
         job.generation = max(job.generation, event.generation)
-        job.pause = max(job.pause, event.pause)
+        job.interruption = max(job.interruption, event.interruption)
 
     def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
         """A node that was taken for lost, before anybody had its place: its ranks are interrupted
@@ -146,7 +146,7 @@ class Admission:
             rank = self._job.ranks[number]
             rank.incarnation, rank.left = incarnation, left.get(number)
             rank.alive = number not in event.dead
-        self._hold.remind()
+        self._pause.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
         incident = self._recovery.join(f"node {event.node} is heard again{dead}", now=now)
         incident.new |= set(event.new)
@@ -261,8 +261,8 @@ class Admission:
         for rank, left in zip(node.ranks, event.left, strict=True):
             job.ranks[rank].left = left
         job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
-        if self._hold.step is not None:
-            self._hold.remind()
+        if self._pause.step is not None:
+            self._pause.remind()
         self._recovery.nodes.keep_records()
         self._recovery.advance(now)
 

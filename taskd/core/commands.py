@@ -111,14 +111,14 @@ Command = (
     | Resign
     | Note
     | Closed
-    | to_rank.Pause
+    | to_rank.Interrupt
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
     | to_rank.SaveState
     | to_rank.Release
-    | to_rank.RollCall
-    | to_rank.Hold
+    | to_rank.ProbeProgress
+    | to_rank.Pause
     | to_rank.Continue
     | to_agent.Replace
     | to_agent.Kill

@@ -6,8 +6,8 @@ time at which a Tick is due. `now` is in seconds on any clock that does not go b
 Here events are handed on: who is in charge and who may vote to `election`, agents that come and go
 to `admission`, a job that is formed or taken over to `forming` and `succession`, what has gone
 wrong to `faults`, what ranks say in an incident to `incident.driver`, the ends of their loops to
-`finishing`, a pause on request to `hold`, ranks that make no progress to `watch`, nodes that are
-sub-healthy to `switch`.
+`finishing`, an interruption on request to `pause`, ranks that make no progress to `watch`, nodes
+that are sub-healthy to `switch`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taskd.core.election.election import Election
 from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.pause import Pause
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
@@ -34,7 +34,7 @@ from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_op
 from taskd.messages.from_rank import FAULTS
 
 OF_OPERATORS = (
-    from_operator.HoldRequested
+    from_operator.PauseRequested
     | from_operator.ContinueRequested
     | from_operator.RecoverySwitched
     | from_operator.NodeSubHealthy
@@ -49,16 +49,16 @@ class Coordinator:
     def __init__(self, settings: Settings, election: Election | None = None) -> None:
         self.election = election or Election()
         self.job = JobState(settings, self.election)
-        self.hold = Hold(self.job)
-        self.recovery = Recovery(self.job, self.hold)
-        self.faults = Faults(self.job, self.recovery, self.hold)
-        self.switch = Switch(self.job, self.recovery, self.hold)
+        self.pause = Pause(self.job)
+        self.recovery = Recovery(self.job, self.pause)
+        self.faults = Faults(self.job, self.recovery, self.pause)
+        self.switch = Switch(self.job, self.recovery, self.pause)
         self.watch = Watch(self.job, self.recovery, self.faults)
-        self.finishing = Finishing(self.job, self.recovery, self.faults, self.hold)
+        self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
-        self.succession = Succession(self.job, self.recovery, self.hold, self.forming)
+        self.succession = Succession(self.job, self.recovery, self.pause, self.forming)
         self.admission = Admission(
-            self.job, self.recovery, self.hold, self.forming, self.succession, self._drop
+            self.job, self.recovery, self.pause, self.forming, self.succession, self._drop
         )
         # What a handler returns are events that follow from the one it was given.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
@@ -86,8 +86,8 @@ class Coordinator:
             from_rank.CollectiveFailed: self._collective_failed,
             from_rank.RankFaulted: self._rank_faulted,
             from_agent.RankStalled: self.watch.stalled,
-            from_agent.RankPresent: self.watch.present,
-            from_rank.RankPaused: self._rank_paused,
+            from_agent.ProgressReport: self.watch.present,
+            from_rank.RankInterrupted: self._rank_interrupted,
             from_rank.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
             from_rank.RankRebuilt: self._rank_rebuilt,
             from_rank.RankRestored: self.recovery.restored,
@@ -99,11 +99,11 @@ class Coordinator:
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,
             from_agent.RankBusy: self.recovery.busy,
-            from_operator.HoldRequested: self._hold,
+            from_operator.PauseRequested: self._pause,
             from_operator.ContinueRequested: self._continue,
-            from_agent.StepsBegun: lambda event, now: self.hold.begun(event),
-            from_rank.RankHeld: self._rank_held,
-            from_rank.RankPassed: lambda event, now: self.hold.passed(event),
+            from_agent.StepsBegun: lambda event, now: self.pause.begun(event),
+            from_rank.RankPaused: self._rank_paused,
+            from_rank.RankPassed: lambda event, now: self.pause.passed(event),
             e.Tick: self._tick,
         }
 
@@ -118,9 +118,9 @@ class Coordinator:
         if job.over:
             self._refuse(event, OVER)
         elif self.election.in_charge or isinstance(event, OF_VOTERS):
-            pause, incident = job.pause, self.recovery.incident
+            interruption, incident = job.interruption, self.recovery.incident
             self._handle(event, now)
-            self._follow_up(pause, incident is not None, now)
+            self._follow_up(interruption, incident is not None, now)
         else:
             self._refuse(event, "this manager waits for the votes of a majority of the agents")
         if not job.over and (job.protected or self.election.candidate.deposed):
@@ -151,8 +151,8 @@ class Coordinator:
             number
         )
 
-    def _follow_up(self, pause: int, incident: bool, now: float) -> None:
-        """What follows from any event. `pause` and `incident`: as they were before it."""
+    def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
+        """What follows from any event. `interruption` and `incident`: as they were before it."""
         job = self.job
         if job.restart:
             self._restart_all(job.restart)
@@ -161,13 +161,13 @@ class Coordinator:
         under_way = self.recovery.incident is not None
         if job.over:
             said, job.out = job.out, []
-            self.hold.drop(OVER)
+            self.pause.drop(OVER)
             self.switch.end()
             self.admission.end()
             job.out += said  # the answers first: the manager may leave then
-        elif job.pause > pause and under_way:
+        elif job.interruption > interruption and under_way:
             self.watch.stop()
-            self.hold.again()
+            self.pause.again()
         elif incident and not under_way:
             self.watch.stop()
             self.finishing.look(now)
@@ -266,15 +266,15 @@ class Coordinator:
         why = f"device of rank {event.rank}: {event.text}"
         self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
 
-    def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
+    def _rank_interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
         job = self.job
         if not job.protected:
             self.succession.waits(event.rank)
-        elif self.recovery.incidents == 0 and 0 < event.pause == job.pause:
+        elif self.recovery.incidents == 0 and 0 < event.interruption == job.interruption:
             # the last word of the manager before us has just reached the rank
             self.recovery.fault(UNDER_WAY, now)
             return
-        self.recovery.paused(event, now)
+        self.recovery.interrupted(event, now)
 
     def _rank_rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
         if self.forming.building and event.generation == self.job.generation:
@@ -298,19 +298,19 @@ class Coordinator:
 
     # -- operators ---------------------------------------------------------------------------------
 
-    def _rank_held(self, event: from_rank.RankHeld, now: float) -> None:
+    def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
         # in the others it is about to be taken back, and says so again
         if self.recovery.phase in (None, Phase.RESUME):
-            self.hold.stopped(event)
+            self.pause.stopped(event)
         self.recovery.committed(event.rank, now)
         self.finishing.look(now)
 
-    def _hold(self, event: from_operator.HoldRequested, now: float) -> None:
-        self.hold.request(event.request)
+    def _pause(self, event: from_operator.PauseRequested, now: float) -> None:
+        self.pause.request(event.request)
         self.finishing.look(now)
 
     def _continue(self, event: from_operator.ContinueRequested, now: float) -> None:
-        self.hold.release(event.request)
+        self.pause.release(event.request)
         self.finishing.look(now)
 
     def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
@@ -339,7 +339,7 @@ class Coordinator:
         self.faults.forget()
         self.watch.stop()
         self.switch.drop(why)
-        self.hold.drop(why)
+        self.pause.drop(why)
 
     def _restart_all(self, reason: str) -> None:
         job = self.job

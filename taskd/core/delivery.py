@@ -5,8 +5,8 @@ A connection that breaks takes with it what was under way, in both directions, a
 how much that was. So each numbers what must not be lost and keeps it until the other end has said
 how far it has heard. After a new connection nothing numbered is sent before that is known; then
 everything after it is said again. What is said twice is known by its number. What is true at the
-moment only (a heartbeat, an answer to a roll call) has no number: it is said again anyway, or not
-needed.
+moment only (a heartbeat, an answer to a progress probe) has no number: it is said again anyway, or
+not needed.
 """
 
 from __future__ import annotations

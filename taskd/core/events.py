@@ -134,11 +134,11 @@ Event = (
     | from_agent.RankEnded
     | from_agent.RankBusy
     | from_agent.RankStalled
-    | from_agent.RankPresent
+    | from_agent.ProgressReport
     | from_agent.StepsBegun
     | from_agent.RecordsSaved
     | from_agent.Sealed
-    | from_operator.HoldRequested
+    | from_operator.PauseRequested
     | from_operator.ContinueRequested
     | from_operator.RecoverySwitched
     | from_operator.NodeSubHealthy
@@ -146,7 +146,7 @@ Event = (
     | from_rank.RankRaised
     | from_rank.CollectiveFailed
     | from_rank.RankFaulted
-    | from_rank.RankPaused
+    | from_rank.RankInterrupted
     | from_rank.RankReady
     | from_rank.RankRebuilt
     | from_rank.RankRestored
@@ -154,6 +154,6 @@ Event = (
     | from_rank.StateSaved
     | from_rank.StepCommitted
     | from_rank.RankFinished
-    | from_rank.RankHeld
+    | from_rank.RankPaused
     | from_rank.RankPassed
 )

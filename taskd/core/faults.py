@@ -3,8 +3,8 @@ strategy has failed.
 
 A rank is evicted because of what is known of it alone: its memory page failed before, it hangs, its
 process says that it cannot go on. When ranks fail at what they do together, whoever says so first
-need not be the cause: so all pause, and only if the pause finds nobody dead, silent or at fault,
-and the same has happened before, that one is replaced. It has one of the ends.
+need not be the cause: so all are interrupted, and only if the interruption finds nobody dead,
+silent or at fault, and the same has happened before, that one is replaced. It has one of the ends.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from taskd.core import events as e
 from taskd.core.demand import Demand
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.phases import Phase
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
@@ -25,8 +25,8 @@ from taskd.messages.from_rank import FAULTS
 class Faults:
     """Called for the present incarnation of a rank of a protected job."""
 
-    def __init__(self, job: JobState, recovery: Recovery, hold: Hold) -> None:
-        self._job, self._recovery, self._hold = job, recovery, hold
+    def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
+        self._job, self._recovery, self._pause = job, recovery, pause
         # rank -> the exception its last failed process ended with
         self._bugs: dict[int, tuple[int, str]] = {}
 
@@ -61,7 +61,7 @@ class Faults:
     def stuck(self, why: str, now: float) -> None:
         """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary
         that is none any more."""
-        self._hold.remind()
+        self._pause.remind()
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
@@ -98,7 +98,7 @@ class Faults:
             self._job.note(text)
         elif (
             incident is not None
-            and incident.phase is Phase.PAUSE
+            and incident.phase is Phase.INTERRUPT
             and event.rank not in incident.round.reports
             and not why
         ):

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.listing import some
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 
 
 class Finishing:
-    def __init__(self, job: JobState, recovery: Recovery, faults: Faults, hold: Hold) -> None:
-        self._job, self._recovery, self._faults, self._hold = job, recovery, faults, hold
+    def __init__(self, job: JobState, recovery: Recovery, faults: Faults, pause: Pause) -> None:
+        self._job, self._recovery, self._faults, self._pause = job, recovery, faults, pause
 
     def look(self, now: float) -> None:
         """A rank has come to where it waits for the others: is anybody missed?"""
         if self._recovery.incident is not None:
             return
-        self._hold.look()
-        if self._hold.standing:  # ranks at the end of their loop are held there
+        self._pause.look()
+        if self._pause.standing:  # ranks at the end of their loop are paused there
             return
         missed = self._job.quit_before_the_end()
         if missed:
             waiting = "the others have come to the end of their loop, and wait for"
-            self._recovery.fault(f"{waiting} ranks [{some(missed)}]", now)
+            self._recovery.fault(f"{waiting} ranks [{abbreviate(missed)}]", now)
         else:
             self._job.release_if_finished()
 

@@ -5,10 +5,10 @@ What goes wrong before that is no incident: the launchers restart all ranks.
 
 from __future__ import annotations
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.driver import Recovery
-from taskd.core.listing import some
+from taskd.core.pending import PendingSet
 from taskd.core.state import JobState
-from taskd.core.stragglers import Stragglers
 from taskd.messages import from_rank, to_rank
 
 
@@ -17,7 +17,7 @@ class Forming:
         self._job, self._recovery = job, recovery
         self.deadline: float | None = None  # for the last rank's protect(), or for generation 1
         self.building = False  # generation 1 is being made
-        self._to_join = Stragglers()
+        self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
 
     @property
@@ -63,7 +63,7 @@ class Forming:
         self.stop()
         ladder = ", ".join(job.settings.ladder)
         job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}")
-        job.say(to_rank.Resume(job.pause, job.generation, 0))
+        job.say(to_rank.Resume(job.interruption, job.generation, 0))
         self._recovery.nodes.keep_records()
 
     def tick(self, now: float) -> bool:
@@ -77,5 +77,5 @@ class Forming:
         else:
             missing = [r for r, rank in job.ranks.items() if not rank.joined]
             what, limit = "call protect()", job.settings.form
-        job.restart = f"ranks [{some(missing)}] did not {what} within {limit:.0f} s"
+        job.restart = f"ranks [{abbreviate(missing)}] did not {what} within {limit:.0f} s"
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.core.listing import some
+from taskd.core.abbreviate import abbreviate
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
@@ -33,7 +33,7 @@ def overview(job: Coordinator) -> str:
         )
     waiting = state.topology.standbys
     if waiting:
-        lines.append(f"standbys: {some(agent[:8] for agent in waiting)}")
+        lines.append(f"standbys: {abbreviate(agent[:8] for agent in waiting)}")
     return "\n".join(lines)
 
 
@@ -51,8 +51,8 @@ def _state(job: Coordinator) -> str:
             f"starting: {sum(rank.joined for rank in state.ranks.values())} ranks have called"
             " protect()"
         )
-    if job.hold.step is not None:
-        return f"held before step {job.hold.step}"
+    if job.pause.step is not None:
+        return f"paused before step {job.pause.step}"
     return "training, protected"
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from taskd.core.listing import some
+from taskd.core.abbreviate import abbreviate
 from taskd.messages.values import Plan, Position
 
 
@@ -64,7 +64,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
     known = _entries(ranks, resumed)
     steps = frozenset.intersection(*known.values())
     if not steps:
-        seen = some(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
+        seen = abbreviate(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
         return Refusal(f"no step has the entry state of every rank ({seen})")
     tried: list[str] = []
     for step in sorted(steps, reverse=True):
@@ -136,7 +136,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     if stripes:
         parts.append(f"{_ranks(stripes)} from the node's stripes")
     if copies:
-        parts.append(some((f"rank {d} from rank {s}" for d, s in copies), "; "))
+        parts.append(abbreviate((f"rank {d} from rank {s}" for d, s in copies), "; "))
     if keep:
         parts.append(f"{_ranks(keep)} as they are")
     return Plan(
@@ -149,4 +149,4 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + some(ranks, ",")
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + abbreviate(ranks, ",")

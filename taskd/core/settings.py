@@ -15,9 +15,9 @@ class Settings:
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
     sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY
     # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
-    pause_again: float = 0.5
+    interrupt_again: float = 0.5
     # agents ask for more for ranks that are in user code and within their limit (RankBusy)
-    pause: float = 2.0
+    interruption: float = 2.0
     # fault-retry-times: how often all ranks are restarted where they are when the ladder has come
     # to its end
     retries: int = 0
@@ -39,8 +39,8 @@ class Settings:
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     # deaths of a rank's replacements in one incident before the strategy is given up
     replacements: int = 3
-    # pauses under one strategy before it is given up; two more for each rank that is replaced, or
-    # shall be
+    # interruptions under one strategy before it is given up; two more for each rank that is
+    # replaced, or shall be
     rounds: int = 12
     # times that a rank may fail at a rebuild or restore in one incident before its process is
     # replaced
@@ -52,7 +52,7 @@ class Settings:
     # that a replacement may wait for something without using a processor, while all others wait for
     # it
     idle: float = 20.0
-    roll_call: float = 1.0  # agents answer for silent ranks after 0.25 s
+    progress_probe: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
     # until a new manager has heard of all living nodes; they find it in ~0.3 s, but a standby that

@@ -1,5 +1,5 @@
 """What a rank keeps of itself on its node, and what that says about where it was: which slot is
-written when, which steps can be gone back to. No bytes here; `taskd.vault` has them.
+written when, which steps can be gone back to. No bytes here; `taskd.records.store` has them.
 
 *Records* are the private state of a rank (random numbers, loader position, buffers, small objects)
 at the start of a step, in three slots; *stripes* its part of the node's copy of the training state,

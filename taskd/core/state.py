@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from taskd.core import commands as c
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
+from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
-from taskd.core.stragglers import Stragglers
 from taskd.core.topology import Topology
 from taskd.messages import to_agent, to_rank
 from taskd.messages.values import Position
@@ -38,7 +38,7 @@ class JobState:
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
         self.generation = 0
-        self.pause = 0
+        self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
         self.released = -1  # no step before this one will be repeated
         self.over = False
@@ -48,7 +48,7 @@ class JobState:
         self.regroup = False  # then: their launchers cannot meet as at the start
         self.fenced: set[str] = set()  # agents that are no part of the job any more
         self.out: list[c.Command] = []
-        self._unfinished = Stragglers()
+        self._unfinished = PendingSet()
 
     def say(self, command: c.Command) -> None:
         self.out.append(command)
@@ -96,7 +96,7 @@ class JobState:
         new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
-        self.out.append(to_rank.Rebuild(self.pause, self.generation, store, same))
+        self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same))
 
     def quit_before_the_end(self) -> list[int]:
         """When all others wait at the end of their loop: ranks that have left theirs too early, and

@@ -7,10 +7,10 @@ or ranks or nodes were lost while there was none.
 
 from __future__ import annotations
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.forming import Forming
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
-from taskd.core.listing import some
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent
 
@@ -18,8 +18,8 @@ UNDER_WAY = "an incident was under way when the manager was lost"
 
 
 class Succession:
-    def __init__(self, job: JobState, recovery: Recovery, hold: Hold, forming: Forming) -> None:
-        self._job, self._recovery, self._hold, self._forming = job, recovery, hold, forming
+    def __init__(self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming) -> None:
+        self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self.deadline: float | None = None  # for the last agent
         # node -> the one that keeps its records, as agents have said
         self._keeps: dict[int, int] = {}
@@ -70,7 +70,7 @@ class Succession:
 
     def _protect(self) -> None:
         self._job.protected, self.deadline = True, None
-        self._hold.complete()
+        self._pause.complete()
 
     def _join(self, text: str, now: float) -> None:
         """An incident in which the replacements of an earlier manager are replacements."""
@@ -90,7 +90,7 @@ class Succession:
                 if job.topology.node_of(r) is None or not rank.joined
             ]
             job.restart = (
-                f"a new manager has heard nothing of ranks [{some(missing)}] within"
+                f"a new manager has heard nothing of ranks [{abbreviate(missing)}] within"
                 f" {job.settings.form:.0f} s"
             )
         return True
@@ -114,7 +114,7 @@ class Succession:
                 job.ranks[rank].joined = True
         self._protect()
         if self._new:
-            self._join(f"nodes [{some(missing)}] were not heard", now)
+            self._join(f"nodes [{abbreviate(missing)}] were not heard", now)
         for number in missing:
             why = "nothing is heard of it since the manager before this one was lost"
             self._recovery.lost(number, why, now)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from taskd.core.hold import Hold
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.state import Moving
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
@@ -48,8 +48,8 @@ class _Plan:
 
 
 class Switch:
-    def __init__(self, job: JobState, recovery: Recovery, hold: Hold) -> None:
-        self._job, self._recovery, self._hold = job, recovery, hold
+    def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
+        self._job, self._recovery, self._pause = job, recovery, pause
         self._plans: list[_Plan] = []  # the first one is under way
 
     @property
@@ -94,7 +94,7 @@ class Switch:
         if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
             plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
-            self._hold.begin_move()
+            self._pause.begin_move()
 
     def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
         plan, why = (
@@ -143,7 +143,7 @@ class Switch:
             return self._prepare(plan, now)
         if plan.incarnations != self._incarnations(plan.node):
             return self._again(plan, "a rank of the node was replaced meanwhile", now)
-        if plan.stage is Stage.STANDING and recovery.incident is None and self._hold.standing:
+        if plan.stage is Stage.STANDING and recovery.incident is None and self._pause.standing:
             plan.stage, plan.deadline = Stage.MOVING, None
             plan.moving = Moving(plan.node, plan.assignee, plan.why)
             recovery.switch(plan.moving, now)
@@ -213,7 +213,7 @@ class Switch:
         if self._job.topology.reserved.pop(plan.assignee, None) is not None:
             self._job.say(to_agent.StandDown(plan.assignee, plan.node, why))
         plan.assignee = ""
-        self._hold.end_move()
+        self._pause.end_move()
 
     def end(self) -> None:
         """The job is over."""

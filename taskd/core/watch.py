@@ -1,5 +1,5 @@
-"""Ranks that make no progress: the roll call, from the first complaint to the verdict.
-`roll_call.py` judges.
+"""Ranks that make no progress: the progress probe, from the first complaint to the verdict.
+`progress_probe.py` judges.
 
 In a repair what a rank is told to do may take long: copies of a large state, the script of a
 replacement. There a call is held now and then, and those are called hung that the kernel does not
@@ -9,42 +9,42 @@ waits for it: as often as not for ranks that do not run the code in which it spe
 
 from __future__ import annotations
 
-from taskd.core import roll_call
+from taskd.core import progress_probe
+from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.listing import some
+from taskd.core.pending import PendingSet
 from taskd.core.state import JobState
-from taskd.core.stragglers import Stragglers
 from taskd.messages import from_agent, to_rank
 
-REPAIRING = (Phase.PAUSE, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
+REPAIRING = (Phase.INTERRUPT, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
 # of one processor: what a process that waits uses for its threads that look now and then
 STILL = 0.01
 
 
 class Watch:
-    """At most one roll call at a time. Agents complain again as long as a rank makes no progress,
-    so nothing is kept up here."""
+    """At most one progress probe at a time. Agents complain again as long as a rank makes no
+    progress, so nothing is kept up here."""
 
     def __init__(self, job: JobState, recovery: Recovery, faults: Faults) -> None:
         self._job, self._recovery, self._faults = job, recovery, faults
         self._due: float | None = None
         self._called = 0.0  # when the last call was held
         self._call = 0
-        self._answers: dict[int, from_agent.RankPresent] = {}
-        self._first: dict[int, from_agent.RankPresent] | None = (
+        self._answers: dict[int, from_agent.ProgressReport] = {}
+        self._first: dict[int, from_agent.ProgressReport] | None = (
             None  # answers to the first call of the two
         )
         self._pausing = False  # between the two calls
         # what the judgement before this one knew, and when
-        self._last: tuple[dict[int, from_agent.RankPresent], float] = ({}, 0.0)
+        self._last: tuple[dict[int, from_agent.ProgressReport], float] = ({}, 0.0)
         self._said = ""
         self._asked = 0.0  # when the first call of the two was answered
         # since when each has used no processor, and what it answered then
-        self._still: dict[int, tuple[from_agent.RankPresent, float]] = {}
-        self._stragglers = Stragglers()
+        self._still: dict[int, tuple[from_agent.ProgressReport, float]] = {}
+        self._pending = PendingSet()
 
     def stop(self) -> None:
         """Whatever was being found out has been overtaken."""
@@ -81,11 +81,11 @@ class Watch:
             self._first = None
             self._ask(now)
 
-    def present(self, event: from_agent.RankPresent, now: float) -> None:
+    def present(self, event: from_agent.ProgressReport, now: float) -> None:
         if self._due is None or self._pausing or event.call != self._call:
             return
         self._answers[event.rank] = event
-        if self._stragglers.any(self._job.ranks, self._to_answer):
+        if self._pending.any(self._job.ranks, self._to_answer):
             return
         if self._first is None:
             self._first, self._pausing, self._asked = dict(self._answers), True, now
@@ -103,8 +103,8 @@ class Watch:
             self._ask(now)
         else:
             self._say(
-                f"roll call: nothing was said about ranks [{some(self._missing())}]; their agents"
-                " are waited for"
+                "progress probe: nothing was said about ranks"
+                f" [{abbreviate(self._missing())}]; their agents are waited for"
             )
             self._due = None
 
@@ -118,28 +118,28 @@ class Watch:
         self._call += 1
         self._called = now
         self._answers, self._pausing = {}, False
-        self._due = now + self._job.settings.roll_call
-        self._job.say(to_rank.RollCall(self._call))
+        self._due = now + self._job.settings.progress_probe
+        self._job.say(to_rank.ProbeProgress(self._call))
 
     def _judge(self, now: float) -> None:
         assert self._first is not None
         self._due, phase = None, self._recovery.phase
         self._look_who_is_still(now)
-        verdict: roll_call.Verdict | None = None
+        verdict: progress_probe.Verdict | None = None
         if phase not in REPAIRING:
             before, when = self._last
             self._last = (dict(self._answers), now)
-            verdict = roll_call.judge(
+            verdict = progress_probe.judge(
                 self._first, self._answers, before, now - when, now - self._asked
             )
-        if isinstance(verdict, roll_call.Hung):
+        if isinstance(verdict, progress_probe.Hung):
             self._faults.hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
             self._faults.hung(found, now)
-        elif isinstance(verdict, roll_call.Stuck):
+        elif isinstance(verdict, progress_probe.Stuck):
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:
-            self._say(f"roll call: {verdict.why}")
+            self._say(f"progress probe: {verdict.why}")
 
     def _stopped(self, phase: Phase | None) -> dict[int, str]:
         """Who is stopped by a signal at both calls, and waited for, or long enough; and why that is
@@ -181,7 +181,7 @@ class Watch:
         waited_for = set(self._recovery.silent()) & set(incident.replaced)
         if phase is Phase.RESUME:
             others = [a for r, a in self._answers.items() if r not in incident.replaced]
-            waited_for &= roll_call.behind(self._answers)
+            waited_for &= progress_probe.behind(self._answers)
             if not any(a.overdue for a in others):
                 return {}
         found = {}

@@ -24,7 +24,7 @@ cdef enum:
 
 def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind,
             list parts not None, whole):
-    """Write a slot of a `vault.SlotFile`: take its header back, copy `parts`, which are buffers of
+    """Write a slot of a `store.SlotFile`: take its header back, copy `parts`, which are buffers of
     bytes, end to end to `address`, and set the header again, last, with the checksum of what lies
     there; that checksum. None, and no header, where `whole()` is false by then. ValueError, and
     nothing touched, where the parts are longer than `room`."""

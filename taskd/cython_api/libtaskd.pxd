@@ -10,9 +10,9 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_COMPUTING
         TASKD_UPDATING
         TASKD_COMMITTED
-        TASKD_PAUSED
+        TASKD_INTERRUPTED
         TASKD_DONE
-        TASKD_HELD
+        TASKD_PAUSED
         TASKD_FETCHING
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
@@ -28,7 +28,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_DIGEST
     uint64_t TASKD_ALL_DONE
     uint32_t TASKD_NO_RANK
-    uint64_t TASKD_NO_HOLD
+    uint64_t TASKD_NO_PAUSE
     uint64_t TASKD_SCRATCH
 
     struct taskd_page:
@@ -47,7 +47,7 @@ cdef extern from "libtaskd.h" nogil:
         uint64_t number
 
     struct taskd_view:
-        uint32_t rank, phase, incarnation, pause
+        uint32_t rank, phase, incarnation, interruption
         int32_t pid
         uint32_t attached
         uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
@@ -58,8 +58,8 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
     int taskd_page_unmap(taskd_page *page)
     int taskd_slot_reset(taskd_page *page, uint32_t slot)
-    int taskd_page_pause(taskd_page *page, uint32_t slot, uint32_t number)
-    int taskd_page_hold(taskd_page *page, uint64_t step)
+    int taskd_page_interrupt(taskd_page *page, uint32_t slot, uint32_t number)
+    int taskd_page_pause(taskd_page *page, uint64_t step)
     uint32_t taskd_page_bell(const taskd_page *page)
     int taskd_page_wait_bell(taskd_page *page, uint32_t seen, int timeout_ms)
     int taskd_read(const taskd_page *page, uint32_t slot, taskd_view *view)
@@ -72,16 +72,16 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_preloaded()
     int taskd_progress(uint64_t step, uint32_t phase)
     int taskd_patience(uint64_t seconds)
-    uint64_t taskd_hold_step()
+    uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)
-    int taskd_wait_started(uint64_t step, uint32_t era, int timeout_ms)
-    int taskd_wait_copied(uint64_t number, uint32_t era, int timeout_ms)
+    int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
+    int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)
     int taskd_copying()
     int taskd_page_copying(taskd_page *page, int on)
     int taskd_page_copied(taskd_page *page, uint32_t slot, uint64_t number)
-    uint32_t taskd_pause_number()
-    int taskd_wait_pause(uint32_t era, int timeout_ms)
-    int taskd_sockets_begin(uint32_t era)
+    uint32_t taskd_interruption()
+    int taskd_wait_interruption(uint32_t built_at, int timeout_ms)
+    int taskd_sockets_begin(uint32_t built_at)
     int taskd_sockets_end()
     int taskd_sockets_clear()
     int taskd_sockets_cut()

@@ -9,10 +9,10 @@ from libc.errno cimport EAGAIN, ENOLCK, ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
-    TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_HOLD, TASKD_NO_RANK, TASKD_RECORDS,
+    TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_PAUSE, TASKD_NO_RANK, TASKD_RECORDS,
     TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, taskd_damage, taskd_damages,
     taskd_page, taskd_page_bell, taskd_page_copied, taskd_page_copying, taskd_page_create,
-    taskd_page_hold, taskd_page_pause, taskd_page_unmap, taskd_page_wait_bell, taskd_read,
+    taskd_page_pause, taskd_page_interrupt, taskd_page_unmap, taskd_page_wait_bell, taskd_read,
     taskd_record, taskd_records, taskd_slot_reset, taskd_view, taskd_wait_death,
 )
 from taskd.cython_api.damage cimport described
@@ -24,7 +24,7 @@ MAX_SLOTS = 4096
 
 View = namedtuple(
     "View",
-    "rank pid incarnation attached step phase heartbeat_ns started pause consistent"
+    "rank pid incarnation attached step phase heartbeat_ns started interruption consistent"
     " usual_ns until_ns damaged",
     defaults=(0, 0, 0),
 )
@@ -108,15 +108,15 @@ cdef class Page:
             taskd_page_unmap(self.page)
 
     def reset(self, slot):
-        """Prepare a slot for a new process; keeps its pause number. OSError EBUSY while a living
+        """Prepare a slot for a new process; keeps its interruption number. OSError EBUSY while a living
         process holds it."""
         self.use(slot)
         cdef int rc = taskd_slot_reset(self.page, slot)
         if rc < 0:
             raise failure(rc, f"slot {slot} of state page {self.path}")
 
-    def pause(self, number, slot=None):
-        """Ask the rank in `slot`, or every one, to pause. A number not newer than the last only
+    def interrupt(self, number, slot=None):
+        """Ask the rank in `slot`, or every one, to stop. A number not newer than the last only
         wakes again."""
         cdef uint32_t index = 0xFFFFFFFF
         if slot is not None:
@@ -124,9 +124,9 @@ cdef class Page:
             index = slot
         else:
             self.use(0)
-        cdef int rc = taskd_page_pause(self.page, index, number)
+        cdef int rc = taskd_page_interrupt(self.page, index, number)
         if rc < 0:
-            raise failure(rc, f"pause of slot {slot} of state page {self.path}")
+            raise failure(rc, f"interruption of slot {slot} of state page {self.path}")
 
     def read(self, slot):
         """A consistent copy of a slot. `consistent` is False when its writer died or was stopped
@@ -145,7 +145,7 @@ cdef class Page:
             v.phase,
             v.heartbeat_ns,
             started_step(v.started),
-            v.pause,
+            v.interruption,
             rc == 0,
             v.usual_ns,
             v.until_ns,
@@ -185,10 +185,10 @@ cdef class Page:
             raise failure(n, f"damages of slot {slot} of state page {self.path}")
         return described(out, n)
 
-    def hold(self, step):
+    def pause(self, step):
         """Ask every rank to stop before it begins `step`; None takes that back."""
         self.use(0)
-        taskd_page_hold(self.page, TASKD_NO_HOLD if step is None else step)
+        taskd_page_pause(self.page, TASKD_NO_PAUSE if step is None else step)
 
     def copying(self, on):
         """Whether another node keeps copies of the ranks' records; where it does, each rank waits

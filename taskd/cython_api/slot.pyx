@@ -9,10 +9,10 @@ from libc.errno cimport ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
-    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_HELD,
-    TASKD_NO_HOLD, TASKD_PAUSED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
-    taskd_detach, taskd_hold_step, taskd_patience, taskd_pause_number, taskd_progress,
-    taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_pause, taskd_wait_started,
+    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_PAUSED,
+    TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
+    taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
+    taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption, taskd_wait_started,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -22,11 +22,11 @@ SETUP = TASKD_SETUP
 COMPUTING = TASKD_COMPUTING
 UPDATING = TASKD_UPDATING
 COMMITTED = TASKD_COMMITTED
-PAUSED = TASKD_PAUSED
+INTERRUPTED = TASKD_INTERRUPTED
 DONE = TASKD_DONE
-HELD = TASKD_HELD
+PAUSED = TASKD_PAUSED
 FETCHING = TASKD_FETCHING
-PHASES = ("setup", "computing", "updating", "committed", "paused", "done", "held", "fetching")
+PHASES = ("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching")
 
 ALL_DONE = TASKD_ALL_DONE
 
@@ -67,10 +67,10 @@ def patience(uint64_t seconds):
         raise failure(rc, f"patience for {seconds} s")
 
 
-def hold_step():
+def pause_step():
     """The step before which this rank is asked to stop, or None."""
-    cdef uint64_t step = taskd_hold_step()
-    return None if step == TASKD_NO_HOLD else step
+    cdef uint64_t step = taskd_pause_step()
+    return None if step == TASKD_NO_PAUSE else step
 
 
 def started(uint64_t step):
@@ -80,17 +80,17 @@ def started(uint64_t step):
         raise failure(rc, f"start of step {step}")
 
 
-def wait_started(uint64_t step, uint32_t era, timeout_ms=-1):
-    """Wait until every slot has started `step`: True. False as soon as a pause newer than `era` is
+def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
+    """Wait until every slot has started `step`: True. False as soon as an interruption newer than `built_at` is
     asked for. OSError ETIMEDOUT after `timeout_ms`."""
-    cdef int rc = taskd_wait_started(step, era, 0)
+    cdef int rc = taskd_wait_started(step, built_at, 0)
     cdef int part
     if rc == -ETIMEDOUT:
         deadline = deadline_after(timeout_ms)
         while True:
             part = slice_before(deadline)
             with nogil:
-                rc = taskd_wait_started(step, era, part)
+                rc = taskd_wait_started(step, built_at, part)
             if rc != -ETIMEDOUT or now() >= deadline:
                 break
             PyErr_CheckSignals()
@@ -105,36 +105,36 @@ def copying():
     return taskd_copying() == 1
 
 
-def wait_copied(uint64_t number, uint32_t era):
+def wait_copied(uint64_t number, uint32_t built_at):
     """Wait until another node has a copy of this rank's record `number`, or nobody keeps copies:
-    True. False as soon as a pause newer than `era` is asked for."""
-    cdef int rc = taskd_wait_copied(number, era, 0)
+    True. False as soon as an interruption newer than `built_at` is asked for."""
+    cdef int rc = taskd_wait_copied(number, built_at, 0)
     cdef int part = SLICE_MS
     while rc == -ETIMEDOUT:
         with nogil:
-            rc = taskd_wait_copied(number, era, part)
+            rc = taskd_wait_copied(number, built_at, part)
         PyErr_CheckSignals()
     if rc < 0:
         raise failure(rc, f"copy of record {number}")
     return rc == 0
 
 
-def pause_number():
-    """Number of the newest pause request; 0: none ever, or no slot claimed."""
-    return taskd_pause_number()
+def interruption():
+    """Number of the newest interruption request; 0: none ever, or no slot claimed."""
+    return taskd_interruption()
 
 
-def wait_pause(uint32_t era, timeout_ms=-1):
-    """Wait until a pause newer than `era` is asked for: True. False after `timeout_ms` (< 0: no
+def wait_interruption(uint32_t built_at, timeout_ms=-1):
+    """Wait until an interruption newer than `built_at` is asked for: True. False after `timeout_ms` (< 0: no
     limit)."""
     cdef int rc, part
     deadline = deadline_after(timeout_ms)
     while True:
         part = slice_before(deadline)
         with nogil:
-            rc = taskd_wait_pause(era, part)
+            rc = taskd_wait_interruption(built_at, part)
         if rc < 0:
-            raise failure(rc, "wait for a pause")
+            raise failure(rc, "wait for an interruption")
         if rc == 1:
             return True
         if now() >= deadline:

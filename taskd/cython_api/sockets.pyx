@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The connections of a communicator, which a pause cuts."""
+"""The connections of a communicator, which an interruption cuts."""
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint32_t
@@ -12,18 +12,18 @@ from taskd.cython_api.libtaskd cimport (
 from taskd.cython_api.failures import failure
 
 
-def begin(uint32_t era):
-    """From here to end(), every connection that appears belongs to a communicator of pause number
-    `era`."""
+def begin(uint32_t built_at):
+    """From here to end(), every connection that appears belongs to a communicator of interruption number
+    `built_at`."""
     cdef int rc
     with nogil:
-        rc = taskd_sockets_begin(era)
+        rc = taskd_sockets_begin(built_at)
     if rc < 0:
         raise failure(rc, "look at the open sockets")
 
 
 def end():
-    """Fix the list of connections that a pause has to cut; returns how many."""
+    """Fix the list of connections that an interruption has to cut; returns how many."""
     cdef int rc
     with nogil:
         rc = taskd_sockets_end()
@@ -45,7 +45,7 @@ def torn():
 
 
 def cut():
-    """Do now what a pause would do; returns how many connections were shut down."""
+    """Do now what an interruption would do; returns how many connections were shut down."""
     cdef int rc
     with nogil:
         rc = taskd_sockets_cut()

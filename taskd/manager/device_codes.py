@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from taskd.core.listing import some
+from taskd.core.abbreviate import abbreviate
 from taskd.mindcluster.faults import codes, configuration
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
@@ -119,7 +119,7 @@ class DeviceCodes:
         if not self.devices.judge(device, now).unusable:
             return (
                 f"{device[:100]!r} may be used; these may not:"
-                f" {some(self.devices.unusable(now)) or 'none'}"
+                f" {abbreviate(self.devices.unusable(now)) or 'none'}"
             )
         try:
             if self._journal is not None and device in self.devices.separated:

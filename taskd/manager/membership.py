@@ -15,7 +15,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager.device_watch import DeviceWatch
-from taskd.manager.lookout import Lookout
+from taskd.manager.liveness import LivenessProbe
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
 from taskd.messages import from_agent, to_agent
@@ -37,11 +37,11 @@ class Membership:
         self,
         coordinator: Coordinator,
         out: Outgoing,
-        lookout: Lookout,
+        liveness: LivenessProbe,
         feed: Callable[[e.Event, float], None],
     ) -> None:
         """`feed` gives an event to `core`, and carries out what it commands."""
-        self._coordinator, self._out, self._lookout = coordinator, out, lookout
+        self._coordinator, self._out, self._liveness = coordinator, out, liveness
         self._settings, self._feed = coordinator.job.settings, feed
         self.agents: dict[int, Peer] = {}
         self.standbys: dict[str, Peer] = {}  # by the name of their process
@@ -91,7 +91,7 @@ class Membership:
         moved, peer.route = route != peer.route, route
         if moved or peer.line < 0:
             peer.line = origin.descriptor
-            self._lookout.forget(peer.incarnation)
+            self._liveness.forget(peer.incarnation)
         peer.seq, peer.heard = envelope.seq, now
         if moved:
             # what was under way on the old connection may be lost: each end says how far it has
@@ -221,7 +221,7 @@ class Membership:
     # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
-        self._lookout.forget(peer.incarnation)
+        self._liveness.forget(peer.incarnation)
         if self.former.pop(peer.incarnation, None) is not None:
             self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
         elif peer.node == STANDBY:

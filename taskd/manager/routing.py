@@ -17,14 +17,14 @@ from taskd.manager.voters import Voters
 from taskd.messages import to_agent, to_operator, to_rank
 
 TO_ALL = (
-    to_rank.Pause,
+    to_rank.Interrupt,
     to_rank.Rebuild,
     to_rank.Restore,
     to_rank.Resume,
     to_rank.Release,
-    to_rank.RollCall,
+    to_rank.ProbeProgress,
     to_agent.AskSteps,
-    to_rank.Hold,
+    to_rank.Pause,
     to_rank.Continue,
     to_agent.GiveUp,
     to_agent.RestartAll,

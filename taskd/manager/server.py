@@ -32,7 +32,7 @@ from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.incoming import Incoming
 from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
-from taskd.manager.lookout import Lookout
+from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
@@ -81,14 +81,14 @@ class Server:
     def __post_init__(self) -> None:
         self.drops = Drops()
         self.outcome: Outcome | None = None
-        self._lookout = Lookout(self.limits.probe)
+        self._liveness = LivenessProbe(self.limits.probe)
         self._identity = self.keys.identity()  # as a client of other managers
         name, shape = self._identity.name, (self.settings.nodes, self.settings.ranks_per_node)
         election = Election(name, self.successor, self.host)
         self.coordinator = Coordinator(self.settings, election)
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
         self.voters = Voters(election, shape, (self.host, self.port), self._out)
-        self.members = Membership(self.coordinator, self._out, self._lookout, self._feed)
+        self.members = Membership(self.coordinator, self._out, self._liveness, self._feed)
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
@@ -173,7 +173,7 @@ class Server:
             while self.outcome is None:
                 now = self._turn(now)
         finally:
-            self._lookout.close()
+            self._liveness.close()
             self.codes.close()
             self.voters.close()
             self._out.router.disable_monitor()
@@ -219,7 +219,7 @@ class Server:
             self._starter_ended(now)
         if self._monitor in ready:
             self._connections(now)
-        if found := self._lookout.look(now):
+        if found := self._liveness.look(now):
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
@@ -244,7 +244,7 @@ class Server:
                 self.members.lose(peer, "its launcher has ended", now)
 
     def _poll(self, timeout: float) -> dict[Any, int]:
-        probes = self._lookout.wanted
+        probes = self._liveness.wanted
         for line, writing in probes:
             self._poller.register(line, zmq.POLLOUT if writing else zmq.POLLIN)
         try:
@@ -265,14 +265,14 @@ class Server:
             if peer.line in lines:
                 peer.line = -1
                 if peer.records[1] and (
-                    why := self._lookout.ask(peer.incarnation, peer.records, now)
+                    why := self._liveness.ask(peer.incarnation, peer.records, now)
                 ):
                     gone[peer.incarnation] = why
         if gone:
             self._gone(gone, now)
 
     def _gone(self, found: dict[str, str], now: float) -> None:
-        """The lookout has found out that agents are gone, and why."""
+        """The liveness has found out that agents are gone, and why."""
         for peer in self.members.peers:
             if peer.line < 0 and (why := found.get(peer.incarnation)) is not None:
                 self.members.lose(peer, why, now)
@@ -282,7 +282,7 @@ class Server:
         due = min(
             self._next_look,
             self._next_warning,
-            self._lookout.due or math.inf,
+            self._liveness.due or math.inf,
             self.codes.due or math.inf,
         )
         # the floor: were a deadline to stay in the past after its Tick, the loop would spin

@@ -93,14 +93,14 @@ class AgentJoined(Message, frozen=True):
     epoch: Number = 0
     incarnations: Numbers = ()  # of `ranks`, in their order; empty: all 0
     joined: Ranks = ()  # ranks whose scripts have called protect()
-    waiting: Ranks = ()  # ranks that are paused
+    waiting: Ranks = ()  # ranks that are interrupted
     dead: Ranks = ()  # ranks without a process
     new: Ranks = ()  # replacements that have not been given their state
     ready: Ranks = ()  # of these, those that wait for orders
     # what the processes before `dead` and `new` left behind, in their order; empty: not known
     left: Left = ()
     generation: Number = 0  # the communicators' generation, 0: the scripts' own
-    pause: Number = 0  # number of the newest pause
+    interruption: Number = 0  # number of the newest interruption
     # names the agent's process: another one is another agent, whatever node it says it is
     agent: Name = ""
     records: Address = ("", 0)  # where it takes copies of other nodes' records
@@ -175,12 +175,12 @@ class RankEnded(Message, frozen=True):
 
 
 class RankBusy(Message, frozen=True):
-    """Asked to pause, the rank is in user code that it cannot be called out of; `allowance`:
+    """Asked to stop, the rank is in user code that it cannot be called out of; `allowance`:
     seconds it may still take."""
 
     rank: Rank
     incarnation: Number
-    pause: Number
+    interruption: Number
     allowance: Seconds
 
 
@@ -196,14 +196,14 @@ class RankStalled(Message, frozen=True):
     stopped: bool = False
 
 
-class RankPresent(Message, frozen=True):
-    """A rank's answer to roll call `call`; its agent answers for one that does not (`answered`
+class ProgressReport(Message, frozen=True):
+    """A rank's answer to progress probe `call`; its agent answers for one that does not (`answered`
     False).
 
     `collectives`: how many it has begun in this attempt. `waiting`: it is where ranks wait for the
-    others on purpose (paused, held, finished). `overdue`: it has made no progress for `seconds`,
-    longer than its limit. `cpu`: processor time used so far, in seconds. `where`: phase, or the
-    state of its process, in words. `stopped`: by a signal; the kernel does not let it run.
+    others on purpose (interrupted, paused, finished). `overdue`: it has made no progress for
+    `seconds`, longer than its limit. `cpu`: processor time used so far, in seconds. `where`: phase,
+    or the state of its process, in words. `stopped`: by a signal; the kernel does not let it run.
     `queued`: seconds so far that it was ready to run and had no processor; like `cpu` of all its
     threads and of what it has started. `limit`: the seconds that it may take where it is; 0 where
     there is no limit. `patient`: it has asked for more.
@@ -237,7 +237,7 @@ class RecordsSaved(Message, frozen=True):
     """The agent of `node` has written its ranks' records, or `why` not."""
 
     node: Node
-    pause: Number
+    interruption: Number
     files: tuple[File, ...]
     why: Text = ""
 
@@ -246,7 +246,7 @@ class Sealed(Message, frozen=True):
     """The dump is complete, and lies at `path`; or `why` not."""
 
     node: Node
-    pause: Number
+    interruption: Number
     path: Text
     why: Text = ""
 
@@ -268,7 +268,7 @@ FromAgent = (
     | RankEnded
     | RankBusy
     | RankStalled
-    | RankPresent
+    | ProgressReport
     | StepsBegun
     | RecordsSaved
     | Sealed
@@ -277,7 +277,7 @@ FromAgent = (
     | from_rank.RankRaised
     | from_rank.CollectiveFailed
     | from_rank.RankFaulted
-    | from_rank.RankPaused
+    | from_rank.RankInterrupted
     | from_rank.RankReady
     | from_rank.RankRebuilt
     | from_rank.RankRestored
@@ -285,7 +285,7 @@ FromAgent = (
     | from_rank.StateSaved
     | from_rank.StepCommitted
     | from_rank.RankFinished
-    | from_rank.RankHeld
+    | from_rank.RankPaused
     | from_rank.RankPassed
     | from_rank.Injected
 )

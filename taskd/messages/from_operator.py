@@ -7,21 +7,21 @@ from taskd.messages.to_rank import Inject
 from taskd.messages.values import Message, Name, Node, Rank, Text
 
 
-class HoldRequested(Message, frozen=True):
+class PauseRequested(Message, frozen=True):
     """Somebody wants all ranks to stop at one step boundary; `request` names whom to answer."""
 
     request: Name
 
 
 class ContinueRequested(Message, frozen=True):
-    """Held ranks may go on."""
+    """Paused ranks may go on."""
 
     request: Name
 
 
 class RecoverySwitched(Message, frozen=True):
     """An operator has faults repaired from now on, or not (the documented process-recover-enable
-    `on` and `pause`). An incident under way is brought to its end. `request` names whom to
+    `on` and `interruption`). An incident under way is brought to its end. `request` names whom to
     answer."""
 
     request: Name
@@ -63,7 +63,7 @@ class StatusAsked(Message, frozen=True):
 
 
 FromOperator = (
-    HoldRequested
+    PauseRequested
     | ContinueRequested
     | RecoverySwitched
     | NodeSubHealthy

@@ -1,7 +1,8 @@
 """What a rank says to its agent. Nearly all of it goes on to the manager, as it is.
 
-`incarnation` numbers the processes that have held a rank: 0 is the one the launcher started, +1 for
-each replacement. A message of another incarnation than the present one is late and changes nothing.
+`incarnation` numbers the processes that have paused a rank: 0 is the one the launcher started, +1
+for each replacement. A message of another incarnation than the present one is late and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RankHello(Message, frozen=True):
     pid: Number
 
 
-class AttendantHello(Message, frozen=True):
+class ControlHello(Message, frozen=True):
     """First message on a rank's second line to its agent, which a thread attends to while the rank
     trains."""
 
@@ -83,13 +84,13 @@ class RankFaulted(Message, frozen=True):
     page: PageAddress = 0
 
 
-class RankPaused(Message, frozen=True):
-    """The rank has left its collectives for pause number `pause` and waits for orders. `unfit`: why
-    its process cannot go on."""
+class RankInterrupted(Message, frozen=True):
+    """The rank has left its collectives for interruption number `interruption` and waits for
+    orders. `unfit`: why its process cannot go on."""
 
     rank: Rank
     incarnation: Number
-    pause: Number
+    interruption: Number
     position: Position
     unfit: Name = ""
 
@@ -132,7 +133,7 @@ class StateSaved(Message, frozen=True):
 
     rank: Rank
     incarnation: Number
-    pause: Number
+    interruption: Number
     files: tuple[File, ...]
 
 
@@ -154,7 +155,7 @@ class RankFinished(Message, frozen=True):
     step: Step
 
 
-class RankHeld(Message, frozen=True):
+class RankPaused(Message, frozen=True):
     """The rank has stopped before `step`, as it was told to."""
 
     rank: Rank
@@ -179,9 +180,9 @@ class Injected(Message, frozen=True):
     text: Text
 
 
-class Here(Message, frozen=True):
-    """The answer to roll call `call`. `collectives` begun in this attempt, `cpu` seconds used so
-    far."""
+class Progress(Message, frozen=True):
+    """The answer to progress probe `call`. `collectives` begun in this attempt, `cpu` seconds used
+    so far."""
 
     rank: Rank
     incarnation: Number
@@ -191,13 +192,13 @@ class Here(Message, frozen=True):
     cpu: Seconds
 
 
-Hello = RankHello | AttendantHello  # the first message on a line
+Hello = RankHello | ControlHello  # the first message on a line
 FromRank = (
     RankJoined
     | RankRaised
     | CollectiveFailed
     | RankFaulted
-    | RankPaused
+    | RankInterrupted
     | RankReady
     | RankRebuilt
     | RankRestored
@@ -205,8 +206,8 @@ FromRank = (
     | StateSaved
     | StepCommitted
     | RankFinished
-    | RankHeld
+    | RankPaused
     | RankPassed
     | Injected
-    | Here
+    | Progress
 )

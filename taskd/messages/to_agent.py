@@ -120,8 +120,8 @@ class StandDown(Message, frozen=True):
 class TakeOver(Message, frozen=True):
     """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not
     ("", 0), and starts `ranks` as processes number `incarnations` in a job of `nodes` nodes and
-    `world_size` ranks. `epoch`, `generation` and `pause`: see AgentJoined. `former`: the agent that
-    has the node until its new ranks have their state, "" where it is lost."""
+    `world_size` ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the
+    agent that has the node until its new ranks have their state, "" where it is lost."""
 
     agent: Name
     node: Node
@@ -131,7 +131,7 @@ class TakeOver(Message, frozen=True):
     world_size: Count
     epoch: Number
     generation: Number
-    pause: Number
+    interruption: Number
     records: Address
     reason: Report
     former: Name = ""
@@ -159,7 +159,7 @@ class SaveRecords(Message, frozen=True):
     """Every agent saves its ranks' records for the start of `step` as part of the dump `name`, and
     those of lost nodes that it keeps. `lost`: (node, keeper) pairs."""
 
-    pause: Number
+    interruption: Number
     step: Step
     name: Name
     lost: tuple[tuple[Node, Node], ...]
@@ -169,7 +169,7 @@ class Seal(Message, frozen=True):
     """The agent of `node` makes a dump of what has been written: `files` are (name, bytes,
     checksum)."""
 
-    pause: Number
+    interruption: Number
     node: Node
     step: Step
     name: Name
@@ -230,14 +230,14 @@ ToAgent = (
     | RestartAll
     | GiveUp
     | End
-    | to_rank.Pause
+    | to_rank.Interrupt
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
     | to_rank.SaveState
     | to_rank.Release
-    | to_rank.Hold
+    | to_rank.Pause
     | to_rank.Continue
-    | to_rank.RollCall
+    | to_rank.ProbeProgress
     | to_rank.Inject
 )

@@ -1,6 +1,6 @@
 """What an agent says to a rank: orders of the manager, which it passes on, and a few of its own.
 
-Orders of a pause that a newer one has overtaken are dropped.
+Orders of an interruption that a newer one has overtaken are dropped.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from msgspec import Meta
 from taskd.messages.values import Address, Message, Name, Number, Plan, Rank, Report, Step, Text
 
 
-class Pause(Message, frozen=True):
+class Interrupt(Message, frozen=True):
     """Every rank leaves its collectives and waits; repeated requests with the same number are
     harmless."""
 
-    pause: Number
+    interruption: Number
     reason: Report
 
 
@@ -25,7 +25,7 @@ class Rebuild(Message, frozen=True):
     the same processes as the generation before, so that a library that can resume its own may do
     that."""
 
-    pause: Number
+    interruption: Number
     generation: Number
     store: Address
     same: bool = False
@@ -34,7 +34,7 @@ class Rebuild(Message, frozen=True):
 class Restore(Message, frozen=True):
     """Every rank brings its state to the start of `plan.step`."""
 
-    pause: Number
+    interruption: Number
     generation: Number
     plan: Plan
 
@@ -42,7 +42,7 @@ class Restore(Message, frozen=True):
 class Resume(Message, frozen=True):
     """Train on from the start of `step`."""
 
-    pause: Number
+    interruption: Number
     generation: Number
     step: Step
 
@@ -51,7 +51,7 @@ class SaveState(Message, frozen=True):
     """Rank `rank` saves the replicated state at the start of `step` as part of the dump `name`.
     `stripes`: from its node's stripes, else from its memory."""
 
-    pause: Number
+    interruption: Number
     generation: Number
     rank: Rank
     step: Step
@@ -66,7 +66,7 @@ class Release(Message, frozen=True):
     step: Step
 
 
-class Hold(Message, frozen=True):
+class Pause(Message, frozen=True):
     """Every rank stops before `step`; one that has begun it says so. `passing`: for a moment, by
     the manager itself; it ends when another manager is in charge."""
 
@@ -75,7 +75,7 @@ class Hold(Message, frozen=True):
 
 
 class Continue(Message, frozen=True):
-    """Ranks that are held go on, and nobody stops any more."""
+    """Ranks that are paused go on, and nobody stops any more."""
 
 
 class TakeUp(Message, frozen=True):
@@ -89,7 +89,7 @@ class Unprotected(Message, frozen=True):
     reason: Report
 
 
-class RollCall(Message, frozen=True):
+class ProbeProgress(Message, frozen=True):
     """Every rank says how far it has come; agents answer for those that do not."""
 
     call: Number
@@ -106,16 +106,16 @@ class Inject(Message, frozen=True):
 
 
 ToRank = (
-    Pause
+    Interrupt
     | Rebuild
     | Restore
     | Resume
     | SaveState
     | Release
-    | Hold
+    | Pause
     | Continue
     | TakeUp
     | Unprotected
-    | RollCall
+    | ProbeProgress
     | Inject
 )

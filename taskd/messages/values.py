@@ -23,7 +23,9 @@ NodeOrNone = Annotated[int, Meta(ge=-1, lt=NODES)]  # -1: none, or not known
 NodeOrStandby = Annotated[int, Meta(ge=-3, lt=NODES)]  # see envelope.STANDBY
 Step = Annotated[int, Meta(ge=0, le=MOST)]
 StepOrNone = Annotated[int, Meta(ge=-1, le=MOST)]  # -1: none, or not known
-Number = Annotated[int, Meta(ge=0, le=MOST)]  # of processes, pauses, generations, epochs, calls
+Number = Annotated[
+    int, Meta(ge=0, le=MOST)
+]  # of processes, interruptions, generations, epochs, calls
 # of a message, see core.delivery; negative: the first one of a new series
 SignedNumber = Annotated[int, Meta(ge=-MOST, le=MOST)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]

@@ -9,8 +9,8 @@ from typing import Any
 
 
 class Interrupted(BaseException):
-    """A pause was asked for while this rank was about to change its parameters. Not an Exception:
-    user code must not catch it."""
+    """An interruption was asked for while this rank was about to change its parameters. Not an
+    Exception: user code must not catch it."""
 
 
 class Ending(enum.Enum):

@@ -3,7 +3,7 @@ to the update, committed or cut.
 
 At the start of an attempt the rank's private state is recorded and its stripe of the replicated
 state copied; at its end (commit) the private state again, provisionally. What an attempt did is
-undone by going back to these records; `conversation.py` does it when a pause was asked for.
+undone by going back to these records; `session.py` does it when an interruption was asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from taskd.messages.values import Plan
-    from taskd.worker.conversation import Conversation
+    from taskd.worker.session import RepairSession
 
 
 class Attempts:
@@ -32,8 +32,8 @@ class Attempts:
     for good, by an exception or sys.exit(). `begun`, `updating`: when the next attempt has begun,
     when the next update of the parameters begins."""
 
-    def __init__(self, line: Conversation, recorder: Recorder, suspicion: Suspicion) -> None:
-        self._line, self._recorder, self._suspicion = line, recorder, suspicion
+    def __init__(self, session: RepairSession, recorder: Recorder, suspicion: Suspicion) -> None:
+        self._session, self._recorder, self._suspicion = session, recorder, suspicion
         self.step = 0
         self.open = self.abandoned = False
         self.cut: int | None = None
@@ -46,7 +46,7 @@ class Attempts:
         self._forward: Forward | None = None
         self._resumed_at = -1  # the step that the last repair went back to
         self._told = True  # the first commit after a resume is reported
-        for optimizer in line.state.optimizers.values():
+        for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
     @property
@@ -56,7 +56,7 @@ class Attempts:
 
     def collectives(self) -> int:
         """How many collectives have been begun in this attempt; 0 between two."""
-        return self._line.communicators.begun() - self._collectives if self.open else 0
+        return self._session.communicators.begun() - self._collectives if self.open else 0
 
     # -- one attempt -------------------------------------------------------------------------------
 
@@ -64,22 +64,22 @@ class Attempts:
         """Record the start of `self.step`; False when its record cannot be trusted. `before` and
         `after`: the random numbers' states around the fetching of its batch, the same where there
         is none."""
-        line, step = self._line, self.step
+        session, step = self._session, self.step
         # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
-        line.channel.check()
+        session.channel.check()
         if not self._recorder.begin(step, before, after):
             return False
         self._next_stamp()
-        self._collectives = line.communicators.begun()
+        self._collectives = session.communicators.begun()
         self._recorder.listen()
         self.open, self._gated, self._updates = True, False, 0
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
-        hold = slot.hold_step()
-        if hold is not None and step >= hold:  # it came when this step was begun already
-            line.channel.send(from_rank.RankPassed(line.rank, line.incarnation, step))
+        pause = slot.pause_step()
+        if pause is not None and step >= pause:  # it came when this step was begun already
+            session.channel.send(from_rank.RankPassed(session.rank, session.incarnation, step))
         if self._plan is not None:
-            self._forward = Forward(line, self._plan, self._end_for)
+            self._forward = Forward(session, self._plan, self._end_for)
         self.begun.fire()
         return True
 
@@ -97,13 +97,13 @@ class Attempts:
         return Ending.COMMITTED if self._commit() else Ending.REPEATED
 
     def _commit(self) -> bool:
-        """False: a pause came in between, so it is not certain that every collective in it did what
-        it should, and the step will be repeated."""
-        line = self._line
+        """False: an interruption came in between, so it is not certain that every collective in it
+        did what it should, and the step will be repeated."""
+        session = self._session
         if not self._gated:
             self._gate(raising=False)
         self._close()
-        if slot.pause_number() > line.era or self._suspicion.spoiled(self.step):
+        if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
             return False
         random, own = self._recorder.look(self.step + 1)
         # by the last look at what is now the record of the next step
@@ -116,22 +116,25 @@ class Attempts:
         slot.progress(self.step, slot.COMMITTED)
         if not self._told:
             self._told = True
-            line.channel.send(
+            session.channel.send(
                 from_rank.StepCommitted(
-                    line.rank, line.incarnation, line.communicators.generation, self.step - 1
+                    session.rank,
+                    session.incarnation,
+                    session.communicators.generation,
+                    self.step - 1,
                 )
             )
         return True
 
     def _failed(self, error: BaseException) -> bool:
         """True: a fault. False: the script's own affair."""
-        line, suspicion = self._line, self._suspicion
+        session, suspicion = self._session, self._suspicion
         fault = suspicion.recognise(error)
         if isinstance(error, Interrupted) or (
-            isinstance(error, Exception) and slot.pause_number() > line.era
+            isinstance(error, Exception) and slot.interruption() > session.built_at
         ):
             self._close()
-            if slot.pause_number() <= line.era and not suspicion.present:
+            if slot.interruption() <= session.built_at and not suspicion.present:
                 suspicion.spoiled(self.step)
             return True
         if isinstance(error, Exception) and damage.spoiled():
@@ -144,7 +147,9 @@ class Attempts:
         # sys.exit() too: the others wait for this rank, whatever its exit code
         if not isinstance(error, GeneratorExit):
             text = f"{type(error).__name__}: {error}"[:300]
-            line.channel.send(from_rank.RankRaised(line.rank, line.incarnation, self.step, text))
+            session.channel.send(
+                from_rank.RankRaised(session.rank, session.incarnation, self.step, text)
+            )
         self.abandoned = True
         return False
 
@@ -167,7 +172,7 @@ class Attempts:
         the step is safe on the node."""
         if not self.open:
             return
-        gradients = self._line.gradients
+        gradients = self._session.gradients
         gradients.updating(optimizer)
         # the step was repeated from records that lack gradients which the script now uses; when the
         # step before is repeated, they are recorded
@@ -183,8 +188,8 @@ class Attempts:
         self.updating.fire()
 
     def _gate(self, raising: bool) -> None:
-        # a pause ends the wait, and the agent asks for one when a rank dies
-        if slot.wait_started(self.step + 1, self._line.era) and not damage.spoiled():
+        # an interruption ends the wait, and the agent asks for one when a rank dies
+        if slot.wait_started(self.step + 1, self._session.built_at) and not damage.spoiled():
             self._gated = True
         elif raising:
             raise Interrupted

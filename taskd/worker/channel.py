@@ -1,4 +1,4 @@
-"""The rank's line to its agent: a local socket whose two ends know each other's process."""
+"""The rank's session to its agent: a local socket whose two ends know each other's process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Channel:
         self._socket.connect("\0" + name)
         self._socket.settimeout(None)
         self._pid = os.getpid()
-        # somebody waits on another line to the same agent, and sets this when that one ends
+        # somebody waits on another session to the same agent, and sets this when that one ends
         self.attended = False
 
     def send(self, message: Any) -> None:

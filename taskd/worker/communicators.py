@@ -1,8 +1,8 @@
 """The job's process group, generation by generation.
 
 Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and
-`sockets_end`, so that its connections are known and a pause can cut them. The group before it is
-dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
+`sockets_end`, so that its connections are known and an interruption can cut them. The group before
+it is dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
 """
 
 from __future__ import annotations
@@ -74,17 +74,23 @@ class Communicators:
             return self.begun()
 
     def rebuild(
-        self, generation: int, host: str, port: int, era: int, limit: float, device: torch.device
+        self,
+        generation: int,
+        host: str,
+        port: int,
+        built_at: int,
+        limit: float,
+        device: torch.device,
     ) -> None:
         """Leave the present group and make that of `generation`; all ranks call this. Raises what
-        the collective library raises, within about `limit` seconds, and at once when a pause newer
-        than `era` is asked for."""
+        the collective library raises, within about `limit` seconds, and at once when an
+        interruption newer than `built_at` is asked for."""
         drop_group()
         # torch numbers its groups and puts the number into the keys of the store; a rank whose last
         # try was cut has counted further than the others, and they would wait for each other under
         # different keys
         c10d._world.group_count = 0
-        sockets.begin(era)
+        sockets.begin(built_at)
         try:
             store = dist.TCPStore(
                 host,

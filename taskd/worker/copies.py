@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taskd.core.snapshots import SLOTS
 from taskd.cython_api import slot
-from taskd.vault import NOTE, NOTES
+from taskd.records.store import NOTE, NOTES
 
 
 class Copies:
@@ -40,10 +40,10 @@ class Copies:
         self._untold.clear()
         self._told = self._number
 
-    def wait(self, era: int) -> bool:
-        """Until the newest record is kept elsewhere, if that is asked for; False when a pause newer
-        than `era` is."""
+    def wait(self, built_at: int) -> bool:
+        """Until the newest record is kept elsewhere, if that is asked for; False when an
+        interruption newer than `built_at` is."""
         if self._untold and slot.copying():  # they are kept since, or again
             self._tell()
-        done: bool = slot.wait_copied(self._told, era)
+        done: bool = slot.wait_copied(self._told, built_at)
         return done

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch.distributed.checkpoint as checkpoint
 
-from taskd import dumps
-from taskd.record import BadRecord
+from taskd.records import dumps
+from taskd.records.sealed import BadRecord
 from taskd.worker import entry, plain, stored
 from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState

@@ -1,7 +1,7 @@
 """What a rank's record says: its private state at the start of a step, as fields and tensors.
 
-`record.py` has the bytes around it and their digest. Nothing that is read here is executed; what
-does not fit is a `record.BadRecord`, and the next source is taken.
+`records/sealed.py` has the bytes around it and their digest. Nothing that is read here is executed;
+what does not fit is a `sealed.BadRecord`, and the next source is taken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from taskd.record import BadRecord, Buffer, Seal
+from taskd.records.sealed import BadRecord, Buffer, Seal
 from taskd.worker import plain
 from taskd.worker.gradients import Row
 

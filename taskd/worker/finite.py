@@ -11,7 +11,7 @@ from taskd.worker.attempt import Interrupted
 from taskd.worker.suspicion import Suspicion
 
 if TYPE_CHECKING:
-    from taskd.worker.conversation import Conversation
+    from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
@@ -28,8 +28,8 @@ class FiniteCheck:
     """A step is repeated once with the replicas' state; where its result is not finite again, it
     was not the machine."""
 
-    def __init__(self, line: Conversation, suspicion: Suspicion) -> None:
-        self._line, self._suspicion = line, suspicion
+    def __init__(self, session: RepairSession, suspicion: Suspicion) -> None:
+        self._session, self._suspicion = session, suspicion
         self._doubted = -1  # the last step whose result was not finite
         self._diverged = False  # results are not finite, and not by the machine's doing
 
@@ -39,21 +39,21 @@ class FiniteCheck:
     def look(self, result: torch.Tensor | float, step: int) -> bool:
         """Whether `result` of the attempt at `step` is finite. Raises NotFinite where the attempt
         ends for that."""
-        line = self._line
+        session = self._session
         if is_finite(result):
             self._diverged = False
             return True
-        if not self._diverged and step in (self._doubted, line.entries.marked()):
+        if not self._diverged and step in (self._doubted, session.entries.marked()):
             self._diverged = True
             text = (
                 "rank %d: the result of step %d is not finite again, with the replicas' state: it"
                 " is not the machine's doing"
             )
-            log.error(text, line.rank, step)
+            log.error(text, session.rank, step)
         if self._diverged:
             return False
         self._doubted = step
-        line.entries.mark(step)  # a replacement must not ask for the same once more
+        session.entries.mark(step)  # a replacement must not ask for the same once more
         self._suspicion.doubt(
             step, "the result is not finite; repeated once with the replicas' state"
         )

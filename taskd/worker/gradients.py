@@ -8,10 +8,10 @@ back on every rank.
 The usual script leaves gradients behind too, but clears them before it computes new ones: recording
 those would cost a copy of the model at each step. So what an optimizer's update has *used* is
 recorded only until the script has been seen to put other tensors in its place (`zero_grad()` sets
-None by default). From then on the assumption is checked at each update and at each pause: should
-the script go on with one of these gradients after all, the step that used it is not offered for
-repetition (`broken`), and from the next step on they are recorded again. A replacement gets zeros
-in their place, so that it notices too.
+None by default). From then on the assumption is checked at each update and at each interruption:
+should the script go on with one of these gradients after all, the step that used it is not offered
+for repetition (`broken`), and from the next step on they are recorded again. A replacement gets
+zeros in their place, so that it notices too.
 
 Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
 always: their tensors are the same forever, so that nothing tells whether they were cleared.
@@ -124,9 +124,9 @@ class Gradients:
             self._clears.setdefault(owner, True)
         self._unrecorded.discard(owner)
 
-    def paused(self) -> bool:
-        """Whether the attempt that a pause has ended cannot be repeated from its record: it has
-        written to a gradient that was left there and was not recorded."""
+    def interrupted(self) -> bool:
+        """Whether the attempt that an interruption has ended cannot be repeated from its record: it
+        has written to a gradient that was left there and was not recorded."""
         for owner in self._unrecorded & set(self._used):
             if any(u.still_there() and u.touched() for u in self._used[owner]):
                 self.broken, self._clears[owner] = True, False

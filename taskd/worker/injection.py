@@ -34,7 +34,7 @@ class NotPossible(RuntimeError):
 
 
 def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
-    """Do it; (whether it was done, in words). Runs in the attendant's thread."""
+    """Do it; (whether it was done, in words). Runs in the control thread's thread."""
     known: dict[str, Callable[[Job, dict[str, str]], str]] = {
         "memory": _memory,
         "endpoints": _endpoints,
@@ -55,13 +55,13 @@ def _memory(job: Job, options: dict[str, str]) -> str:
     where, number = options.get("where", "parameter"), options.get("page")
     if job.loop is None:
         raise NotPossible("this job is not protected")
-    line, attempts = job.loop.line, job.loop.attempts
-    state = line.state
+    session, attempts = job.loop.session, job.loop.attempts
+    state = session.state
     rows: dict[str, list[torch.Tensor]] = {
         "parameter": state.of_modules(),
         "optimizer": state.of_optimizers(),
         "buffer": state.private,
-        "stripe": line.stripes.rows() if line.stripes is not None else [],
+        "stripe": session.stripes.rows() if session.stripes is not None else [],
     }
     if where in rows:
         return _poison(_choose(rows[where], where, number))

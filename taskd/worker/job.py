@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from taskd.worker.attempt import Attempt, Ending
-from taskd.worker.conversation import Conversation
 from taskd.worker.finite import is_finite
 from taskd.worker.loop import Loop
 from taskd.worker.patience import Patience
+from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
@@ -26,7 +26,7 @@ class Job:
     """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next one
     to be handed out."""
 
-    def __init__(self, conversation: Conversation | None) -> None:
+    def __init__(self, conversation: RepairSession | None) -> None:
         self._patience = Patience()
         self._step = 0  # without protection
         self.loop: Loop | None = None  # of a protected rank

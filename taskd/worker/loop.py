@@ -15,13 +15,13 @@ from taskd.worker import carried, loading
 from taskd.worker.attempt import Attempt, Ending
 from taskd.worker.attempts import Attempts
 from taskd.worker.batches import Batches
-from taskd.worker.conversation import Conversation, LeftAlone, Resumed
 from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
 from taskd.worker.rejoin import NOWHERE, Rejoin
+from taskd.worker.session import LeftAlone, RepairSession, Resumed
 from taskd.worker.suspicion import Suspicion
 
 log = logging.getLogger("taskd.worker")
@@ -30,14 +30,14 @@ log = logging.getLogger("taskd.worker")
 class Loop:
     """`alone`: why nobody repairs this rank any more, "" where somebody does."""
 
-    def __init__(self, line: Conversation, patience: Patience) -> None:
-        self.line = line
+    def __init__(self, session: RepairSession, patience: Patience) -> None:
+        self.session = session
         self._batches = Batches()
-        self.recorder = Recorder(line, self._batches)
-        self.rejoin = Rejoin(line, self.recorder, self._batches, patience)
-        self._suspicion = Suspicion(line)
-        self.attempts = Attempts(line, self.recorder, self._suspicion)
-        self.finite = FiniteCheck(line, self._suspicion)
+        self.recorder = Recorder(session, self._batches)
+        self.rejoin = Rejoin(session, self.recorder, self._batches, patience)
+        self._suspicion = Suspicion(session)
+        self.attempts = Attempts(session, self.recorder, self._suspicion)
+        self.finite = FiniteCheck(session, self._suspicion)
         self._carried = carried.Watch(self.recorder.protected_tensors)
         self.alone = ""
         self._end: int | None = None  # the present pass is over before this step
@@ -49,21 +49,28 @@ class Loop:
     ) -> Generator[Attempt, None, bool]:
         """Attempts at one pass over `loader`, or at the steps up to `total`. Returns whether the
         pass is over: where not, the rank is alone."""
-        line, recorder, rejoin, attempts = self.line, self.recorder, self.rejoin, self.attempts
+        session, recorder, rejoin, attempts = (
+            self.session,
+            self.recorder,
+            self.rejoin,
+            self.attempts,
+        )
         if loader is not None:
-            line.random.watch(loading.generators(loader))
+            session.random.watch(loading.generators(loader))
         # a replacement passes over what its predecessor had finished
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
             return True
         self._end, self._loads_from = total, -1
         self._batches.clear()
-        recorder.new_pass(line.random.take(), loading.place(loader) if loader is not None else b"")
+        recorder.new_pass(
+            session.random.take(), loading.place(loader) if loader is not None else b""
+        )
         if not self._begin_pass(loader):
             return True
         while not self.alone:
             if (
-                slot.pause_number() > line.era
+                slot.interruption() > session.built_at
                 or self._suspicion.present
                 or self._suspicion.spoiled(attempts.step)
             ):
@@ -73,8 +80,8 @@ class Loop:
                 if self._leave_pass():
                     return True
                 continue
-            hold = slot.hold_step()
-            if hold is not None and attempts.step >= hold:
+            pause = slot.pause_step()
+            if pause is not None and attempts.step >= pause:
                 self._stand()
                 continue
             states = self._fetch()
@@ -132,7 +139,7 @@ class Loop:
     def _fetch(self) -> tuple[bytes, bytes] | None:
         """The random numbers' states around the fetching of the step's batch, the same where there
         is none; None at the loader's end."""
-        random, step = self.line.random, self.attempts.step
+        random, step = self.session.random, self.attempts.step
         before = random.take()
         if self._iterator is None:
             return before, before
@@ -152,7 +159,7 @@ class Loop:
         ending = self.attempts.ended(error)
         # what does the script carry on that is not protected? Its predecessor has looked for a
         # replacement
-        if ending is Ending.COMMITTED and self.line.incarnation == 0:
+        if ending is Ending.COMMITTED and self.session.incarnation == 0:
             self._carried.committed([self._iterator])
         return ending
 
@@ -160,19 +167,21 @@ class Loop:
 
     def _position(self) -> tuple[Position, str]:
         """Where this rank stands, and why its process cannot go on, "" if it can."""
-        line, step = self.line, self.attempts.step
-        final, provisional = line.entries.steps()
-        found = survey(damage.damages(), line.accepted, line.state, line.stripes, self.attempts.cut)
-        if line.stripes is not None:
+        session, step = self.session, self.attempts.step
+        final, provisional = session.entries.steps()
+        found = survey(
+            damage.damages(), session.accepted, session.state, session.stripes, self.attempts.cut
+        )
+        if session.stripes is not None:
             for begin, end in found.stripes:
-                line.stripes.forget_lost(begin, end)  # written again when the step is repeated
+                session.stripes.forget_lost(begin, end)  # written again when the step is repeated
         lost, unfit = self._suspicion.clean_device()
         untouched = not (self.attempts.updated or lost or found.state)
         clean = step if untouched and self.recorder.is_clean(step) else None
         # the step has used gradients that its record does not have: the step before is repeated
-        if line.gradients.paused():
+        if session.gradients.interrupted():
             log.warning(
-                "rank %d: step %d went on with gradients of the step before", line.rank, step
+                "rank %d: step %d went on with gradients of the step before", session.rank, step
             )
             clean, final, provisional = None, final - {step}, provisional - {step}
         return (
@@ -181,7 +190,7 @@ class Loop:
                 clean,
                 final,
                 provisional,
-                line.stripes.steps() if line.stripes is not None else frozenset(),
+                session.stripes.steps() if session.stripes is not None else frozenset(),
                 frozenset(self.recorder.drifted),
                 self.finite.doubts(step),
             ),
@@ -190,8 +199,8 @@ class Loop:
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
-        slot.progress(self.attempts.step, slot.PAUSED)
-        self._follow(self.line.hold(self._position))
+        slot.progress(self.attempts.step, slot.INTERRUPTED)
+        self._follow(self.session.wait_for_orders(self._position))
 
     def _follow(self, outcome: object) -> bool:
         """False: the loop goes on where it is."""
@@ -204,11 +213,11 @@ class Loop:
         return True
 
     def _take_up(self, resumed: Resumed, report: bool = True) -> None:
-        line, recorder, entry = self.line, self.recorder, resumed.entry
-        line.settled()
+        session, recorder, entry = self.session, self.recorder, resumed.entry
+        session.settled()
         self._suspicion.settled()
-        self.attempts.resume_at(resumed.step, resumed.plan if line.verifies else None, report)
-        line.gradients.abandon()
+        self.attempts.resume_at(resumed.step, resumed.plan if session.verifies else None, report)
+        session.gradients.abandon()
         if entry is not None:
             here = entry.pass_number == recorder.pass_number
             if here and resumed.step >= self._loads_from:
@@ -230,12 +239,12 @@ class Loop:
     def _leave_pass(self) -> bool:
         """Every step of the pass is committed here: wait until it is everywhere. False: the loop
         was taken back."""
-        line, step = self.line, self.attempts.step
+        session, step = self.session, self.attempts.step
         self.recorder.end_pass(step)
-        slot.progress(step, slot.PAUSED)
-        line.copies.wait(line.era)
-        line.channel.send(from_rank.RankFinished(line.rank, line.incarnation, step))
-        outcome = line.hold(self._position, release=step)
+        slot.progress(step, slot.INTERRUPTED)
+        session.copies.wait(session.built_at)
+        session.channel.send(from_rank.RankFinished(session.rank, session.incarnation, step))
+        outcome = session.wait_for_orders(self._position, release=step)
         self._follow(outcome)
         if isinstance(outcome, Resumed):
             return False
@@ -244,20 +253,20 @@ class Loop:
         return True
 
     def _stand(self) -> None:
-        """Held on request: tell, and wait until told to go on, or until a fault has to be repaired.
-        What would be done here before the step has been done: its record is final, so that nobody
-        has to go back to the step before."""
-        line, step = self.line, self.attempts.step
-        slot.progress(step, slot.HELD)
+        """Paused on request: tell, and wait until told to go on, or until a fault has to be
+        repaired. What would be done here before the step has been done: its record is final, so
+        that nobody has to go back to the step before."""
+        session, step = self.session, self.attempts.step
+        slot.progress(step, slot.PAUSED)
         self.recorder.stand(step)
-        line.channel.send(from_rank.RankHeld(line.rank, line.incarnation, step))
+        session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
 
         def position() -> tuple[Position, str]:
-            # a repair: it does not go on any more when the hold ends
-            slot.progress(step, slot.PAUSED)
+            # a repair: it does not go on any more when the pause ends
+            slot.progress(step, slot.INTERRUPTED)
             return self._position()
 
-        if not self._follow(line.hold(position, standing=True)):
+        if not self._follow(session.wait_for_orders(position, standing=True)):
             slot.progress(step, slot.COMMITTED)
 
     # -- a rank that starts anew -------------------------------------------------------------------

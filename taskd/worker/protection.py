@@ -17,21 +17,22 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd import devices, dumps, logs, settings, stacks
+from taskd import devices, logs, settings, stacks
 from taskd.cython_api import library, slot, sockets
 from taskd.messages import from_rank
 from taskd.messages.values import Position
-from taskd.vault import Entries
-from taskd.worker import attendant, buckets, replacement, replicas, unseen
+from taskd.records import dumps
+from taskd.records.store import Entries
+from taskd.worker import buckets, control_thread, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
-from taskd.worker.conversation import Conversation, LeftAlone, scratch
 from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
 from taskd.worker.random_state import RandomState
+from taskd.worker.session import LeftAlone, RepairSession, scratch
 from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
 from taskd.worker.stripes import Stripes
 
@@ -75,7 +76,7 @@ def protect(objects: dict[str, Any]) -> Job:
         int(os.environ["TASKD_LOCAL_RANK"]),
         int(os.environ["LOCAL_WORLD_SIZE"]),
     )
-    line = Conversation(
+    session = RepairSession(
         rank=rank,
         incarnation=incarnation,
         channel=channel,
@@ -89,13 +90,13 @@ def protect(objects: dict[str, Any]) -> Job:
         device=devices.of(_device(state)),
         verifies=settings.verify(os.environ),
     )
-    line.random.watch([*state.generators.values(), *found.generators.values()])
+    session.random.watch([*state.generators.values(), *found.generators.values()])
     sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
-    job = Job(line)
+    job = Job(session)
     stacks.offer(vault, local_rank)
-    attendant.start(agent, rank, incarnation, job)
-    if line.device.needs_abort:
-        line.aborter = Aborter(line.device)
+    control_thread.start(agent, rank, incarnation, job)
+    if session.device.needs_abort:
+        session.aborter = Aborter(session.device)
     # an interpreter that ends by itself says so: its exit code is then worth waiting for, and
     # nothing else's is not where it has left in the middle of a step: whatever its exit code, the
     # others wait for it
@@ -110,11 +111,13 @@ def protect(objects: dict[str, Any]) -> Job:
 
 def _join(job: Job, loop: Loop) -> None:
     """The first process of a rank: wait for the others and train under communicators of our own."""
-    line = loop.line
+    session = loop.session
     dies_with_launcher()
-    found = _resumed_from(line.rank, line.communicators.world_size)
-    line.channel.send(from_rank.RankJoined(line.rank, line.incarnation))
-    outcome = line.hold(lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found))
+    found = _resumed_from(session.rank, session.communicators.world_size)
+    session.channel.send(from_rank.RankJoined(session.rank, session.incarnation))
+    outcome = session.wait_for_orders(
+        lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found)
+    )
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
         return
@@ -124,23 +127,23 @@ def _join(job: Job, loop: Loop) -> None:
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
     """All ranks share the first communicators: find out what differs between them, and keep the
     start, which is that of a dump if one was `found`."""
-    line = loop.line
+    session = loop.session
     with scratch():
-        for ddp in line.state.ddps:
+        for ddp in session.state.ddps:
             buckets.rebuild(ddp, None)
-    differing = replicas.differing(line.state.replicated, line.communicators.world_size)
+    differing = replicas.differing(session.state.replicated, session.communicators.world_size)
     if differing:
         log.info(
             "%d of %d tensors differ between ranks and are kept per rank",
             len(differing),
-            len(line.state.replicated),
+            len(session.state.replicated),
         )
-        line.state.set_apart(differing)
+        session.state.set_apart(differing)
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
 
-        loop.begin_at(found.step, *dumping.load(line.state, found, line.rank))
-        log.info("rank %d begins at step %d of %s", line.rank, found.step, found.path)
+        loop.begin_at(found.step, *dumping.load(session.state, found, session.rank))
+        log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
     loop.recorder.lay_out()
     loop.recorder.formed()
@@ -225,7 +228,7 @@ def _attach() -> None:
 def dies_with_launcher() -> None:
     """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread
     lives as long as the launcher. The parent of one that was forked is another process: see
-    attendant.py."""
+    control_thread.py."""
     if replacement.launcher is not None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

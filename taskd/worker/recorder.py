@@ -19,9 +19,9 @@ from taskd.cython_api import damage, slot
 from taskd.worker import buckets, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
-from taskd.worker.conversation import Conversation
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import NOTHING, Left
+from taskd.worker.session import RepairSession
 from taskd.worker.verify import gather
 
 log = logging.getLogger("taskd.worker")
@@ -35,32 +35,32 @@ class Recorder:
     handed out in this pass; `pass_random` and `loader_place`: random numbers' states and the
     loader's counters when the pass began."""
 
-    def __init__(self, line: Conversation, batches: Batches) -> None:
-        self._line, self._batches = line, batches
+    def __init__(self, session: RepairSession, batches: Batches) -> None:
+        self._session, self._batches = session, batches
         self.pass_number = self.index = 0
         self.pass_random = self.loader_place = b""
         # steps whose start is not what was recorded at the commit before
         self.drifted: set[int] = set()
-        self._structure = line.state.structure()
+        self._structure = session.state.structure()
         # per DDP, see buckets.py
-        self._orders: list[list[int] | None] = [None] * len(line.state.ddps)
-        self._ready = [buckets.ReadyOrder(ddp) for ddp in line.state.ddps]
+        self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
+        self._ready = [buckets.ReadyOrder(ddp) for ddp in session.state.ddps]
         self._versions = b""
         self._private = b""  # what was gathered last
         self._mark = 0  # of the replicated state; see replicas.py
         self._last: Own = ()  # what was recorded at the last commit
         self._left: Left = NOTHING  # gradients, likewise
-        line.gradients.watch(line.state.parameters())
+        session.gradients.watch(session.state.parameters())
 
     # -- when --------------------------------------------------------------------------------------
 
     def formed(self) -> None:
         """All ranks have met for the first time, and what differs between them is known: the start
         is kept."""
-        random = self._line.random.take()
-        self._structure = self._line.state.structure()
+        random = self._session.random.take()
+        self._structure = self._session.state.structure()
         self.pass_number = -1
-        self._write(0, PASS_END, self._own(random, 0), random, None, self._line.gradients.now())
+        self._write(0, PASS_END, self._own(random, 0), random, None, self._session.gradients.now())
         self.pass_number = 0
 
     def new_pass(self, random: bytes, loader_place: bytes) -> None:
@@ -69,10 +69,10 @@ class Recorder:
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
         """`step` begins; False when its record cannot be trusted. `before` and `after`: the random
         numbers' states around the fetching of its batch, the same where there is none."""
-        line = self._line
+        session = self._session
         self._refresh()
         record = self._own(before, step)
-        left = line.gradients.now()
+        left = session.gradients.now()
         if damage.spoiled():
             return False
         same = record == self._last and left.same(self._left)
@@ -81,15 +81,15 @@ class Recorder:
             same
             and after == before
             and self._batches.fingerprint(step) is None
-            and line.entries.has(step, PROVISIONAL)
+            and session.entries.has(step, PROVISIONAL)
         ):
-            line.entries.promote(step)
+            session.entries.promote(step)
         else:
             self._write(step, FINAL, record, after, before if after != before else None, left)
         self._left = NOTHING  # the tensors are the script's to let go of
-        if line.stripes is not None:
-            line.stripes.write(step)
-        if damage.spoiled() or not line.copies.wait(line.era):
+        if session.stripes is not None:
+            session.stripes.write(step)
+        if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
         self.note_memory(step, record[4])
         return True
@@ -97,7 +97,7 @@ class Recorder:
     def look(self, step: int) -> tuple[bytes, Own]:
         """The attempt before `step` has ended well: the random numbers' states, and everything else
         that is this rank's own."""
-        random = self._line.random.take()
+        random = self._session.random.take()
         self._refresh()
         return random, self._own(random, step)
 
@@ -105,7 +105,7 @@ class Recorder:
         """What `look` found is the start of `step`."""
         if None in self._orders:
             self._note_orders()
-        self._left = self._line.gradients.committed()
+        self._left = self._session.gradients.committed()
         self.index += 1
         self._write(step, PROVISIONAL, own, random, None, self._left)
         self._last = own
@@ -113,9 +113,9 @@ class Recorder:
 
     def end_pass(self, step: int) -> None:
         """Every step of the pass is committed here."""
-        random = self._line.random.take()
+        random = self._session.random.take()
         self._write(
-            step, PASS_END, self._own(random, step), random, None, self._line.gradients.now()
+            step, PASS_END, self._own(random, step), random, None, self._session.gradients.now()
         )
 
     def next_pass(self) -> None:
@@ -125,9 +125,9 @@ class Recorder:
     def stand(self, step: int) -> None:
         """This rank is held before `step`; what would be done there before the step has been
         done."""
-        line = self._line
-        random = line.random.take()
-        record, left = self._own(random, step), line.gradients.now()
+        session = self._session
+        random = session.random.take()
+        record, left = self._own(random, step), session.gradients.now()
         if not damage.spoiled():
             self._note_drift(step, record == self._last and left.same(self._left))
             self._write(step, STANDING, record, random, None, left)
@@ -151,8 +151,8 @@ class Recorder:
                     ready.stop()
                 else:
                     ready.listen()
-        self._line.state.refresh()
-        self._line.gradients.watch(self._line.state.parameters())
+        self._session.state.refresh()
+        self._session.gradients.watch(self._session.state.parameters())
         self.lay_out()
         self.note_memory(step)
         self.drifted = {s for s in self.drifted if s < step}
@@ -162,7 +162,7 @@ class Recorder:
     def _own(self, random: bytes, step: int) -> tuple[Any, ...]:
         """This rank's private state as it is now, gradients apart, and a mark of the replicated
         one. `random`: numbers' states that belong to it; `step`: that it will be the start of."""
-        state = self._line.state
+        state = self._session.state
         rows = state.private_rows
         self._private = rows.gather(self._private) if rows.hosted else gather(state.private)
         return (
@@ -175,22 +175,22 @@ class Recorder:
 
     def _refresh(self) -> None:
         """The script may have added or exchanged tensors."""
-        state = self._line.state
+        state = self._session.state
         if state.changed() and state.refresh():
             self._structure = state.structure()
-            self._line.gradients.watch(state.parameters())
+            self._session.gradients.watch(state.parameters())
             self.lay_out()
 
     def note_memory(self, step: int, mark: int | None = None) -> None:
         """What the replicated state is now is that of the start of `step`. `mark`: of it, where a
         record has it already."""
-        state = self._line.state
+        state = self._session.state
         self._versions = state.versions()
         self._mark = replicas.mark(state.replicated_rows, step) if mark is None else mark
 
     def is_clean(self, step: int) -> bool:
         """Whether it is still that; `parameter.data` is written to without a word of torch's."""
-        state = self._line.state
+        state = self._session.state
         return (
             state.versions() == self._versions
             and replicas.mark(state.replicated_rows, step) == self._mark
@@ -204,13 +204,13 @@ class Recorder:
     def compare(self, step: int) -> None:
         """At the ends of some steps: is what was the same on all ranks still so? Raises what a
         collective raises."""
-        line = self._line
+        session = self._session
         if not replicas.is_due(step):
             return
-        state = line.state
+        state = session.state
         self._refresh()
-        differing = replicas.differing(state.replicated, line.communicators.world_size)
-        if not differing or damage.spoiled() or slot.pause_number() > line.era:
+        differing = replicas.differing(state.replicated, session.communicators.world_size)
+        if not differing or damage.spoiled() or slot.interruption() > session.built_at:
             return
         text = (
             "%d of %d tensors differ between the ranks since step %d at the latest, and are kept"
@@ -223,18 +223,18 @@ class Recorder:
 
     def protected_tensors(self) -> Iterator[torch.Tensor]:
         """All that is recorded, or made again when a step is repeated."""
-        line, state = self._line, self._line.state
+        session, state = self._session, self._session.state
         yield from (*state.replicated, *state.private)
         yield from (p.grad for p in state.parameters() if p.grad is not None)
-        if line.stripes is not None:
-            yield from line.stripes.rows()
+        if session.stripes is not None:
+            yield from session.stripes.rows()
         held = [("", {**state.modules, **state.optimizers, **state.small})]
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 
     def _note_orders(self) -> None:
         """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew
         when the next forward begins."""
-        for i, ddp in enumerate(self._line.state.ddps):
+        for i, ddp in enumerate(self._session.state.ddps):
             if self._orders[i] is None and (order := self._ready[i].take()) is not None:
                 self._orders[i] = order
                 buckets.mark_next_layout(ddp)
@@ -269,30 +269,33 @@ class Recorder:
         self.keep_entry(step, kind, entry)
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
-        line = self._line
+        session = self._session
         damaged = damage.damaged()
-        parts = entries.encode(entry, line.entries.seal, step)
+        parts = entries.encode(entry, session.entries.seal, step)
         # a page of a gradient that was lost under the copy is zeros in it: that is no record
-        line.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
-        line.copies.wrote(step, kind)
+        session.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
+        session.copies.wrote(step, kind)
 
     def lay_out(self) -> None:
-        line = self._line
-        if line.device.device.type == "cpu":
+        session = self._session
+        if session.device.device.type == "cpu":
             damage.register(
                 damage.TENSORS,
-                [(t.data_ptr(), t.numel()) for t in (*line.state.replicated, *line.state.private)],
+                [
+                    (t.data_ptr(), t.numel())
+                    for t in (*session.state.replicated, *session.state.private)
+                ],
             )
-        if line.stripes is None:
+        if session.stripes is None:
             return
         try:
-            line.stripes.lay_out(line.state.replicated)
+            session.stripes.lay_out(session.state.replicated)
         except OSError as error:
             log.warning(
                 "no room for stripes (%s): a fault after the optimizer's update cannot be undone;"
                 " enlarge /dev/shm",
                 error,
             )
-            line.stripes = None
+            session.stripes = None
             return
-        damage.register(damage.SHARED, [line.stripes.region()])
+        damage.register(damage.SHARED, [session.stripes.region()])

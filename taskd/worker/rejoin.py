@@ -18,10 +18,10 @@ from taskd.messages import from_rank
 from taskd.worker import buckets, loading
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
-from taskd.worker.conversation import Conversation, Resumed, TakenUp
 from taskd.worker.entry import Entry
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
+from taskd.worker.session import RepairSession, Resumed, TakenUp
 from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
@@ -37,10 +37,10 @@ class Rejoin:
     where, if no repair has to say that."""
 
     def __init__(
-        self, line: Conversation, recorder: Recorder, batches: Batches, patience: Patience
+        self, session: RepairSession, recorder: Recorder, batches: Batches, patience: Patience
     ) -> None:
-        self._line, self._recorder, self._batches, self._patience = (
-            line,
+        self._session, self._recorder, self._batches, self._patience = (
+            session,
             recorder,
             batches,
             patience,
@@ -55,42 +55,42 @@ class Rejoin:
     def aim(self) -> None:
         """Find out in which pass the last process was. Raises RuntimeError when it has left no
         record."""
-        line = self._line
-        latest = line.entries.latest()
-        found = line.entries.read(latest[0]) if latest else None
+        session = self._session
+        latest = session.entries.latest()
+        found = session.entries.read(latest[0]) if latest else None
         if latest is None or found is None:
-            raise RuntimeError(f"rank {line.rank} left no record to come back from")
-        self.target = entries.decode(found[1], line.entries.seal, latest[0]).pass_number
+            raise RuntimeError(f"rank {session.rank} left no record to come back from")
+        self.target = entries.decode(found[1], session.entries.seal, latest[0]).pass_number
 
     def announce(self) -> Resumed | None:
         """Announce this replacement and take part in the repair; None: in a later pass. Raises
         RuntimeError when it was given up."""
-        line = self._line
-        line.channel.send(from_rank.RankReady(line.rank, line.incarnation))
-        while isinstance(outcome := line.hold(None), TakenUp):
-            line.entries.open()
+        session = self._session
+        session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
+        while isinstance(outcome := session.wait_for_orders(None), TakenUp):
+            session.entries.open()
             aimed = self.target
             self.aim()
             if self.target != aimed:
                 return None
-            line.channel.send(from_rank.RankReady(line.rank, line.incarnation))
+            session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
         if not isinstance(outcome, Resumed) or outcome.entry is None:
-            raise RuntimeError(f"the repair of rank {line.rank} was given up: {outcome}")
+            raise RuntimeError(f"the repair of rank {session.rank} was given up: {outcome}")
         return outcome
 
     def from_dump(self, step: int, kind: int, entry: Entry) -> Resumed:
         """In a job that begins from a dump, whose training state is in memory: take the rank's own
         from its record there."""
-        line = self._line
-        scatter(entry.private, line.state.private)
-        entry = replace(entry, orders=buckets.agreed(entry.orders, line.place()))
-        for ddp, order in zip(line.state.ddps, entry.orders, strict=True):
+        session = self._session
+        scatter(entry.private, session.state.private)
+        entry = replace(entry, orders=buckets.agreed(entry.orders, session.place()))
+        for ddp, order in zip(session.state.ddps, entry.orders, strict=True):
             buckets.rebuild(ddp, order)
-        line.gradients.watch(line.state.parameters())
-        buckets.put_synced(line.state.ddps, entry.synced)
-        line.gradients.restore(entry.gradients, entry.skipped)
-        line.state.put_settings(entry.settings)
-        line.random.put(entry.random)
+        session.gradients.watch(session.state.parameters())
+        buckets.put_synced(session.state.ddps, entry.synced)
+        session.gradients.restore(entry.gradients, entry.skipped)
+        session.state.put_settings(entry.settings)
+        session.random.put(entry.random)
         resumed = Resumed(step, entry, kind)
         if entry.pass_number >= 0:  # else it is from before the first step
             self.target, self.begins = entry.pass_number, resumed
@@ -101,23 +101,23 @@ class Rejoin:
     def take_up(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
         """`loader`, where the last process was in it. Raises RuntimeError where it gives other
         batches."""
-        line, entry = self._line, resumed.entry
+        session, entry = self._session, resumed.entry
         assert entry is not None
         self._recorder.new_pass(entry.pass_random, entry.loader)
         self._recorder.index = entry.index
         if loader is None:
             return None
-        present = line.random.take()
+        present = session.random.take()
         # quickly, by its sampler; where that gives another batch than the last process had, by
         # loading what comes before too
         for whole in (False, True):
             iterator, exact = self._try(loader, entry, resumed, present, whole)
             if exact:
-                line.random.put(present)
+                session.random.put(present)
                 return iterator
             log.warning(
                 "rank %d: %s gave another batch than before; all of this pass is loaded again",
-                line.rank,
+                session.rank,
                 _name(loader),
             )
         raise RuntimeError(
@@ -131,8 +131,8 @@ class Rejoin:
     ) -> tuple[Iterator[Any], bool]:
         """An iterator that stands where the record says, and whether it gives the batches that the
         last process got. `whole`: by loading everything that comes before."""
-        line, kind = self._line, resumed.kind
-        line.random.put(entry.pass_random)
+        session, kind = self._session, resumed.kind
+        session.random.put(entry.pass_random)
         loading.put_place(loader, entry.loader)
         before = entry.fetch or entry.random
         # what is loaded in another process depends on what that has loaded before; here, on the
@@ -140,11 +140,11 @@ class Rejoin:
         look_back = entry.previous is not None and entry.index > 0 and loading.has_workers(loader)
         # loaders that agree on random numbers when a pass begins (Accelerate's) speak to peers that
         # have done so long ago
-        with line.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
+        with session.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
             iterator = loading.begin(loader, entry.index - look_back, whole)
             if look_back and loading.fingerprint(next(iterator)) != entry.previous:
                 return iterator, False
-            line.random.put(before)
+            session.random.put(before)
             if kind == FINAL:
                 self._batches.keep(resumed.step, next(iterator), before, present)
                 if entry.batch not in (None, self._batches.fingerprint(resumed.step)):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from taskd import dumps
+from taskd.records import dumps
 from taskd.worker import plain
 
 Path_ = tuple[Any, ...]  # keys and indices that lead to a value

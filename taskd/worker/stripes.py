@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from taskd.cython_api import attempt, damage
-from taskd.vault import SlotFile, stripe_path
+from taskd.records.store import SlotFile, stripe_path
 
 # bytes; one thread copies less than this before others have begun
 PARALLEL = 4 << 20

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from taskd.record import Buffer
+from taskd.records.sealed import Buffer
 from taskd.worker import buckets, plain
 
 if TYPE_CHECKING:
     from taskd.messages.values import Plan
-    from taskd.worker.conversation import Conversation
     from taskd.worker.entry import Entry
+    from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
@@ -34,10 +34,10 @@ class Different(RuntimeError):
     """What was restored is not what was recorded, or not what a replica has."""
 
 
-def memory(line: Conversation, entry: Entry) -> None:
+def memory(session: RepairSession, entry: Entry) -> None:
     """Compare this process with the record that it has just been restored from. Raises
     Different."""
-    state = line.state
+    state = session.state
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
         wrong.append("settings of optimizers and small objects")
@@ -45,16 +45,16 @@ def memory(line: Conversation, entry: Entry) -> None:
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
         wrong.append("what DDP broadcasts next")
-    if line.random.take() != entry.random:
+    if session.random.take() != entry.random:
         wrong.append("random numbers")
-    present = {(row.index, row.name): row.tensor for row in line.gradients.now().rows}
+    present = {(row.index, row.name): row.tensor for row in session.gradients.now().rows}
     recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
     if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
         wrong.append("gradients")
     if wrong:
         raise Different(
-            f"rank {line.rank}: {', '.join(wrong)} in memory differ from the record that they were"
-            " restored from"
+            f"rank {session.rank}: {', '.join(wrong)} in memory differ from the record that they"
+            " were restored from"
         )
 
 
@@ -68,15 +68,15 @@ class Forward:
     """Compares the first forward of the repeated step. `failed` is called with the reason where the
     results differ."""
 
-    def __init__(self, line: Conversation, plan: Plan, failed: Callable[[str], None]) -> None:
-        self._line, self._failed = line, failed
+    def __init__(self, session: RepairSession, plan: Plan, failed: Callable[[str], None]) -> None:
+        self._session, self._failed = session, failed
         self._handles: list[Any] = []
         found = pair(plan)
-        if found is None or line.rank not in found or not line.state.modules:
+        if found is None or session.rank not in found or not session.state.modules:
             return
         self._given, self._had = found
-        self._name, module = next(iter(line.state.modules.items()))
-        if line.rank == self._given:
+        self._name, module = next(iter(session.state.modules.items()))
+        if session.rank == self._given:
             self._handles.append(
                 module.register_forward_pre_hook(self._hand_over, with_kwargs=True)
             )
@@ -92,25 +92,27 @@ class Forward:
     def _hand_over(
         self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        line = self._line
-        if line.state.is_individual():
+        session = self._session
+        if session.state.is_individual():
             log.info(
                 "rank %d: the forward of %s depends on state of this rank's own and is not"
                 " verified",
-                line.rank,
+                session.rank,
                 self._name,
             )
             self.stop()
             _send(b"", self._had)
             return
         try:
-            data = plain.encode((inputs, keywords, line.random.take(), gather(line.state.private)))
+            data = plain.encode(
+                (inputs, keywords, session.random.take(), gather(session.state.private))
+            )
         except plain.Unrecordable as error:
             text = (
                 "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
                 " verified"
             )
-            log.warning(text, line.rank, self._name, error)
+            log.warning(text, session.rank, self._name, error)
             data = b""
             self.stop()
         _send(data, self._had)
@@ -142,21 +144,21 @@ class Forward:
         data = _receive(self._given)
         if not data:
             return
-        line = self._line
-        if line.state.is_individual():
+        session = self._session
+        if session.state.is_individual():
             _send(b"", self._given)
             return
         theirs, keywords, random, private = plain.decode(data)
-        own = line.random.take(), gather(line.state.private)
+        own = session.random.take(), gather(session.state.private)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         try:
-            line.random.put(random)
-            scatter(private, line.state.private)
+            session.random.put(random)
+            scatter(private, session.state.private)
             # with gradients, as there: without them some kernels are others
             result = digest(module(*_to(theirs, device), **_to(keywords, device)))
         finally:
-            line.random.put(own[0])
-            scatter(own[1], line.state.private)
+            session.random.put(own[0])
+            scatter(own[1], session.state.private)
         _send(result, self._given)
 
 

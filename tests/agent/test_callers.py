@@ -84,8 +84,10 @@ def agent(tmp_path):
 def process(agent):
     made = []
 
-    def start(rank, attendant=False, **more):
-        hello = from_rank.AttendantHello(rank, 0) if attendant else from_rank.RankHello(rank, 0, 1)
+    def start(rank, control_thread=False, **more):
+        hello = (
+            from_rank.ControlHello(rank, 0) if control_thread else from_rank.RankHello(rank, 0, 1)
+        )
         made.append(Process(agent, hello, **more))
         return made[-1]
 
@@ -110,12 +112,12 @@ def test_a_rank_speaks_for_itself_and_nobody_else_does(agent, process, wrapped, 
     assert zero.channel is None and caplog.text.count("is not rank 0") == 2
     accept(agent, mine)
     assert zero.channel is not None and one.channel is None
-    liar, second = process(0, attendant=True), process(1, attendant=True)
+    liar, second = process(0, control_thread=True), process(1, control_thread=True)
     accept(agent, liar)
-    assert zero.attendant is None
+    assert zero.control_thread is None
     one.process = second.popen
     accept(agent, second)
-    assert one.attendant is not None
+    assert one.control_thread is not None
 
 
 def test_a_replacement_may_call_before_it_is_known_which_process_it_is(agent, process):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from taskd import record
 from taskd.agent import permits
 from taskd.agent.fetching import put_back
 from taskd.agent.ranks import Epoch, Rank
@@ -22,7 +21,8 @@ from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api.page import Page
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol import curve, keys
-from taskd.vault import NOTE, NOTES, Entries, left_behind
+from taskd.records import sealed
+from taskd.records.store import NOTE, NOTES, Entries, left_behind
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0
@@ -34,7 +34,7 @@ class Node:
     def __init__(self, directory: Path, number: int, job: str) -> None:
         directory.mkdir()
         os.mkfifo(directory / NOTES, 0o600)
-        record.write_key(directory, KEYS.records, "job")
+        sealed.write_key(directory, KEYS.records, "job")
         self.page = Page.create(str(directory / "page"), 2)
         self.epoch = Epoch(0, directory, self.page)
         for local in (0, 1):
@@ -94,7 +94,7 @@ def until(condition) -> None:
 
 
 def kept(records: list) -> dict:
-    seal = record.Seal(KEYS.records, "job", 0)
+    seal = sealed.Seal(KEYS.records, "job", 0)
     return {
         (k.rank, k.step): (k.kind, bytes(replace(seal, rank=k.rank).open(k.payload, k.step)[0]))
         for k in records
@@ -153,15 +153,15 @@ def test_another_job_changes_nothing(nodes, tmp_path):
 
 
 def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
-    """In a process that has claimed the slot: the wait ends with the copy, with a pause, and where
-    nobody keeps any more."""
+    """In a process that has claimed the slot: the wait ends with the copy, with an interruption,
+    and where nobody keeps any more."""
     here, there = nodes(1), nodes(0)
     program = """
 import os, sys
 from pathlib import Path
 from taskd.cython_api import slot
 from taskd.core.snapshots import PROVISIONAL
-from taskd.vault import Entries
+from taskd.records.store import Entries
 from taskd.worker.copies import Copies
 directory = Path(sys.argv[1])
 slot.attach(str(directory / "page"), 0)
@@ -173,7 +173,7 @@ entries.write(5, PROVISIONAL, entries.seal.close(5, b"five")); copies.wrote(5, P
 print("copied", copies.wait(0), flush=True)
 sys.stdin.readline()
 entries.write(6, PROVISIONAL, entries.seal.close(6, b"six")); copies.wrote(6, PROVISIONAL)
-print("paused", copies.wait(0), flush=True)
+print("interrupted", copies.wait(0), flush=True)
 """
     with subprocess.Popen(
         [sys.executable, "-c", program, str(here.epoch.directory)],
@@ -189,8 +189,8 @@ print("paused", copies.wait(0), flush=True)
         assert kept(there.fetch(1, there.records.address)) == {(2, 5): (PROVISIONAL, b"five")}
         there.records.close()
         print(file=rank.stdin, flush=True)
-        here.page.pause(1)
-        assert rank.stdout.readline() == "paused False\n"
+        here.page.interrupt(1)
+        assert rank.stdout.readline() == "interrupted False\n"
 
 
 def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
@@ -240,7 +240,7 @@ def liar():
 
 def forged(step: int, rank: int = 2, node: int = 1) -> between_agents.Keep:
     """A record that is well made: whoever has the secret can seal it."""
-    payload = b"".join(record.Seal(KEYS.records, "job", rank).close(max(step, 0), b"forged"))
+    payload = b"".join(sealed.Seal(KEYS.records, "job", rank).close(max(step, 0), b"forged"))
     return between_agents.Keep("job", node, rank, 10**9, step, FINAL, True, payload)
 
 

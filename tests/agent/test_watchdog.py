@@ -22,7 +22,7 @@ def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float =
         phase=phase,
         heartbeat_ns=int(heartbeat * ns),
         started=6,
-        pause=0,
+        interruption=0,
         consistent=True,
         usual_ns=int(usual * ns),
         until_ns=int(until * ns),
@@ -39,7 +39,7 @@ def view(phase: int, heartbeat: float = NOW, usual: float = 0.02, until: float =
         (view(slot.COMPUTING, usual=0.0), 600.0),  # a first step
         (view(slot.COMMITTED), 600.0),
         (view(slot.SETUP), None),
-        (view(slot.PAUSED), None),
+        (view(slot.INTERRUPTED), None),
         (view(slot.DONE), None),
     ],
 )
@@ -57,7 +57,7 @@ def test_limits(seen, limit):
 def test_a_stopped_rank_is_in_no_first_step():
     assert Watchdog().due(view(slot.COMPUTING, usual=0.0), stopped=True) == NOW + 2
     assert Watchdog().due(view(slot.COMMITTED), stopped=True) == NOW + 2
-    assert Watchdog().due(view(slot.PAUSED), stopped=True) is None
+    assert Watchdog().due(view(slot.INTERRUPTED), stopped=True) is None
     assert Watchdog().due(view(slot.COMPUTING, until=NOW + 50), stopped=True) == NOW + 50
 
 
@@ -68,7 +68,7 @@ def test_an_announced_operation_is_waited_for():
 
 
 def test_who_is_held_must_go_on_when_the_hold_is_over():
-    watchdog, seen = Watchdog(), view(slot.HELD)
+    watchdog, seen = Watchdog(), view(slot.PAUSED)
     watchdog.holding = True
     assert watchdog.waiting(seen) and not watchdog.overdue(seen, NOW + 3600)
     watchdog.holding = False
@@ -88,7 +88,7 @@ def test_a_rank_is_complained_of_again_but_not_at_once():
     views = {
         0: view(slot.COMPUTING),
         1: view(slot.COMPUTING, heartbeat=NOW + 1),
-        2: view(slot.PAUSED),
+        2: view(slot.INTERRUPTED),
     }
     assert watchdog.complaints(views, NOW + 1) == ([], NOW + 2)
     assert watchdog.complaints(views, NOW + 2) == ([0], NOW + 3)

@@ -191,7 +191,7 @@ class TestStatus:
         "ranks": [3],
         "step": 77,
         "seconds": 0.08,
-        "phases": {"DETECT": 0.0, "PAUSE": 0.005},
+        "phases": {"DETECT": 0.0, "INTERRUPT": 0.005},
         "tried": ["recover-in-place: done"],
         "began": 1.0,
     }

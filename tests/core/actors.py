@@ -15,12 +15,12 @@ from taskd.messages.values import Position
 SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = (
     "setup",
     "training",
-    "held",
+    "paused",
     "standing",
     "finished",
     "ended",
 )
-# makes no progress: and says nothing any more, and still answers roll calls
+# makes no progress: and says nothing any more, and still answers progress probes
 HUNG, LOOPING = "hung", "looping"
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
 PATIENCE = 15.0  # seconds after which the collective library gives up
@@ -28,7 +28,7 @@ LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
 GUARDED = (
     from_agent.RankDied
-    | from_rank.RankPaused
+    | from_rank.RankInterrupted
     | from_agent.RankBusy
     | from_rank.RankReady
     | from_rank.RankRebuilt
@@ -56,12 +56,12 @@ class Rank:
     clean: bool = True  # what is in memory is the state at the start of `step`
     spoiled: bool = False  # a page was lost since the last restore: it does not train
     told: bool = False  # the first commit after a resume
-    paused: int = 0
-    era: int = 0  # number of the pause that the present communicators were built in
+    interrupted: int = 0
+    built_at: int = 0  # number of the interruption that the present communicators were built in
     rebuilding: int = 0
     left: Position | None = None
     immortal: bool = False
-    recorded: int = -1  # this step's record is final already: the rank was held before it
+    recorded: int = -1  # this step's record is final already: the rank was paused before it
     begun: bool = False  # its loop
     since: float = 0.0  # when the step was entered
     beat: float = 0.0  # when it last made progress
@@ -98,8 +98,8 @@ class Node:
     epoch: int = 0
     generation: int = 0
     protected: bool = False
-    pause: int = 0
-    hold: int | None = None  # ranks stop before this step
+    interruption: int = 0
+    pause: int | None = None  # ranks stop before this step
     passing: bool = False  # as long as the present manager is there
     gone: bool = False  # nobody is there
     cut: bool = False  # nothing is heard of it, and it hears nothing

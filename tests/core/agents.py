@@ -33,11 +33,11 @@ class Agents:
     def obey(self, node: Node, command: c.Command) -> None:
         if node.gone:
             return
-        if isinstance(command, to_rank.Pause):
-            node.pause = max(node.pause, command.pause)
+        if isinstance(command, to_rank.Interrupt):
+            node.interruption = max(node.interruption, command.interruption)
             for rank in node.ranks:
                 if rank.alive and rank.mode not in (ENDED,):
-                    self.leave(rank, command.pause)
+                    self.leave(rank, command.interruption)
         elif isinstance(command, to_agent.Replace) and self.world.ranks[command.rank] in node.ranks:
             self.replace(self.world.ranks[command.rank], command.incarnation)
         elif isinstance(command, to_agent.Kill) and self.world.ranks[command.rank] in node.ranks:
@@ -57,12 +57,15 @@ class Agents:
                     ),
                 )
         elif isinstance(command, to_rank.Rebuild):
-            node.generation, node.pause = command.generation, max(node.pause, command.pause)
+            node.generation, node.interruption = (
+                command.generation,
+                max(node.interruption, command.interruption),
+            )
             for rank in node.ranks:
                 self.rebuild(rank, command)
         elif isinstance(command, to_rank.Restore):
             for rank in node.ranks:
-                if rank.alive and rank.mode == HELD and rank.paused <= command.pause:
+                if rank.alive and rank.mode == HELD and rank.interrupted <= command.interruption:
                     self.world.after(
                         self.world.chance.uniform(0.01, 2.0),
                         self.world.training.alive(rank, lambda r=rank: self.restore(r, command)),
@@ -79,7 +82,7 @@ class Agents:
             )
         elif isinstance(command, to_agent.SaveRecords):
             why = "[Errno 28] No space left on device" if self.world.likely(0.02) else ""
-            saved = from_agent.RecordsSaved(node.number, command.pause, (), why)
+            saved = from_agent.RecordsSaved(node.number, command.interruption, (), why)
             self.world.after(
                 self.world.chance.choice([0.01, 1.0]), lambda: self.world.say(node, saved)
             )
@@ -90,7 +93,7 @@ class Agents:
                 lambda: self.world.say(
                     node,
                     from_agent.Sealed(
-                        node.number, command.pause, "" if why else "/dumps/step", why
+                        node.number, command.interruption, "" if why else "/dumps/step", why
                     ),
                 ),
             )
@@ -102,7 +105,7 @@ class Agents:
                         self.world.training.alive(rank, lambda r=rank: self.world.training.end(r)),
                     )
             self.world.training.leave_well(node)
-        elif isinstance(command, to_rank.RollCall):
+        elif isinstance(command, to_rank.ProbeProgress):
             self.answer(node, command.call)
         elif isinstance(command, to_agent.AskSteps):
             begun = [
@@ -110,9 +113,9 @@ class Agents:
                 for r in node.ranks
             ]
             self.world.say(node, from_agent.StepsBegun(node.number, max(begun)))
-        elif isinstance(command, to_rank.Hold | to_rank.Continue):
-            node.passing = isinstance(command, to_rank.Hold) and command.passing
-            self.stand(node, command.step if isinstance(command, to_rank.Hold) else None)
+        elif isinstance(command, to_rank.Pause | to_rank.Continue):
+            node.passing = isinstance(command, to_rank.Pause) and command.passing
+            self.stand(node, command.step if isinstance(command, to_rank.Pause) else None)
         elif (
             isinstance(command, to_agent.RestartAll)
             and dict(command.epochs)[node.number] == node.epoch
@@ -129,27 +132,27 @@ class Agents:
                 self.world.chance.uniform(0.1, 2.0), lambda: self.world.cluster.start(node)
             )
 
-    def stand(self, node: Node, hold: int | None) -> None:
+    def stand(self, node: Node, pause: int | None) -> None:
         """Ranks look at the boundary when they begin a step; here is told who had begun it
         before."""
-        node.hold = hold
+        node.pause = pause
         for rank in node.ranks:
             if not rank.alive:
                 continue
             if rank.mode == STANDING:
                 self.world.training.begin(rank)
             elif (
-                hold is not None
+                pause is not None
                 and rank.mode in (TRAINING, HUNG, LOOPING)
                 and rank.stage != COMMITTED
-                and rank.step >= hold
+                and rank.step >= pause
             ):
                 self.world.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
 
     def answer(self, node: Node, call: int) -> None:
-        """A roll call. The agent answers for those who do not; it may be gone itself."""
+        """A progress probe. The agent answers for those who do not; it may be gone itself."""
         if self.world.likely(0.03):
-            self.world.counts["roll call unanswered"] += 1
+            self.world.counts["progress probe unanswered"] += 1
             return
         for rank in node.ranks:
             if rank.mode != ENDED:
@@ -170,7 +173,7 @@ class Agents:
         inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
         self.world.say(
             self.world.nodes[rank.node],
-            from_agent.RankPresent(
+            from_agent.ProgressReport(
                 rank=rank.number,
                 incarnation=rank.incarnation,
                 call=call,
@@ -205,66 +208,77 @@ class Agents:
             if (
                 rank.alive
                 and rank.mode in (HELD, SETUP)
-                and rank.paused <= command.pause
+                and rank.interrupted <= command.interruption
                 and not rank.spoiled
             ):
-                rank.mode, rank.told, rank.blank, rank.paused, rank.deaf = (
+                rank.mode, rank.told, rank.blank, rank.interrupted, rank.deaf = (
                     TRAINING,
                     False,
                     False,
-                    command.pause,
+                    command.interruption,
                     False,
                 )
                 self.world.training.begin(rank)
 
-    def leave(self, rank: Rank, pause: int) -> None:
-        """A rank is asked to pause; a hung one does not hear it."""
+    def leave(self, rank: Rank, interruption: int) -> None:
+        """A rank is asked to stop; a hung one does not hear it."""
         node = self.world.nodes[rank.node]
 
         def out() -> None:
-            if rank.mode in (HUNG, LOOPING) or rank.paused > pause or pause <= rank.era:
+            if (
+                rank.mode in (HUNG, LOOPING)
+                or rank.interrupted > interruption
+                or interruption <= rank.built_at
+            ):
                 return
             if rank.blank:  # it has nothing to report, but leaves what it is in
-                rank.paused, rank.rebuilding = pause, 0
+                rank.interrupted, rank.rebuilding = interruption, 0
                 return
-            held = node.hold is not None and rank.step >= node.hold
+            paused = node.pause is not None and rank.step >= node.pause
             if (
                 rank.stage == COMMITTED
                 and rank.mode == TRAINING
                 and rank.step < self.world.total
-                and not held
+                and not paused
                 and self.world.chance.random() < 0.5
             ):
-                rank.stage = COMPUTING  # the next step is begun before the pause is seen
-            first = rank.paused < pause
-            rank.paused, rank.rebuilding, rank.mode, rank.entered = pause, 0, HELD, False
+                rank.stage = COMPUTING  # the next step is begun before the interruption is seen
+            first = rank.interrupted < interruption
+            rank.interrupted, rank.rebuilding, rank.mode, rank.entered = (
+                interruption,
+                0,
+                HELD,
+                False,
+            )
             if first and self.world.likely(0.03):
                 self.world.counts["answers lost"] += 1
-                rank.paused, rank.deaf = pause - 1, True
+                rank.interrupted, rank.deaf = interruption - 1, True
                 return
             if not rank.unfit and self.world.likely(0.003):
                 rank.unfit = "the device's context is gone"
             self.world.say(
                 node,
-                from_rank.RankPaused(
-                    rank.number, rank.incarnation, pause, rank.position(), rank.unfit
+                from_rank.RankInterrupted(
+                    rank.number, rank.incarnation, interruption, rank.position(), rank.unfit
                 ),
             )
 
         if rank.mode == TRAINING and self.world.likely(0.01):
             rank.mode = HUNG
         if rank.slow > self.world.now:
-            self.world.counts["paused in user code"] += 1
+            self.world.counts["interrupted in user code"] += 1
             self.world.say(
                 node,
                 from_agent.RankBusy(
-                    rank.number, rank.incarnation, pause, rank.slow - self.world.now + 0.5
+                    rank.number, rank.incarnation, interruption, rank.slow - self.world.now + 0.5
                 ),
             )
             self.world.after(rank.slow - self.world.now, self.world.training.alive(rank, out))
         elif self.world.likely(0.05):
             rank.deaf = True
-            self.world.say(node, from_agent.RankBusy(rank.number, rank.incarnation, pause, 30.0))
+            self.world.say(
+                node, from_agent.RankBusy(rank.number, rank.incarnation, interruption, 30.0)
+            )
             self.world.after(
                 self.world.chance.uniform(1.0, 40.0), self.world.training.alive(rank, out)
             )
@@ -284,7 +298,7 @@ class Agents:
             blank=True,
             begun=True,
             left=rank.left,
-            paused=node.pause,
+            interrupted=node.interruption,
             record=rank.record,
         )
         rank.__dict__.update(fresh.__dict__)
@@ -310,7 +324,11 @@ class Agents:
         )
 
     def rebuild(self, rank: Rank, command: to_rank.Rebuild) -> None:
-        if not rank.alive or rank.mode not in (SETUP, HELD) or rank.paused > command.pause:
+        if (
+            not rank.alive
+            or rank.mode not in (SETUP, HELD)
+            or rank.interrupted > command.interruption
+        ):
             return
         if self.world.likely(0.01):
             rank.mode = HUNG
@@ -322,7 +340,7 @@ class Agents:
                     rank, lambda: self.world.training.die(rank, "was killed by SIGKILL")
                 ),
             )
-        rank.rebuilding, rank.era = command.generation, command.pause
+        rank.rebuilding, rank.built_at = command.generation, command.interruption
         if all(r.alive and r.rebuilding == command.generation for r in self.world.ranks):
             for r in self.world.ranks:
                 self.world.after(
@@ -356,7 +374,7 @@ class Agents:
             )
 
     def restore(self, rank: Rank, command: to_rank.Restore) -> None:
-        if rank.mode != HELD or rank.paused > command.pause:
+        if rank.mode != HELD or rank.interrupted > command.interruption:
             return
         if self.world.likely(0.02):
             self.world.training.die(rank, "was killed by SIGKILL")

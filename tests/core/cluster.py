@@ -30,12 +30,12 @@ class Cluster:
         for rank in node.ranks:
             fresh = Rank(rank.number, rank.node, immortal=self.world.likely(0.01))
             rank.__dict__.update(fresh.__dict__)
-            self.world.laws.newest[rank.number] = 0
+            self.world.invariants.newest[rank.number] = 0
             self.world.after(
                 self.world.chance.uniform(0.5, 3),
                 self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
             )
-        node.protected, node.generation, node.hold = False, 0, None
+        node.protected, node.generation, node.pause = False, 0, None
         self.world.electorate.connect(node.agent)
         self.announce(node)
 
@@ -62,7 +62,7 @@ class Cluster:
             tuple(r.number for r in new if r.mode == HELD),
             tuple(r.left for r in (*dead, *new)),
             node.generation if node.protected else 0,
-            node.pause,
+            node.interruption,
             node.agent,
             (f"node-{node.number}", 8000),
         )
@@ -234,7 +234,7 @@ class Cluster:
         self.world.wires[number].begin()
         for rank, before in zip(node.ranks, former.ranks, strict=True):
             rank.__dict__.update(before)
-            self.world.laws.newest[rank.number] = rank.incarnation
+            self.world.invariants.newest[rank.number] = rank.incarnation
         if former.lost:
             self.vanish(node)
 
@@ -269,7 +269,7 @@ class Cluster:
             order.epoch,
             order.generation,
             True,
-            order.pause,
+            order.interruption,
             agent=order.agent,
             joined=self.world.manager,
         )
@@ -295,7 +295,7 @@ class Cluster:
         )
 
     def save(self, rank: Rank, command: to_rank.SaveState) -> None:
-        if rank.mode != HELD or rank.paused > command.pause:
+        if rank.mode != HELD or rank.interrupted > command.interruption:
             return
         if self.world.likely(0.1):
             self.world.training.die(rank, "was killed by SIGKILL")
@@ -311,6 +311,6 @@ class Cluster:
             self.world.say(
                 self.world.nodes[rank.node],
                 from_rank.StateSaved(
-                    rank.number, rank.incarnation, command.pause, (("state/x", 1, "ab"),)
+                    rank.number, rank.incarnation, command.interruption, (("state/x", 1, "ab"),)
                 ),
             )

@@ -1,4 +1,4 @@
-"""Operators of the world: they hold the job, let it go on, report what is ill."""
+"""Operators of the world: they pause the job, let it go on, report what is ill."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Operators:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self.world.asked += 1
-        self.request(from_operator.HoldRequested(f"hold-{self.world.asked}"))
+        self.request(from_operator.PauseRequested(f"pause-{self.world.asked}"))
         self.world.after(self.world.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
 
     def go_on(self) -> None:
@@ -28,7 +28,9 @@ class Operators:
         self.request(from_operator.ContinueRequested(request))
         self.world.after(
             1.0,
-            lambda: None if self.world.over or request in self.world.laws.done else self.go_on(),
+            lambda: (
+                None if self.world.over or request in self.world.invariants.done else self.go_on()
+            ),
         )
 
     def sub_healthy(self) -> None:
@@ -52,7 +54,7 @@ class Operators:
 
     def request(
         self,
-        event: from_operator.HoldRequested
+        event: from_operator.PauseRequested
         | from_operator.ContinueRequested
         | from_operator.NodeSubHealthy,
     ) -> None:
@@ -63,5 +65,5 @@ class Operators:
                 )
             )
             return
-        self.world.laws.asked(event.request)
+        self.world.invariants.asked(event.request)
         self.world.deliver(event)

@@ -203,7 +203,7 @@ STAGES = [
     World.committed,
 ]
 AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
-# where a pause is looked at, or breaks a collective
+# where an interruption is looked at, or breaks a collective
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 

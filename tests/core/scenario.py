@@ -6,7 +6,7 @@ begins a comment. Inputs:
 
     with notes                                               decisions in words are output too
     job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
-                                                             without look=2 there are no roll calls
+                                                             without look=2 there are no progress probes
                                                              in a repair
     form 4 ranks on 2 nodes [...]                            the same, and brought as far as the first step
     at 0.350                                                 time passes until then; ticks are given when they are due
@@ -31,26 +31,26 @@ begins a comment. Inputs:
     WHO lost a collective in step 5: text
     WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
     WHO stalled for 30 s in step 5 [stopped=1]               stopped: it was found stopped by a signal all that time
-    WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last roll call: step 5, 3 collectives begun; each part but
+    WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last progress probe: step 5, 3 collectives begun; each part but
                                                              the first may be left out; `waiting`:
                                                              for the others, on purpose; `stopped`:
                                                              by a signal
-    WHO paused @ POSITION | WHO paused @ POSITION; unfit: text
+    WHO interrupted @ POSITION | WHO interrupted @ POSITION; unfit: text
     WHO is busy for 30 s
     WHO has saved the state
     node 1 has saved its records | node 1 could not save its records: text
     node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
-    request A: hold | request A: continue
+    request A: pause | request A: continue
     node 1: nobody has begun 6
-    WHO held before 6 | WHO had begun 6
+    WHO paused before 6 | WHO had begun 6
 
 WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the
 phase waits for). A POSITION is `computing 5` (the step is begun, nothing changed), `updated 5`
-(after the optimizer, before the end of the attempt), `committed 5` (between steps 5 and 6), `held
+(after the optimizer, before the end of the attempt), `committed 5` (between steps 5 and 6), `paused
 6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may
-end in `[incarnation=0 pause=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones,
+end in `[incarnation=0 interruption=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones,
 and no processor time was used.
 """
 
@@ -141,7 +141,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         Play.sealed,
     ),
     (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
-    (r"request (?P<name>\w+): (?P<what>hold|continue)", Play.request),
+    (r"request (?P<name>\w+): (?P<what>pause|continue)", Play.request),
     (WHO + "joined", rank_event(lambda p, o, r, i: from_rank.RankJoined(r, i))),
     (WHO + "ready", rank_event(lambda p, o, r, i: from_rank.RankReady(r, i))),
     (
@@ -185,9 +185,9 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         rank_event(present),
     ),
     (
-        WHO + r"paused @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
+        WHO + r"interrupted @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
         rank_event(
-            lambda p, o, r, i, at, why: from_rank.RankPaused(
+            lambda p, o, r, i, at, why: from_rank.RankInterrupted(
                 r, i, pause_of(p, o), position(at), why or ""
             )
         ),
@@ -229,8 +229,8 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         rank_event(lambda p, o, r, i, s: from_rank.RankFinished(r, i, int(s))),
     ),
     (
-        WHO + r"held before (?P<s>\d+)",
-        rank_event(lambda p, o, r, i, s: from_rank.RankHeld(r, i, int(s))),
+        WHO + r"paused before (?P<s>\d+)",
+        rank_event(lambda p, o, r, i, s: from_rank.RankPaused(r, i, int(s))),
     ),
     (
         WHO + r"had begun (?P<s>\d+)",

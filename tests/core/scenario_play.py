@@ -87,7 +87,7 @@ class Play:
 
     def show(self, options: dict[str, str]) -> list[str]:
         k = self.coordinator
-        job, hold, due = k.job, k.hold, k.deadline()
+        job, pause, due = k.job, k.pause, k.deadline()
         state = (
             "over"
             if job.over
@@ -102,14 +102,14 @@ class Play:
                 )
             )
         )
-        if hold.wanted:
+        if pause.wanted:
             state += (
-                ", to be held"
-                if hold.step is None
-                else f", to be held before step {hold.step}: {ranks(hold.held)} so far"
+                ", to be paused"
+                if pause.step is None
+                else f", to be paused before step {pause.step}: {ranks(pause.paused)} so far"
             )
         return [
-            f"{state}; pause {job.pause}, generation {job.generation}, next tick"
+            f"{state}; interruption {job.interruption}, generation {job.generation}, next tick"
             f" {'never' if due is None else f'{due:.3f}'}"
         ]
 
@@ -126,7 +126,7 @@ class Play:
         for name, value in pairs(rest or "").items():
             if name == "left":
                 given[name] = tuple(position(p) for p in value.split("/"))
-            elif name in ("epoch", "generation", "pause"):
+            elif name in ("epoch", "generation", "interruption"):
                 given[name] = int(value)
             elif name == "agent":
                 given[name] = value
@@ -202,8 +202,8 @@ class Play:
 
     def request(self, options: dict[str, str], name: str, what: str) -> list[str]:
         return self.step(
-            from_operator.HoldRequested(name)
-            if what == "hold"
+            from_operator.PauseRequested(name)
+            if what == "pause"
             else from_operator.ContinueRequested(name)
         )
 
@@ -272,7 +272,7 @@ def present(
     given = {flag.strip() for flag in flags.split(",") if flag}
     if given - {"waiting", "overdue", "silent", "stopped"}:
         raise ValueError(f"no such flag: {flags}")
-    return from_agent.RankPresent(
+    return from_agent.ProgressReport(
         rank,
         incarnation,
         int(options.get("call", play.coordinator.watch._call)),
@@ -291,7 +291,7 @@ def present(
 
 
 def pause_of(play: Play, options: dict[str, str]) -> int:
-    return int(options.get("pause", play.coordinator.job.pause))
+    return int(options.get("interruption", play.coordinator.job.interruption))
 
 
 def generation(play: Play, options: dict[str, str]) -> int:

@@ -29,7 +29,7 @@ def position(text: str) -> Position:
     stages = {
         "computing": lambda: after_steps(step, committed=False).position(step, step),
         "updated": lambda: after_steps(step, committed=False).position(step, None),
-        "held": lambda: _held(step).position(step, step),
+        "paused": lambda: _paused(step).position(step, step),
         "committed": lambda: after_steps(step, committed=True).position(step + 1, step + 1),
     }
     at = msgspec.structs.asdict(stages[words[0]]())
@@ -44,7 +44,7 @@ def position(text: str) -> Position:
     return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
 
 
-def _held(step: int) -> Snapshots:
+def _paused(step: int) -> Snapshots:
     kept = after_steps(step - 1, committed=True)
     kept.write(step, STANDING)
     return kept
@@ -70,7 +70,7 @@ def _restore(x: to_rank.Restore) -> str:
     parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
     parts += [f"copy {source} to {destination}" for destination, source in x.plan.copies]
     return (
-        f"restore step {x.plan.step} (pause {x.pause}, generation {x.generation}):"
+        f"restore step {x.plan.step} (interruption {x.interruption}, generation {x.generation}):"
         f" {', '.join(parts)}"
     )
 
@@ -85,14 +85,14 @@ def _closed(x: c.Closed) -> str:
 
 
 WORDS: dict[type, Callable[[Any], str]] = {
-    to_rank.Pause: lambda x: f"pause {x.pause}: {x.reason}",
+    to_rank.Interrupt: lambda x: f"interruption {x.interruption}: {x.reason}",
     to_agent.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
     to_agent.Kill: lambda x: (
         f"kill rank {x.rank} (incarnation {x.incarnation}{', stacks first' if x.stacks else ''}):"
         f" {x.reason}"
     ),
     to_agent.TakeOver: lambda x: (
-        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, pause {x.pause}, generation"
+        f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, interruption {x.interruption}, generation"
         f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
         f" {','.join(map(str, x.incarnations))}; records"
         f" {f'at {x.records[0]}' if x.records[1] else 'nowhere'}{f'; from {x.former}' if x.former else ''}):"
@@ -113,28 +113,28 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.Resign: lambda x: f"resign: {x.reason}",
     to_agent.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
     to_rank.Rebuild: lambda x: (
-        f"rebuild generation {x.generation} (pause {x.pause}) over {x.store[0]}:{x.store[1]}"
+        f"rebuild generation {x.generation} (interruption {x.interruption}) over {x.store[0]}:{x.store[1]}"
     ),
     to_rank.Restore: _restore,
     to_rank.Resume: lambda x: (
-        f"resume at step {x.step} (pause {x.pause}, generation {x.generation})"
+        f"resume at step {x.step} (interruption {x.interruption}, generation {x.generation})"
     ),
     to_rank.SaveState: lambda x: (
-        f"rank {x.rank} saves the state at step {x.step} into {x.name} (pause {x.pause}, generation"
+        f"rank {x.rank} saves the state at step {x.step} into {x.name} (interruption {x.interruption}, generation"
         f" {x.generation}), from {'stripes' if x.stripes else 'its memory'}"
     ),
     to_agent.SaveRecords: lambda x: (
-        f"agents save the records of step {x.step} into {x.name} (pause {x.pause})"
+        f"agents save the records of step {x.step} into {x.name} (interruption {x.interruption})"
         + "".join(f", node {k} those of node {n}" for n, k in x.lost)
     ),
     to_agent.Seal: lambda x: (
-        f"node {x.node} seals {x.name} (pause {x.pause}), step {x.step} of {x.world_size} ranks:"
+        f"node {x.node} seals {x.name} (interruption {x.interruption}), step {x.step} of {x.world_size} ranks:"
         f" {len(x.files)} files"
     ),
     to_rank.Release: lambda x: f"release: nobody repeats a step before {x.step}",
-    to_rank.RollCall: lambda x: f"roll call {x.call}",
+    to_rank.ProbeProgress: lambda x: f"progress probe {x.call}",
     to_agent.AskSteps: lambda x: "ask which step nobody has begun",
-    to_rank.Hold: lambda x: f"hold before step {x.step}{' for a moment' if x.passing else ''}",
+    to_rank.Pause: lambda x: f"pause before step {x.step}{' for a moment' if x.passing else ''}",
     to_rank.Continue: lambda x: "continue",
     to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     to_agent.RestartAll: lambda x: (

@@ -1,5 +1,5 @@
-"""The coordinator in a world where anything goes wrong at any moment: see world.py; laws.py has
-what is checked at every command."""
+"""The coordinator in a world where anything goes wrong at any moment: see world.py; invariants.py
+has what is checked at every command."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_job_ends_and_what_must_hold_holds(block):
 def test_without_trouble_there_is_no_incident(seed):
     world, outcome = play(seed, trouble=0.0)
     assert outcome == "well"
-    assert not world.counts["Pause"]
+    assert not world.counts["Interrupt"]
     assert world.counts["Release"] == 1
 
 
@@ -107,10 +107,10 @@ def test_everything_that_can_go_wrong_does():
         "stuck found",
         "long first step",
         "long operation",
-        "paused in user code",
-        "roll call unanswered",
-        "hold done",
-        "hold not done",
+        "interrupted in user code",
+        "progress probe unanswered",
+        "pause done",
+        "pause not done",
         "continue done",
         "killed: it hangs",
         "killed: the memory page at x has failed again",
@@ -118,7 +118,7 @@ def test_everything_that_can_go_wrong_does():
         "killed: the device's context is gone",
         "killed: its connections failed again",
         "killed: it has failed  times in this incident",
-        "killed: silent in PAUSE for  s",
+        "killed: silent in INTERRUPT for  s",
     ]
     assert not [name for name in wanted if counts[name] < 25], counts
 

@@ -61,12 +61,12 @@ def test_numbers(gaps, numbers, taken):
     st.randoms(use_true_random=False),
 )
 def test_everything_arrives_once_and_in_order(acts, dice):
-    outbox, inbox, line, held, got = Outbox(), Inbox(), deque(), deque(), []
+    outbox, inbox, line, paused, got = Outbox(), Inbox(), deque(), deque(), []
     up, said = True, 0
 
     def send(number, what):
         # without a connection it waits at this end, and may go over the next one
-        (line if up else held).append((number, what))
+        (line if up else paused).append((number, what))
 
     def arrive():
         number, what = line.popleft()
@@ -76,8 +76,8 @@ def test_everything_arrives_once_and_in_order(acts, dice):
     def connect():
         nonlocal up
         up = True
-        line.extend(held if dice.random() < 0.5 else ())
-        held.clear()
+        line.extend(paused if dice.random() < 0.5 else ())
+        paused.clear()
         outbox.in_step = False
         for number, what in outbox.heard(inbox.number):
             send(number, what)

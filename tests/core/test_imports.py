@@ -16,9 +16,7 @@ ROOT = Path(__file__).parents[2] / "taskd"
 SHARED = {
     f"taskd.{n}"
     for n in (
-        "vault",
-        "record",
-        "dumps",
+        "records",
         "stacks",
         "raised",
         "start",
@@ -39,9 +37,13 @@ ALLOWED = {
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
     "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
-    "record.py": {"taskd.cython_api"},
-    "vault.py": {"taskd.core", "taskd.messages", "taskd.cython_api", "taskd.record"},
-    "dumps.py": {"taskd.protocol", "taskd.record"},
+    "records": {
+        "taskd.core",
+        "taskd.cython_api",
+        "taskd.messages",
+        "taskd.protocol",
+        "taskd.records",
+    },
     "devices": SHARED,
     "cython_api": SHARED,
     "settings": {"taskd.core", "taskd.mindcluster", "taskd.settings"},

@@ -46,13 +46,13 @@ def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
     # die, SPENT leads out. Where replacements, standbys or a disk are waited for there is nobody to
     # kill
     nobody_to_kill = phase in (Phase.REPLACE, Phase.RESCHEDULE, Phase.DUMP)
-    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if nobody_to_kill else Phase.PAUSE)
+    assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if nobody_to_kill else Phase.INTERRUPT)
     assert TABLE[phase][Move.SPENT] is Phase.FAILED
 
 
 @pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
 def test_a_fault_in_any_phase_starts_the_next_round(phase):
-    assert TABLE[phase][Move.FAULT] is Phase.PAUSE
+    assert TABLE[phase][Move.FAULT] is Phase.INTERRUPT
 
 
 @pytest.mark.parametrize("phase", sorted(PASSING, key=lambda p: p.value), ids=lambda p: p.value)
@@ -82,8 +82,8 @@ def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restor
     assert into[Phase.RESTORE] == {Phase.REBUILD}
     assert into[Phase.REBUILD] == {Phase.REPLACE}
     assert into[Phase.REPLACE] == {Phase.DECIDE}
-    assert into[Phase.DECIDE] == {Phase.PAUSE, Phase.RESCHEDULE}
-    assert into[Phase.RESCHEDULE] == {Phase.PAUSE}
+    assert into[Phase.DECIDE] == {Phase.INTERRUPT, Phase.RESCHEDULE}
+    assert into[Phase.RESCHEDULE] == {Phase.INTERRUPT}
 
 
 def test_every_move_is_used():
@@ -111,8 +111,8 @@ def test_the_theory_above_the_table_names_every_phase(phase):
 
 # Every limit another number, so that one taken for another is seen.
 LIMITS = {
-    "pause_again": 2.0,
-    "pause": 30.0,
+    "interrupt_again": 2.0,
+    "interruption": 30.0,
     "replace": 400.0,
     "rebuild": 50.0,
     "restore": 600.0,
@@ -139,8 +139,8 @@ def trained(**changes):
 
 # What leads from each phase to the next, for rank 1 dead.
 STORY = [
-    ("pause", from_agent.RankDied(1, 0, "was killed", AT.but(clean=None))),
-    ("replace", from_rank.RankPaused(0, 0, 1, AT)),
+    ("interruption", from_agent.RankDied(1, 0, "was killed", AT.but(clean=None))),
+    ("replace", from_rank.RankInterrupted(0, 0, 1, AT)),
     ("rebuild", from_rank.RankReady(1, 1)),
     ("restore", from_rank.RankRebuilt(0, 0, 2), from_rank.RankRebuilt(1, 1, 2)),
     ("resume", from_rank.RankRestored(0, 0, 2, "d"), from_rank.RankRestored(1, 1, 2, "d")),
@@ -156,10 +156,10 @@ def test_each_phase_has_its_own_limit(length):
         for event in events:
             k.step(event, now)
     limit = STORY[length - 1][0]
-    if limit == "pause":
-        assert k.deadline() == now + LIMITS["pause_again"]
-        (note, again) = k.step(e.Tick(), now + LIMITS["pause_again"])
-        assert again == to_rank.Pause(1, "asked again")
+    if limit == "interruption":
+        assert k.deadline() == now + LIMITS["interrupt_again"]
+        (note, again) = k.step(e.Tick(), now + LIMITS["interrupt_again"])
+        assert again == to_rank.Interrupt(1, "asked again")
     assert k.deadline() == now + LIMITS[limit]
     assert k.step(e.Tick(), now + LIMITS[limit] - 0.001) == []
     said = k.step(e.Tick(), now + LIMITS[limit])
@@ -172,15 +172,15 @@ def test_each_phase_has_its_own_limit(length):
     assert killed
     # the ranks that are not killed are asked once more, and have their time again; then the killed
     # ones are waited for
-    again = now + LIMITS[limit] + LIMITS["pause_again"]
+    again = now + LIMITS[limit] + LIMITS["interrupt_again"]
     for rank in set(k.recovery.silent()) - set(killed):
         assert k.deadline() == again
         k.step(
-            from_rank.RankPaused(rank, k.job.ranks[rank].incarnation, k.job.pause, AT),
+            from_rank.RankInterrupted(rank, k.job.ranks[rank].incarnation, k.job.interruption, AT),
             again - 0.001,
         )
-    assert k.deadline() == now + LIMITS[limit] + max(LIMITS["kill"], LIMITS["pause"])
-    k.step(e.Tick(), now + LIMITS[limit] + LIMITS["kill"] + LIMITS["pause"])
+    assert k.deadline() == now + LIMITS[limit] + max(LIMITS["kill"], LIMITS["interruption"])
+    k.step(e.Tick(), now + LIMITS[limit] + LIMITS["kill"] + LIMITS["interruption"])
     assert k.job.over
 
 
@@ -203,12 +203,12 @@ def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_lon
     ):
         k.step(event, 0.0)
     k.step(e.AgentLost(1, "nothing is heard"), 10.0)
-    k.step(from_rank.RankPaused(0, 0, 1, AT), 11.0)
+    k.step(from_rank.RankInterrupted(0, 0, 1, AT), 11.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(from_agent.StandbyJoined("s", 1), 50.0)
     assert k.deadline() == 50.0 + 7.0
     k.step(e.Tick(), 57.0)  # given up: the next one has the rest of the time
-    k.step(from_rank.RankPaused(0, 0, 2, AT), 58.0)
+    k.step(from_rank.RankInterrupted(0, 0, 2, AT), 58.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(e.Tick(), 111.0)
     assert k.job.over
@@ -224,9 +224,9 @@ def test_asked_again_only_once():
 
 def test_a_timeline_adds_up():
     timeline = Timeline()
-    for phase, now in (("PAUSE", 1.0), ("REPLACE", 2.0), ("PAUSE", 5.0), ("RESUME", 5.5)):
+    for phase, now in (("INTERRUPT", 1.0), ("REPLACE", 2.0), ("INTERRUPT", 5.0), ("RESUME", 5.5)):
         timeline.enter(phase, now)
-    assert timeline.durations(10.0) == {"PAUSE": 1.5, "REPLACE": 3.0, "RESUME": 4.5}
+    assert timeline.durations(10.0) == {"INTERRUPT": 1.5, "REPLACE": 3.0, "RESUME": 4.5}
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(0, 1), (1, 0), (-1, 4)])

@@ -43,12 +43,12 @@ def clean(member, step):
     return member.alive and member.position.clean == step
 
 
-def held(shard, members, step):
+def paused(shard, members, step):
     return any(clean(m, step) or whole(m, members, step) for m in members if m.shard == shard)
 
 
 def possible(members, step, resumed=None):
-    return all(knows(m, members, step, resumed) and held(m.shard, members, step) for m in members)
+    return all(knows(m, members, step, resumed) and paused(m.shard, members, step) for m in members)
 
 
 STEPS = range(6)

@@ -48,7 +48,10 @@ def test_every_move_of_the_table_is_made_in_some_scenario(monkeypatch):
     ("text", "complaint"),
     [
         ("form 4 ranks on 1 node\nrank 1 exploded", "line 2: not understood"),
-        ("form 4 ranks on 1 node\nrank 1 paused @ asleep 5", "line 2: 'rank 1 paused @ asleep 5'"),
+        (
+            "form 4 ranks on 1 node\nrank 1 interrupted @ asleep 5",
+            "line 2: 'rank 1 interrupted @ asleep 5'",
+        ),
         ("form 4 ranks on 1 node [patience=3]", "line 1"),
         ("show", "line 1"),
     ],
@@ -61,6 +64,6 @@ def test_a_line_that_is_not_understood_is_named(text, complaint):
 def test_rewriting_replaces_the_output_and_nothing_else():
     text = "# why\n\nform 2 ranks on 1 node\n  nonsense\n# more\nshow\n"
     assert scenario.rewrite(text) == (
-        "# why\n\nform 2 ranks on 1 node\n  resume at step 0 (pause 0, generation 1)\n"
-        "# more\nshow\n  training; pause 0, generation 1, next tick never\n"
+        "# why\n\nform 2 ranks on 1 node\n  resume at step 0 (interruption 0, generation 1)\n"
+        "# more\nshow\n  training; interruption 0, generation 1, next tick never\n"
     )

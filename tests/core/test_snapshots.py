@@ -29,7 +29,7 @@ def test_only_steps_that_can_be_gone_back_to_are_remembered_as_changed():
     assert drifting({1, 4, 5}, 6) == {5, 6}
 
 
-DO = st.sampled_from(["same", "changed", "held", "repeat", "killed while it writes"])
+DO = st.sampled_from(["same", "changed", "paused", "repeat", "killed while it writes"])
 
 
 @given(st.lists(DO, max_size=40))
@@ -47,7 +47,7 @@ def test_the_present_step_and_the_one_before_can_be_gone_back_to(story):
             kept.write(step + 1, PROVISIONAL)
             assert kept.final | kept.provisional >= {step, step + 1}
             step += 1
-            if what == "held":
+            if what == "paused":
                 kept.write(step, STANDING)
             kept.enter(step, same=what == "same")
         assert kept.has(step, FINAL) and step - 1 in kept.final

@@ -109,24 +109,24 @@ class Training:
             )
 
     def begin(self, rank: Rank) -> None:
-        """The top of the loop: its end, a hold, or the next step."""
+        """The top of the loop: its end, a pause, or the next step."""
         node = self.world.nodes[rank.node]
         if rank.step >= self.world.total:
             # the end of the pass is recorded like the start of a step
             rank.mode, rank.stage = FINISHED, COMPUTING
             self.world.say(node, from_rank.RankFinished(rank.number, rank.incarnation, rank.step))
-        elif node.hold is not None and rank.step >= node.hold:
+        elif node.pause is not None and rank.step >= node.pause:
             rank.mode, rank.recorded = STANDING, rank.step
-            self.world.say(node, from_rank.RankHeld(rank.number, rank.incarnation, rank.step))
+            self.world.say(node, from_rank.RankPaused(rank.number, rank.incarnation, rank.step))
         else:
-            self.world.laws.begins(rank)
+            self.world.invariants.begins(rank)
             rank.mode, rank.stage, rank.entered, rank.since = (
                 TRAINING,
                 COMPUTING,
                 False,
                 self.world.now,
             )
-            self.world.misfortune.in_user_code(rank)
+            self.world.nemesis.in_user_code(rank)
             self.move(rank)
             self.next(rank, self.world.chance.uniform(0.01, 0.2))
 
@@ -176,7 +176,7 @@ class Training:
             return
         if rank.stage == COMPUTING and not rank.entered:
             if rank.bad:
-                self.world.misfortune.lose_page(rank, rank.bad)
+                self.world.nemesis.lose_page(rank, rank.bad)
                 return
             rank.entered = True
             self.move(rank)
@@ -191,7 +191,7 @@ class Training:
                         self.next(other, self.world.chance.choice([0.0001, 0.005]))
                 return
         elif rank.stage == COMPUTING:
-            if self.world.misfortune.link_is_broken(rank):
+            if self.world.nemesis.link_is_broken(rank):
                 self.lose_collective(rank)
                 return
             if self.arrived(rank):
@@ -224,7 +224,7 @@ class Training:
             return
         if not waits:
             rank.cpu += 1.0
-        self.world.misfortune.strike(rank)
+        self.world.nemesis.strike(rank)
         long = waits and self.world.now - rank.since > 1.0
         self.next(
             rank,

@@ -13,7 +13,7 @@ from taskd.messages import from_agent
 if TYPE_CHECKING:
     from tests.core.world import Node, World
 
-PASSING = from_agent.RankStalled | from_agent.RankPresent
+PASSING = from_agent.RankStalled | from_agent.ProgressReport
 SOON = 1.0  # seconds in which everything has arrived that was said over a connection that holds
 
 
@@ -151,7 +151,7 @@ class Wire:
 
     @property
     def settled(self) -> bool:
-        """The connection has held for a while, and both ends run."""
+        """The connection has paused for a while, and both ends run."""
         world, node = self.world, self.node
         there = (
             self.up and not node.gone and not node.cut and world.asleep is None and not world.over
@@ -163,7 +163,7 @@ class Wire:
         )
 
     def check(self) -> None:
-        """Whatever was said over a connection that has held for a while has arrived."""
+        """Whatever was said over a connection that has paused for a while has arrived."""
         world, node = self.world, self.node
         if not self.settled:
             return

@@ -3,8 +3,8 @@ all, lose memory, hang, and die at any moment; and operators who stop it between
 it go on.
 
 Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive
-in order, as in the real one. `World.run` plays a job to its end; `laws.py` has what must hold at
-every command.
+in order, as in the real one. `World.run` plays a job to its end; `invariants.py` has what must hold
+at every command.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tests.core.actors import (
 from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
-from tests.core.laws import Laws
-from tests.core.misfortune import Misfortune
+from tests.core.invariants import Invariants
+from tests.core.nemesis import Nemesis
 from tests.core.operators import Operators
 from tests.core.training import Training
 from tests.core.wire import Wire
@@ -103,8 +103,8 @@ class World:
         self.asleep: list[Callable[[], None]] | None = None
         self.woke = 0.0
         self.wires = [Wire(self, node) for node in self.nodes]
-        self.laws = Laws(self)
-        self.misfortune = Misfortune(self)
+        self.invariants = Invariants(self)
+        self.nemesis = Nemesis(self)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.order += 1
@@ -118,7 +118,7 @@ class World:
         for node in self.nodes:
             self.cluster.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
-            self.after(self.chance.uniform(0.5, 20.0), self.operators.hold)
+            self.after(self.chance.uniform(0.5, 20.0), self.operators.pause)
         for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
             self.after(
                 self.chance.choice([4.0, self.chance.uniform(2.0, 15.0)]),
@@ -133,7 +133,7 @@ class World:
             )
         for _ in range(60_000):
             if self.over and not self.queue:
-                self.laws.at_the_end()
+                self.invariants.at_the_end()
                 return self.outcome
             due = self.coordinator.deadline()
             # what was sent meanwhile is heard before deadlines are judged
@@ -216,16 +216,16 @@ class World:
         if isinstance(event, from_agent.AgentJoined):
             self.nodes[event.node].joined = self.manager
         was_over = self.coordinator.job.over
-        self.laws.before(event)
+        self.invariants.before(event)
         commands = self.coordinator.step(event, self.now)
         assert not was_over or all(
             isinstance(x, to_operator.Answer | c.Refuse) for x in commands
         ), "a command after the end"
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
-            self.laws.check(command)
+            self.invariants.check(command)
             self.carry_out(command)
-        self.laws.after(commands)
+        self.invariants.after(commands)
 
     def carry_out(self, command: c.Command) -> None:
         self.counts[type(command).__name__] += 1
@@ -250,12 +250,13 @@ class World:
             self.cluster.stand_down(command.agent, command.node)
         elif not self.electorate.carry_out(command) and not isinstance(command, UNHEARD):
             late = isinstance(
-                command, to_rank.Hold | to_rank.Continue | to_agent.AskSteps | to_rank.RollCall
+                command,
+                to_rank.Pause | to_rank.Continue | to_agent.AskSteps | to_rank.ProbeProgress,
             )
             for node in self.nodes:
                 if node.gone or node.cut or (late and node.joined != self.manager):
                     continue
-                if isinstance(command, to_rank.Pause) and self.likely(0.02):
+                if isinstance(command, to_rank.Interrupt) and self.likely(0.02):
                     for rank in node.ranks:
                         rank.deaf = True
                     continue
@@ -307,7 +308,7 @@ class World:
                 node.passing = False
                 self.agents.stand(node, None)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
-        self.laws.new_manager()
+        self.invariants.new_manager()
         self.asleep = None
         for wire in self.wires:
             wire.begin()

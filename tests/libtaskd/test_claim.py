@@ -215,7 +215,7 @@ def test_forked_children_are_not_the_rank(page, ranks):
         ends = [
             lambda: ctypes.memset(0xbad0, 0, 1),
             os.abort,
-            lambda: os._exit(slot.number() is None and slot.pause_number() == 0),
+            lambda: os._exit(slot.number() is None and slot.interruption() == 0),
             lambda: slot.progress(99, slot.DONE),
         ]
         seen = []

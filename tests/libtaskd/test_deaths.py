@@ -51,12 +51,14 @@ def test_replacement_after_a_kill(page, ranks, line):
         "from taskd.cython_api import slot; slot.progress(6, slot.UPDATING);" + SLEEPER
     )
     line(first)
-    page.pause(4, 0)
+    page.interrupt(4, 0)
     first.kill()
     assert page.wait_death(0, 60_000)
     page.reset(0)
     assert page.read(0)[:6] == (None, 0, 0, False, 0, slot.SETUP)
-    assert page.read(0).pause == 4, "a newcomer must not miss the pause that it was born into"
+    assert page.read(0).interruption == 4, (
+        "a newcomer must not miss the interruption that it was born into"
+    )
     with pytest.raises(OSError):
         page.wait_death(0, 0)
     second = ranks.start(SLEEPER, TASKD_INCARNATION="1")

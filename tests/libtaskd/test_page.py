@@ -1,4 +1,4 @@
-"""The page itself: making it, reading it, gates, pauses, and the memory functions."""
+"""The page itself: making it, reading it, gates, interruptions, and the memory functions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_such_slot(page):
         page.read,
         page.records,
         page.wait_death,
-        lambda number: page.pause(1, number),
+        lambda number: page.interrupt(1, number),
     ):
         for number in (2, -1):
             with pytest.raises(IndexError, match="slots 0 to 1"):
@@ -98,9 +98,9 @@ def test_no_such_slot(page):
 
 
 def test_pause_never_decreases(page):
-    page.pause(5, 1)
-    page.pause(3)
-    assert [page.read(slot).pause for slot in (0, 1)] == [3, 5]
+    page.interrupt(5, 1)
+    page.interrupt(3)
+    assert [page.read(slot).interruption for slot in (0, 1)] == [3, 5]
 
 
 def test_torn_progress_is_told_and_mended(page, ranks):
@@ -142,7 +142,7 @@ def test_usual_time_of_an_attempt(attached):
     assert slow >= 2 * 50_000_000, "from the first phase of the attempt on"
     assert attempt(1) == slow, "committed twice is not an attempt"
 
-    for phase in (slot.PAUSED, slot.HELD, slot.SETUP, slot.DONE):
+    for phase in (slot.INTERRUPTED, slot.PAUSED, slot.SETUP, slot.DONE):
         slot.progress(2, slot.COMPUTING)
         time.sleep(0.15)
         slot.progress(2, phase)
@@ -194,17 +194,17 @@ def test_patience(attached):
 
 
 def test_hold(page):
-    page.hold(7)
-    assert slot.hold_step() is None, "not attached"
+    page.pause(7)
+    assert slot.pause_step() is None, "not attached"
     slot.attach(page.path, 0)
-    assert slot.hold_step() == 7
-    page.hold(0)
+    assert slot.pause_step() == 7
+    page.pause(0)
     page.reset(1)
-    assert slot.hold_step() == 0
-    page.hold(None)
-    assert slot.hold_step() is None
-    slot.progress(8, slot.HELD)
-    assert slot.PHASES[page.read(0).phase] == "held" and slot.PHASES[slot.FETCHING] == "fetching"
+    assert slot.pause_step() == 0
+    page.pause(None)
+    assert slot.pause_step() is None
+    slot.progress(8, slot.PAUSED)
+    assert slot.PHASES[page.read(0).phase] == "paused" and slot.PHASES[slot.FETCHING] == "fetching"
     slot.detach()
 
 
@@ -231,14 +231,14 @@ def test_bell_without_news(page_path):
 
 def test_pause_wakes_a_waiter_that_holds_no_interpreter_lock(attached):
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(slot.wait_pause(0)))
+    thread = threading.Thread(target=lambda: seen.append(slot.wait_interruption(0)))
     thread.start()
-    attached.pause(1, 0)
+    attached.interrupt(1, 0)
     thread.join(60)
     assert seen == [True]
-    assert slot.pause_number() == 1
-    assert slot.wait_pause(1, 1) is False
-    assert slot.wait_pause(0) is True
+    assert slot.interruption() == 1
+    assert slot.wait_interruption(1, 1) is False
+    assert slot.wait_interruption(0) is True
 
 
 GATE = """
@@ -273,14 +273,14 @@ def test_the_gate_opens_when_all_have_started(attached, ranks, line):
     line(other)
 
     slot.started(2)
-    attached.pause(1, 0)
+    attached.interrupt(1, 0)
     assert slot.wait_started(2, 0) is False
     assert slot.wait_started(1, 1) is True
 
     seen = []
     thread = threading.Thread(target=lambda: seen.append(slot.wait_started(2, 1)))
     thread.start()
-    attached.pause(2)
+    attached.interrupt(2)
     thread.join(60)
     assert seen == [False]
 
@@ -340,8 +340,8 @@ def test_copy_and_equal():
     ],
 )
 def test_checksum_is_xxh64(data, seed, expected):
-    held = np.frombuffer(data or b"\0", np.uint8)
-    assert memory.checksum(held.ctypes.data, len(data), seed) == expected
+    paused = np.frombuffer(data or b"\0", np.uint8)
+    assert memory.checksum(paused.ctypes.data, len(data), seed) == expected
 
 
 def test_checksum_sees_every_bit():

@@ -1,4 +1,4 @@
-"""A pause gets a rank out of a blocked receive, whatever its main thread holds, and touches no
+"""An interruption gets a rank out of a blocked receive, whatever its main thread holds, and touches no
 other socket."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_blocked_receive(page, ranks, line):
     """
     )
     assert line(rank) == "blocked"
-    page.pause(1, 0)
+    page.interrupt(1, 0)
     assert line(rank) == "out b''"
     assert line(rank) == "others fine"
     assert rank.wait(60) == 0
@@ -64,12 +64,12 @@ def test_while_the_interpreter_is_stuck(page, ranks, line):
     """
     )
     assert line(rank) == "stuck"
-    page.pause(1)
+    page.interrupt(1)
     assert line(rank) == "out 0"
 
 
 def test_an_older_pause_does_not_count(page, ranks, line):
-    page.pause(3)
+    page.interrupt(3)
     rank = ranks.start(
         PAIR
         + """
@@ -83,13 +83,13 @@ def test_an_older_pause_does_not_count(page, ranks, line):
     """
     )
     assert line(rank) == "fine"
-    page.pause(4)
+    page.interrupt(4)
     assert line(rank) == "out b''"
 
 
 def test_pause_already_newer_at_begin(page, ranks):
     """Connections that appear between begin and end are cut as they come."""
-    page.pause(1)
+    page.interrupt(1)
     status, out, err = ranks.run(
         PAIR
         + """
@@ -131,7 +131,7 @@ def test_pause_during_the_build(page, ranks, line):
     """
     )
     assert line(rank) == "building"
-    page.pause(1)
+    page.interrupt(1)
     assert line(rank) == "out b''"
     assert line(rank) == "out b''"
     assert line(rank) == "2 2 0"
@@ -150,7 +150,7 @@ def test_pause_already_newer_at_end(page, ranks, line):
     """
     )
     line(rank)
-    page.pause(1)
+    page.interrupt(1)
     rank.stdin.write("\n")
     rank.stdin.flush()
     assert line(rank) == "out b''"
@@ -212,7 +212,7 @@ def test_begin_and_end_many_times(page, ranks, newer):
     """The thread sleeps on a word that only the agent changes; begin, end and detach must never
     wait for it in vain."""
     if newer:
-        page.pause(1)
+        page.interrupt(1)
     status, out, err = ranks.run(
         PAIR
         + """

@@ -92,7 +92,15 @@ def test_a_bad_level_is_said_and_the_default_used(tmp_path):
 
 
 CLOSED = c.Closed(
-    1, "retry", ("a fault",), (), 7, 0.5, {"PAUSE": 0.25, "RESTORE": 0.25}, ("retry: done",), 100.0
+    1,
+    "retry",
+    ("a fault",),
+    (),
+    7,
+    0.5,
+    {"INTERRUPT": 0.25, "RESTORE": 0.25},
+    ("retry: done",),
+    100.0,
 )
 
 
@@ -103,7 +111,7 @@ def test_the_journal_appends_one_object_per_line(tmp_path):
     first, second = map(json.loads, journal.path.read_text().splitlines())
     assert (
         first["began"] == 997.0
-        and first["phases"] == {"PAUSE": 0.25, "RESTORE": 0.25}
+        and first["phases"] == {"INTERRUPT": 0.25, "RESTORE": 0.25}
         and first["faults"] == ["a fault"]
     )
     assert second == {

@@ -42,12 +42,12 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
             1, 0, "SIGKILL", Position(7, None, final=frozenset({7}), stripes=frozenset({7}))
         )
     )
-    pause = b.expect(to_rank.Pause)
-    assert a.expect(to_rank.Pause) == pause
+    interruption = b.expect(to_rank.Interrupt)
+    assert a.expect(to_rank.Interrupt) == interruption
     assert a.expect(to_agent.Replace).rank == 1
     position = Position(7, 7, final=frozenset({7}), stripes=frozenset({7}))
     for agent, rank in ((a, 0), (b, 2), (b, 3)):
-        agent.send(from_rank.RankPaused(rank, 0, pause.pause, position))
+        agent.send(from_rank.RankInterrupted(rank, 0, interruption.interruption, position))
     a.send(from_rank.RankReady(1, 1))
     for agent in (a, b):
         generation = agent.expect(to_rank.Rebuild).generation
@@ -140,7 +140,7 @@ def test_a_silent_agent_is_lost(start):
         (from_agent.RankDied(-1, 0, "no rank at all"), "not a message"),
         (to_agent.GiveUp("a command"), "not a message"),
         (from_rank.RankHello(0, 0, 1), "not a message"),
-        (from_operator.HoldRequested("an operator's"), "not a message"),
+        (from_operator.PauseRequested("an operator's"), "not a message"),
         (from_agent.NodePrepared(0, "a standby's"), "direction"),
     ],
 )
@@ -183,7 +183,7 @@ def test_what_the_manager_finds_out_by_itself_nobody_can_tell_it(start, event):
     assert manager.server.outcome is None and set(manager.server.members.agents) == {0}
 
 
-@pytest.mark.parametrize("field", ["epoch", "generation", "pause"])
+@pytest.mark.parametrize("field", ["epoch", "generation", "interruption"])
 def test_a_registration_with_a_negative_number_is_none(start, field):
     manager = start()
     manager.agent().join(**{field: -1})
@@ -259,10 +259,10 @@ def test_a_command_waits_for_an_agent_that_is_reconnecting(start):
         lambda: b.incarnation not in manager.server.voters.routes
     )  # the manager has noticed
     a.send(from_agent.RankDied(0, 0, "SIGKILL"))
-    a.expect(to_rank.Pause)
+    a.expect(to_rank.Interrupt)
     b.connect()
     b.send(from_agent.Heartbeat(2))
-    assert b.expect(to_rank.Pause).pause == 1
+    assert b.expect(to_rank.Interrupt).interruption == 1
 
 
 def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypatch, caplog):
@@ -281,7 +281,7 @@ def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypat
         manager.dropped("defect")
     assert "a defect" in caplog.text
     agent.send(from_agent.RankDied(0, 0, "SIGKILL"))
-    agent.expect(to_rank.Pause)
+    agent.expect(to_rank.Interrupt)
 
 
 def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
@@ -292,11 +292,11 @@ def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
 
 
 def test_deadlines_are_kept_without_any_message(start):
-    manager = start(pause_again=0.05)
+    manager = start(interrupt_again=0.05)
     a = manager.protected(1)[0]
     a.send(from_agent.RankDied(0, 0, "SIGKILL"))
-    a.expect(to_rank.Pause)
-    assert a.expect(to_rank.Pause).reason == "asked again"
+    a.expect(to_rank.Interrupt)
+    assert a.expect(to_rank.Interrupt).reason == "asked again"
 
 
 def test_stop_leaves_the_job_undecided(start):

@@ -47,7 +47,7 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
     )
     assert liar.socket.poll(100) == 0, "who speaks in another's name gets no answer"
     agent.send(from_agent.RankDied(0, 0, "SIGKILL"))  # it was not shut out by the forged number
-    agent.expect(to_rank.Pause)
+    agent.expect(to_rank.Interrupt)
 
 
 def test_an_agent_has_no_other_name_than_its_key(start):
@@ -125,7 +125,7 @@ def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, n
     # what holds a job up, and does not break it, is an operator's all the same
     operator.send(from_operator.RecoverySwitched("s", False))
     assert operator.expect(to_operator.Answer).ok
-    operator.send(from_operator.HoldRequested("h"))
+    operator.send(from_operator.PauseRequested("h"))
     agent.expect(to_agent.AskSteps)
     assert manager.server.coordinator.recovery.incident is None
 
@@ -155,6 +155,6 @@ def test_an_operator_asks_what_the_job_does(start):
         and "node 0: ranks 0-" in answer.text
     )
     agent.send(from_agent.RankDied(0, 0, "killed by SIGKILL"))
-    agent.expect(to_rank.Pause)
+    agent.expect(to_rank.Interrupt)
     operator.send(from_operator.StatusAsked("s"))
-    assert "incident 1 is being repaired: PAUSE" in operator.expect(to_operator.Answer).text
+    assert "incident 1 is being repaired: INTERRUPT" in operator.expect(to_operator.Answer).text

@@ -20,7 +20,7 @@ OTHER = keys.derive(b"another secret")
 def works(manager, agent):
     """The agent is still led."""
     agent.send(from_agent.RankDied(0, 0, "SIGKILL"))
-    agent.expect(to_rank.Pause)
+    agent.expect(to_rank.Interrupt)
     assert set(manager.server.members.agents) == {0}
 
 

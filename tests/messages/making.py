@@ -76,7 +76,7 @@ def value(kind):
 
 EVERY = st.one_of(*(st.deferred(lambda t=t: made(t)) for t in EVERY_TYPE))
 POSITION = values.Position(3, 3, frozenset({2, 3}))
-PAUSED = from_rank.RankPaused(1, 0, 7, POSITION)
+INTERRUPTED = from_rank.RankInterrupted(1, 0, 7, POSITION)
 
 
 def enveloped(body, **changes):

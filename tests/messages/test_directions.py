@@ -16,7 +16,7 @@ from taskd.messages.values import Message, Position
 from .making import DECODERS, EVERY_TYPE, enveloped, made, members
 
 # What goes on, or back and forth, on purpose; nothing else is said in two directions.
-FORWARDED = members(codec.FROM_RANK) - {from_rank.Here}  # by the agent, as it is
+FORWARDED = members(codec.FROM_RANK) - {from_rank.Progress}  # by the agent, as it is
 PASSED_ON = members(codec.TO_RANK) - {to_rank.TakeUp, to_rank.Unprotected}
 IN_TWO = {
     **{cls: {"from a rank", "from an agent"} for cls in FORWARDED},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from taskd.messages import codec, from_agent, to_agent, to_rank, values
 from taskd.messages.envelope import STANDBY, VERSION, Envelope, seal, unseal
 
-from .making import DECODERS, EVERY, EVERY_TYPE, PAUSED, POSITION, decoder_of, enveloped
+from .making import DECODERS, EVERY, EVERY_TYPE, INTERRUPTED, POSITION, decoder_of, enveloped
 
 NUMBER = st.integers(-(2**63), 2**64 - 1)
 REAL = st.floats()
@@ -188,7 +188,7 @@ def spoiled(message, **fields):
 DIED = from_agent.RankDied(0, 0, "x")
 JOINED = from_agent.AgentJoined(0, (0, 1), ("host", 1))
 STALLED = from_agent.RankStalled(0, 0, 3, 1.0)
-AT = msgpack.unpackb(codec.encode(PAUSED))["position"]
+AT = msgpack.unpackb(codec.encode(INTERRUPTED))["position"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ AT = msgpack.unpackb(codec.encode(PAUSED))["position"]
         (JOINED, "records", ["h", 1, 2]),
         (JOINED, "epoch", -1),
         (JOINED, "generation", -1),
-        (JOINED, "pause", -1),
+        (JOINED, "interruption", -1),
         (JOINED, "incarnations", [0, -1]),
         (JOINED, "keeper", -2),
         (JOINED, "agent", "x" * 129),
@@ -277,13 +277,13 @@ def test_an_envelope_out_of_range_is_refused_and_the_field_named(changes):
     [
         (
             {
-                "type": "RankPaused",
+                "type": "RankInterrupted",
                 "rank": 0,
                 "incarnation": 0,
-                "pause": 1,
+                "interruption": 1,
                 "position": {"step": "x"},
             },
-            "RankPaused.position.step: 'x': Expected `int`, got `str`",
+            "RankInterrupted.position.step: 'x': Expected `int`, got `str`",
         ),
         ({"type": "End"}, "not a message from an agent to the manager: 'End': Invalid value 'End'"),
         ({"x": 1}, "not a message from an agent to the manager: {'x': 1}: Object missing"),

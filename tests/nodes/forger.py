@@ -19,7 +19,7 @@ import zmq
 from taskd.core.snapshots import FINAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
-from taskd.record import Seal
+from taskd.records.sealed import Seal
 
 LISTENS = "0A"  # in /proc/net/tcp
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed.checkpoint as checkpoint
 import training
 
-from taskd import dumps
+from taskd.records import dumps
 
 
 @pytest.fixture(autouse=True)

@@ -43,8 +43,9 @@ def test_who_is_slow_is_left_alone(tmp_path, reference):
     """A long first step, a checkpoint that was announced, code between two steps, a compilation, a
     step that is long on all ranks.
 
-    Each but the first lasts until a roll call has judged it. Ranks remember how long a step took,
-    so the long attempts are then cut short by a broken link: one that is repeated does not count.
+    Each but the first lasts until a progress probe has judged it. Ranks remember how long a step
+    took, so the long attempts are then cut short by a broken link: one that is repeated does not
+    count.
     """
     naps = (
         "1:0:begin:nap2.5",
@@ -66,7 +67,7 @@ def test_who_is_slow_is_left_alone(tmp_path, reference):
     ) as job:
         for step, words in seen.items():
             job.until(
-                f"the roll call found {words!r}",
+                f"the progress probe found {words!r}",
                 lambda words=words: words in job.result().log("manager.log"),
             )
             (job.directory / f"enough-{step}").touch()

@@ -28,10 +28,10 @@ def test_hold(tmp_path, reference):
         done = job.taskd("pause")
         assert done.returncode == 0, done.stderr
         step = int(done.stdout.rpartition(" ")[2])
-        assert done.stdout == f"all ranks are held before step {step}\n"
+        assert done.stdout == f"all ranks are paused before step {step}\n"
         stands_before(job, step)
         # once more, which is harmless
-        assert job.control.pause() == f"all ranks are held before step {step}"
+        assert job.control.pause() == f"all ranks are paused before step {step}"
         for arguments, words in (
             (("memory", "--rank", "9"), "rank 9 is on no node that has joined"),
             (("link", "--ranks", "1,9"), "rank 9 is on no node that has joined"),
@@ -43,7 +43,7 @@ def test_hold(tmp_path, reference):
             done.stderr
         )
         job.trains()
-        assert job.control.resume() == "the ranks go on"  # nobody is held
+        assert job.control.resume() == "the ranks go on"  # nobody is paused
         assert job.incidents() == []
 
         step = int(job.control.pause().rpartition(" ")[2])
@@ -73,7 +73,7 @@ def test_hold(tmp_path, reference):
 
 
 def stands_before(job: training.Running, step: int) -> None:
-    job.until("all ranks were held", lambda: job.phases() == ["held"] * WORLD)
+    job.until("all ranks were paused", lambda: job.phases() == ["paused"] * WORLD)
     assert job.committed() == [step - 1] * WORLD
     time.sleep(SECOND)
-    assert job.committed() == [step - 1] * WORLD and job.phases() == ["held"] * WORLD
+    assert job.committed() == [step - 1] * WORLD and job.phases() == ["paused"] * WORLD

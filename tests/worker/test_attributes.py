@@ -57,22 +57,22 @@ def through_bytes(rows):
 
 
 def test_nothing_is_recorded_while_nothing_changes():
-    (module, held), _ = both()
-    assert held.take() == {}
+    (module, paused), _ = both()
+    assert paused.take() == {}
     module["a"].train_a_little()
-    assert list(held.take()) == ["model.a"]
+    assert list(paused.take()) == ["model.a"]
 
 
 def test_a_step_back_and_another_process():
-    (module, held), (theirs, there) = both()
+    (module, paused), (theirs, there) = both()
     start = module["a"].all()
     module["a"].train_a_little()
-    rows = through_bytes(held.take())
+    rows = through_bytes(paused.take())
     expected = module["a"].all()
     kept = module["a"].mean, module["a"].last, module["a"].names
     module["a"].train_a_little()
     module["b"].train_a_little()  # had not changed at that step
-    held.put(rows)
+    paused.put(rows)
     there.put(rows)
     assert module["a"].all() == theirs["a"].all() == expected and module["b"].all() == start
     # others may refer to them
@@ -81,8 +81,8 @@ def test_a_step_back_and_another_process():
         x is y
         for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True)
     )
-    assert plain.encode(held.take()) == plain.encode(rows) == plain.encode(there.take())
-    held.put({})
+    assert plain.encode(paused.take()) == plain.encode(rows) == plain.encode(there.take())
+    paused.put({})
     assert module["a"].all() == start
 
 
@@ -98,27 +98,27 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
             self.length, self.cache = length, torch.zeros(length, attributes.LARGEST)
 
     module, theirs = Rotary(), Rotary()
-    held, there = Attributes({"m": module}), Attributes({"m": theirs})
+    paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.fill(2)
-    assert held.take() == {} and not caplog.text
-    there.put(held.take())
+    assert paused.take() == {} and not caplog.text
+    there.put(paused.take())
     assert theirs.length == 0 and theirs.cache is None
-    held.put({})
+    paused.put({})
     assert module.length == 2
     module.fill(3)
-    assert held.take() == {} and "its attribute cache is too large" in caplog.text
+    assert paused.take() == {} and "its attribute cache is too large" in caplog.text
     module.fill(4)
-    held.take()
+    paused.take()
     assert caplog.text.count("too large") == 1
 
 
 def test_what_comes_and_goes_within_a_step_is_not_looked_at():
     module = Counting()
-    held = Attributes({"m": module})
+    paused = Attributes({"m": module})
     module.loss = torch.ones(2, requires_grad=True) * 2  # has a graph
     module.engine = object()
-    assert held.take() == {}
-    held.put({})
+    assert paused.take() == {}
+    paused.put({})
     assert module.engine is not None
 
 
@@ -136,7 +136,7 @@ def test_extra_state_is_what_the_module_says():
             self.scale = state["scale"]
 
     module, theirs = nn.Sequential(Scaled()), nn.Sequential(Scaled())
-    held, there = Attributes({"m": module}), Attributes({"m": theirs})
+    paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module[0].scale = 3.0
-    there.put(through_bytes(held.take()))
+    there.put(through_bytes(paused.take()))
     assert theirs[0].scale == 3.0

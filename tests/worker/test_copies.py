@@ -8,7 +8,7 @@ import pytest
 
 from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api import slot
-from taskd.vault import NOTE, NOTES
+from taskd.records.store import NOTE, NOTES
 from taskd.worker.copies import Copies
 
 
@@ -20,7 +20,7 @@ def copies(tmp_path, monkeypatch) -> Copies:
     made.keeps = False
     monkeypatch.setattr(slot, "copying", lambda: made.keeps)
     monkeypatch.setattr(
-        slot, "wait_copied", lambda number, era: made.waited.append((number, era)) is None
+        slot, "wait_copied", lambda number, built_at: made.waited.append((number, built_at)) is None
     )
     return made
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from taskd import record
 from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING
-from taskd.vault import Entries as Store
-from taskd.vault import forget
-from taskd.vault import left_behind as left_behind_by
+from taskd.records import sealed
+from taskd.records.store import Entries as Store
+from taskd.records.store import forget
+from taskd.records.store import left_behind as left_behind_by
 
 
 @pytest.fixture(autouse=True)
 def key(tmp_path):
-    record.write_key(tmp_path, b"k" * 32, "job")
+    sealed.write_key(tmp_path, b"k" * 32, "job")
 
 
 class Entries(Store):
@@ -47,12 +47,12 @@ def test_a_held_rank_keeps_the_record_of_the_step_before(tmp_path):
     entries = Entries(tmp_path, 0)
     entries.write(6, FINAL, b"six")
     entries.write(7, PROVISIONAL, b"seven, perhaps")
-    entries.write(7, STANDING, b"seven, held")
+    entries.write(7, STANDING, b"seven, paused")
     assert kinds(entries) == {6: [FINAL], 7: [STANDING]}
-    assert entries.read(7) == (STANDING, b"seven, held")
-    # held once more before the same step, then it is begun: what is known of step 6 stays as long
-    entries.write(7, STANDING, b"seven, held again")
-    assert entries.read(7) == (STANDING, b"seven, held again")
+    assert entries.read(7) == (STANDING, b"seven, paused")
+    # paused once more before the same step, then it is begun: what is known of step 6 stays as long
+    entries.write(7, STANDING, b"seven, paused again")
+    assert entries.read(7) == (STANDING, b"seven, paused again")
     entries.write(7, FINAL, b"seven, with its batch")
     assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
     assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (
@@ -66,7 +66,7 @@ def test_what_a_held_rank_leaves_is_final(tmp_path):
     entries.write(7, PROVISIONAL, b"seven, perhaps")
     left = left_behind(tmp_path, 0)
     assert left is not None and (left.final, left.provisional) == (frozenset(), {7})
-    entries.write(7, STANDING, b"seven, held")
+    entries.write(7, STANDING, b"seven, paused")
     left = left_behind(tmp_path, 0)
     assert left is not None and (left.final, left.provisional) == ({7}, frozenset())
 
@@ -125,9 +125,9 @@ def test_what_another_hand_has_changed_does_not_exist(tmp_path):
     entries = Entries(tmp_path, 0)
     entries.write(6, FINAL, b"six")
     forger = Entries(tmp_path, 0)
-    forger.seal = record.Seal(b"x" * 32, "job", 5)
+    forger.seal = sealed.Seal(b"x" * 32, "job", 5)
     forger.write(7, FINAL, b"seven")
-    forger.seal = record.Seal(b"k" * 32, "job", 4)
+    forger.seal = sealed.Seal(b"k" * 32, "job", 4)
     forger.write(8, FINAL, b"of another rank")
     found = Entries(tmp_path, 0)
     assert found.latest() == (6, FINAL) and found.steps() == ({6}, frozenset())

@@ -65,7 +65,7 @@ def test_a_script_that_goes_on_with_used_gradients_is_believed_from_then_on(scri
     for _ in range(3):
         script.attempt(clear_first=True)
     script.backward()  # into the gradients of the attempt before, which are in no record
-    assert script.gradients.paused() and script.gradients.broken
+    assert script.gradients.interrupted() and script.gradients.broken
     script.gradients.abandon()
     for _ in range(2):
         assert names(script.attempt()) == [(0, GRAD), (1, GRAD)]
@@ -75,10 +75,10 @@ def test_a_script_that_goes_on_with_used_gradients_is_believed_from_then_on(scri
 def test_a_pause_before_anything_was_done_with_them_breaks_nothing(script):
     for _ in range(2):
         script.attempt(clear_first=True)
-    assert not script.gradients.paused()
+    assert not script.gradients.interrupted()
     script.clear()
     script.backward()
-    assert not script.gradients.paused()
+    assert not script.gradients.interrupted()
 
 
 def test_they_are_put_back_on_a_survivor(script):

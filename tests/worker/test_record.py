@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd import record
-from taskd.record import BadRecord, Seal
+from taskd.records import sealed
+from taskd.records.sealed import BadRecord, Seal
 from taskd.worker import entry, plain
 from taskd.worker.entry import Entry
 
@@ -72,7 +72,7 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(record, "VERSION", 3)
+    monkeypatch.setattr(sealed, "VERSION", 3)
     later = b"".join(SEAL.close(9, b"what is to come"))
     monkeypatch.undo()
     with pytest.raises(BadRecord, match="format 3, this taskd reads 2"):
@@ -197,7 +197,7 @@ def test_another_seal_is_the_same_record():
 
 
 def test_nothing_in_the_package_unpickles_or_evaluates():
-    package = Path(record.__file__).parent
+    package = Path(sealed.__file__).parents[1]
     words = re.compile(
         r"\b(pickle|cPickle|dill|cloudpickle|marshal|shelve)\b\s*[.,\n]|import"
         r" pickle|\btorch\.load\(|\beval\(|\bexec\("

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taskd.vault import stripe_steps
+from taskd.records.store import stripe_steps
 from taskd.worker.stripes import Stripes
 
 RANKS = 2
@@ -23,7 +23,7 @@ def state() -> list[torch.Tensor]:
 
 @pytest.fixture
 def stripes(tmp_path, state) -> list[Stripes]:
-    """Of two ranks, which hold what stood at the start of steps 6 and 7."""
+    """Of two ranks, which pause what stood at the start of steps 6 and 7."""
     made = [Stripes(tmp_path, rank, RANKS) for rank in range(RANKS)]
     for own in made:
         own.lay_out(state)

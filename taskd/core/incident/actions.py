@@ -10,25 +10,25 @@ from collections import Counter
 from collections.abc import Callable
 
 from taskd.core import repair
-from taskd.core.hold import Hold
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import dump, outcome
 from taskd.core.incident.phases import Move, Phase
 from taskd.core.incident.rounds import Next, Rounds
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.listing import some
+from taskd.core.pause import Pause
+from taskd.core.pending import PendingSet
 from taskd.core.state import JobState
-from taskd.core.stragglers import Stragglers
 from taskd.messages import to_rank
 
 
 class Actions:
-    def __init__(self, job: JobState, hold: Hold, nodes: Takeover, rounds: Rounds) -> None:
-        self._job, self._hold, self._nodes, self._rounds = job, hold, nodes, rounds
+    def __init__(self, job: JobState, pause: Pause, nodes: Takeover, rounds: Rounds) -> None:
+        self._job, self._pause, self._nodes, self._rounds = job, pause, nodes, rounds
         self.resumed: int | None = None  # step of the last repair's plan
-        self._running = Stragglers()  # ranks that have not stopped yet
+        self._running = PendingSet()  # ranks that have not stopped yet
         self._enter: dict[Phase, Callable[[Incident, str, float], Next]] = {
-            Phase.PAUSE: self._interrupt,
+            Phase.INTERRUPT: self._interrupt,
             Phase.RESCHEDULE: self._reschedule,
             Phase.DECIDE: self._decide,
             Phase.REPLACE: self._wait,
@@ -41,7 +41,7 @@ class Actions:
             Phase.ENDED: self._end,
         }
         self._finished: dict[Phase, Callable[[Incident], Next]] = {
-            Phase.PAUSE: self._all_stopped,
+            Phase.INTERRUPT: self._all_stopped,
             Phase.RESCHEDULE: self._all_taken,
             Phase.REPLACE: self._all_ready,
             Phase.REBUILD: self._all_rebuilt,
@@ -62,7 +62,7 @@ class Actions:
         """Seconds that the phase may take."""
         settings = self._job.settings
         return {
-            Phase.PAUSE: settings.pause,
+            Phase.INTERRUPT: settings.interruption,
             Phase.REPLACE: settings.replace,
             Phase.REBUILD: settings.rebuild,
             Phase.RESTORE: settings.restore,
@@ -127,7 +127,9 @@ class Actions:
 
     def _restore(self, incident: Incident, why: str, now: float) -> Next:
         assert incident.round.plan is not None
-        self._job.say(to_rank.Restore(self._job.pause, self._job.generation, incident.round.plan))
+        self._job.say(
+            to_rank.Restore(self._job.interruption, self._job.generation, incident.round.plan)
+        )
         return None
 
     def _resume(self, incident: Incident, why: str, now: float) -> Next:
@@ -135,13 +137,13 @@ class Actions:
         assert incident.round.plan is not None
         if incident.moving is not None:
             self._nodes.moved(incident)
-            self._hold.end_move()  # before ranks are told to go on, or they would stop at once
+            self._pause.end_move()  # before ranks are told to go on, or they would stop at once
         # from here on the replacements hold state like everybody else
         incident.new.clear()
         incident.ready.clear()
         for rank in job.ranks.values():
             rank.left, rank.finished = None, None
-        job.say(to_rank.Resume(job.pause, job.generation, incident.round.plan.step))
+        job.say(to_rank.Resume(job.interruption, job.generation, incident.round.plan.step))
         return None
 
     def _climb(self, incident: Incident, why: str, now: float) -> Next:
@@ -149,7 +151,7 @@ class Actions:
         `tried` says already."""
         if incident.moving is not None:
             self._nodes.put_back(incident, why)
-            self._hold.end_move()
+            self._pause.end_move()
         if why:
             incident.failed.append(incident.strategy)
             incident.tried.append(f"{incident.strategy}: {why}")
@@ -183,14 +185,14 @@ class Actions:
             mute = dict.fromkeys(silent, "it has given no sign since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})
         missing = self._job.topology.lost and incident.strategy != "dump"
-        return (Move.MISSED if missing else Move.PAUSED), ""
+        return (Move.MISSED if missing else Move.INTERRUPTED), ""
 
     def any_running(self, incident: Incident) -> bool:
-        """Whether PAUSE waits for the report of any rank."""
+        """Whether INTERRUPT waits for the report of any rank."""
         return self._running.any(self._job.ranks, lambda r: self.running(incident, r))
 
     def running(self, incident: Incident, number: int) -> bool:
-        """Whether PAUSE waits for the report of this rank. For those that were killed it waits
+        """Whether INTERRUPT waits for the report of this rank. For those that were killed it waits
         otherwise."""
         if (
             number in incident.round.reports
@@ -226,7 +228,7 @@ class Actions:
         digests = Counter(restored.values())
         if len(digests) == 1:
             return Move.RESTORED, ""
-        detail = some(f"rank {r}: {d}" for r, d in sorted(restored.items()))
+        detail = abbreviate(f"rank {r}: {d}" for r, d in sorted(restored.items()))
         why = f"replicas differ at step {plan.step} ({detail})"
         digest, votes = digests.most_common(1)[0]
         if incident.moving is None and 2 * votes > len(self._job.ranks):
@@ -254,7 +256,7 @@ class Actions:
             Phase.RESTORE: set(here.restored),
             Phase.RESUME: here.committed,
         }
-        if incident.phase is Phase.PAUSE:
+        if incident.phase is Phase.INTERRUPT:
             return [
                 r for r in sorted(everybody) if self.running(incident, r) or r in incident.killed
             ]

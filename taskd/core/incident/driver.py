@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskd.core import events as e
-from taskd.core.hold import Hold
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import dump, ladder
 from taskd.core.incident.actions import Actions
 from taskd.core.incident.phases import TABLE, Move, Phase, after
 from taskd.core.incident.rounds import NOBODY, Next, Rounds, listed
 from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
-from taskd.core.listing import some
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 
@@ -26,11 +26,11 @@ class Recovery:
     """Methods that begin with what a rank said are only called for the present incarnation of a
     rank of a protected job."""
 
-    def __init__(self, job: JobState, hold: Hold) -> None:
+    def __init__(self, job: JobState, pause: Pause) -> None:
         self._job = job
         self.nodes = Takeover(job)
         self._rounds = Rounds(job, self.nodes)
-        self._actions = Actions(job, hold, self.nodes, self._rounds)
+        self._actions = Actions(job, pause, self.nodes, self._rounds)
         self.incident: Incident | None = None
         self.incidents = 0
 
@@ -60,7 +60,7 @@ class Recovery:
 
     def _with_a_strategy(self, incident: Incident, move: Move, why: str) -> tuple[Move, str]:
         """A round needs a strategy that fits the damage: without one the incident ends instead."""
-        if TABLE[incident.phase].get(move) is not Phase.PAUSE:
+        if TABLE[incident.phase].get(move) is not Phase.INTERRUPT:
             return move, why
         incident.rung = self._rounds.choose(incident)
         if incident.rung.strategy != "exit":
@@ -156,12 +156,12 @@ class Recovery:
 
     # -- what ranks say in an incident -------------------------------------------------------------
 
-    def paused(self, event: from_rank.RankPaused, now: float) -> None:
+    def interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
         incident = self.incident
         if (
             incident is None
-            or event.pause != self._job.pause
-            or incident.phase is not Phase.PAUSE
+            or event.interruption != self._job.interruption
+            or incident.phase is not Phase.INTERRUPT
             or event.rank in incident.killed
         ):
             return
@@ -174,7 +174,11 @@ class Recovery:
 
     def busy(self, event: from_agent.RankBusy, now: float) -> None:
         incident = self.incident
-        if incident is None or incident.phase is not Phase.PAUSE or event.pause != self._job.pause:
+        if (
+            incident is None
+            or incident.phase is not Phase.INTERRUPT
+            or event.interruption != self._job.interruption
+        ):
             return
         if self._actions.running(incident, event.rank):
             incident.deadline = max(incident.deadline, now + event.allowance)
@@ -198,7 +202,7 @@ class Recovery:
             self.advance(now)
 
     def committed(self, rank: int, now: float) -> None:
-        """The rank has committed the step, or is past the need to: finished, held, ended well."""
+        """The rank has committed the step, or is past the need to: finished, paused, ended well."""
         if (incident := self._in(Phase.RESUME)) is not None:
             incident.round.committed.add(rank)
             self.advance(now)
@@ -215,7 +219,7 @@ class Recovery:
 
     def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
         """A part of the dump is written, or cannot be."""
-        if (saving := self._saving(event.pause)) is None:
+        if (saving := self._saving(event.interruption)) is None:
             return
         if isinstance(event, from_rank.StateSaved):
             saving.saved = True
@@ -228,7 +232,7 @@ class Recovery:
         dump.advance(self._job, saving)
 
     def sealed(self, event: from_agent.Sealed, now: float) -> None:
-        if (saving := self._saving(event.pause)) is None:
+        if (saving := self._saving(event.interruption)) is None:
             return
         if event.why:
             self.spent(f"the dump could not be sealed: {event.why}", now)
@@ -236,10 +240,10 @@ class Recovery:
         done = f"the state at the start of step {saving.step} is at {event.path}"
         self._drive((Move.SAVED, f"dump: done, {done}"), now)
 
-    def _saving(self, pause: int) -> dump.Dump | None:
-        """The dump that is being written in the round of `pause`."""
+    def _saving(self, interruption: int) -> dump.Dump | None:
+        """The dump that is being written in the round of `interruption`."""
         incident = self._in(Phase.DUMP)
-        current = incident is not None and pause == self._job.pause
+        current = incident is not None and interruption == self._job.interruption
         return incident.round.dump if incident is not None and current else None
 
     # -- nodes -------------------------------------------------------------------------------------
@@ -290,17 +294,17 @@ class Recovery:
         incident = self.incident
         if incident is None:
             return None
-        waiting = incident.phase is Phase.PAUSE and not incident.round.asked_again
+        waiting = incident.phase is Phase.INTERRUPT and not incident.round.asked_again
         if waiting and self._actions.any_running(incident):
             entered = incident.timeline.entered[-1][1]
-            return min(incident.deadline, entered + self._job.settings.pause_again)
+            return min(incident.deadline, entered + self._job.settings.interrupt_again)
         return incident.deadline
 
     def tick(self, now: float) -> None:
         incident = self.incident
         if incident is None or (due := self.due()) is None or now < due:
             return
-        if incident.phase is Phase.PAUSE and now < incident.deadline:
+        if incident.phase is Phase.INTERRUPT and now < incident.deadline:
             self._ask_again(incident)
         elif incident.phase is Phase.RESCHEDULE and incident.moving is None:
             self._not_taken(incident, now)
@@ -309,9 +313,9 @@ class Recovery:
 
     def _ask_again(self, incident: Incident) -> None:
         incident.round.asked_again = True
-        running = some(r for r in self.silent() if r not in incident.killed)
-        self._job.note(f"ranks [{running}] have not paused; asked again")
-        self._job.say(to_rank.Pause(self._job.pause, "asked again"))
+        running = abbreviate(r for r in self.silent() if r not in incident.killed)
+        self._job.note(f"ranks [{running}] have not stopped; asked again")
+        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again"))
 
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up. Who is waited for is evicted; where that cannot help, the
@@ -325,10 +329,10 @@ class Recovery:
         elif phase is Phase.DUMP:
             late = Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s"
         elif phase is Phase.REPLACE:
-            why = f"the replacement of ranks [{some(silent)}] was not ready"
+            why = f"the replacement of ranks [{abbreviate(silent)}] was not ready"
             late = Move.DEADLINE, f"{why} within {settings.replace:.0f} s"
         elif undead:
-            why = f"ranks [{some(undead)}] did not end"
+            why = f"ranks [{abbreviate(undead)}] did not end"
             late = Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"
         else:
             seconds = now - incident.timeline.entered[-1][1]

@@ -56,17 +56,19 @@ def begin(
         if n.lost and n.keeper in living and n.keeper is not None
     )
     # nobody else writes into a directory of this name: another half of the job has other savers
-    dump = Dump(plan.step, f".step-{plan.step}-{job.pause}-{saver}.partial", saver, node, living)
+    dump = Dump(
+        plan.step, f".step-{plan.step}-{job.interruption}-{saver}.partial", saver, node, living
+    )
     job.note(
         f"dump: step {plan.step}: rank {saver} saves the replicated state, the agents of"
         f" {len(living)} nodes the ranks' records"
     )
     job.say(
         to_rank.SaveState(
-            job.pause, job.generation, saver, plan.step, dump.name, saver in plan.stripes
+            job.interruption, job.generation, saver, plan.step, dump.name, saver in plan.stripes
         )
     )
-    job.say(to_agent.SaveRecords(job.pause, plan.step, dump.name, lost))
+    job.say(to_agent.SaveRecords(job.interruption, plan.step, dump.name, lost))
     return dump
 
 
@@ -76,7 +78,7 @@ def advance(job: JobState, dump: Dump) -> None:
         dump.sealing = True
         job.say(
             to_agent.Seal(
-                job.pause,
+                job.interruption,
                 dump.node,
                 dump.step,
                 dump.name,

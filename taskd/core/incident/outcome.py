@@ -42,7 +42,7 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
     reason = (
         f"incident {incident.number} could not be repaired. What failed:"
         f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
-        f" When: {now - incident.began:.1f} s ago, pause {job.pause}, generation"
+        f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
         f" {job.generation}. What was tried: {tried}.{skipped}"
     )
     # a restart would start a process on a device that takes none, or on a node that is gone

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
 from taskd.core.incident.ladder import Damage, Rung
 from taskd.core.incident.phases import Move
 from taskd.core.incident.state import Incident, Round
 from taskd.core.incident.takeover import Takeover
-from taskd.core.listing import some
 from taskd.core.state import JobState
 from taskd.messages import to_agent, to_rank
 
@@ -100,12 +100,12 @@ class Rounds:
             incident.strategy, incident.first = rung.strategy, incident.rounds
         incident.rounds += 1
         incident.round = Round()
-        job.pause += 1
+        job.interruption += 1
         if rung.strategy == "recover":
             for node in self._nodes.broken(incident):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
-        job.say(to_rank.Pause(job.pause, incident.faults[-1]))
+        job.say(to_rank.Interrupt(job.interruption, incident.faults[-1]))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
         if rung.strategy == "dump":
@@ -135,4 +135,4 @@ class Rounds:
 
 
 def listed(why: Mapping[int, str]) -> str:
-    return some((f"rank {r}: {text}" for r, text in sorted(why.items())), "; ")
+    return abbreviate((f"rank {r}: {text}" for r, text in sorted(why.items())), "; ")

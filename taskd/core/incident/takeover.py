@@ -118,7 +118,7 @@ class Takeover:
                 world_size=topology.world_size,
                 epoch=node.epoch + 1,
                 generation=self._job.generation,
-                pause=self._job.pause,
+                interruption=self._job.interruption,
                 records=records,
                 reason=reason,
                 former=former,

@@ -1,0 +1,176 @@
+"""All ranks stop at the same step boundary, stay alive, and go on when asked: no incident, nothing
+is rebuilt.
+
+Which boundary is not known beforehand, because ranks begin steps while messages travel. So agents
+are asked for the first step that nobody on their node has begun; all stop before the highest
+answer. A rank that has begun that step meanwhile says so (RankPassed), and the boundary moves
+behind it; those that have stopped already go on to it.
+"""
+
+from __future__ import annotations
+
+from taskd.core.abbreviate import abbreviate
+from taskd.core.pending import PendingSet
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
+
+
+class Pause:
+    """At most one pause at a time, of operators, of a node's move, or of both; operators' requests
+    for it are all answered."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._operators = False  # want it
+        self._move = False  # wants it
+        self.step: int | None = None  # the boundary, once it is known
+        self.paused: set[int] = set()
+        self._requests: list[str] = []
+        self._owed = False  # ranks of nodes that had not joined yet have not been told to go on
+        self._begun: dict[int, int] = {}  # node -> its answer
+        self._to_tell, self._to_stop = PendingSet(), PendingSet()  # nodes, ranks
+
+    def request(self, request: str) -> None:
+        if not self._job.protected:
+            self._job.say(
+                to_operator.Answer(
+                    request,
+                    False,
+                    "not every rank has begun its protected loop: there is nothing to pause yet",
+                )
+            )
+            return
+        self._requests.append(request)
+        wanted, self._operators = self.wanted, True
+        if not wanted:
+            self._ask()
+        elif self._move and self.step is not None:
+            self._job.say(self._order(self.step))  # it does not end with the move
+
+    @property
+    def wanted(self) -> bool:
+        return self._operators or self._move
+
+    def begin_move(self) -> None:
+        wanted, self._move = self.wanted, True
+        if not wanted:
+            self._ask()
+
+    def end_move(self) -> None:
+        """A node has moved, or will not: ranks go on, unless operators pause them too."""
+        moved, self._move = self._move, False
+        if moved and not self._operators:
+            self.step = None
+            self.paused.clear()
+            self._job.say(to_rank.Continue())
+
+    def _ask(self) -> None:
+        self.step, self.paused, self._begun = None, set(), {}
+        self._job.say(to_agent.AskSteps())
+
+    def begun(self, event: from_agent.StepsBegun) -> None:
+        """A node's answer."""
+        if not self.wanted or self.step is not None:
+            return
+        self._begun[event.node] = event.step
+        nodes = self._job.topology.nodes
+        if not self._to_tell.any(nodes, lambda i: i not in self._begun and nodes[i].living):
+            self._set(max(self._begun.values()))
+
+    def passed(self, event: from_rank.RankPassed) -> None:
+        if self.step is not None and event.step >= self.step:
+            self._set(event.step + 1)
+
+    def _set(self, step: int) -> None:
+        self.step = step
+        self.paused.clear()
+        self._job.say(self._order(step))
+
+    def _order(self, step: int) -> to_rank.Pause:
+        return to_rank.Pause(step, passing=not self._operators)
+
+    def stopped(self, event: from_rank.RankPaused) -> None:
+        if self.step is None or event.step < self.step:
+            return  # it goes on to the boundary
+        if event.step > self.step:
+            self._set(event.step)
+        self.paused.add(event.rank)
+
+    def again(self) -> None:
+        """Ranks have been taken back, or replaced: each will say again that it is paused."""
+        self.paused.clear()
+        # whoever was asked may be gone, and another agent in its place
+        if self.wanted and self.step is None:
+            self._begun.clear()
+            self._job.say(to_agent.AskSteps())
+
+    @property
+    def standing(self) -> bool:
+        """Everybody has stopped. Ranks that have finished or ended stand still anyway."""
+        return self.step is not None and not self._to_stop.any(self._job.ranks, self._goes_on)
+
+    def _goes_on(self, number: int) -> bool:
+        rank = self._job.ranks[number]
+        return number not in self.paused and rank.finished is None and not rank.ended
+
+    def look(self) -> None:
+        """Answer if everybody has stopped."""
+        if self._requests and self.standing:
+            text = f"all ranks are paused before step {self.step}"
+            if over := [r for r in self._job.ranks if r not in self.paused]:
+                text = (
+                    f"all ranks stand still; ranks [{abbreviate(over)}] have come to the end of"
+                    f" their loop before step {self.step}"
+                )
+            self._job.note(text)
+            self._answer(True, text)
+
+    def release(self, request: str) -> None:
+        """Said also when no pause is known: a manager before this one may have ordered it."""
+        self._answer(False, "the pause was ended before every rank had stopped")
+        self._operators = False
+        if self._move:
+            if self.step is not None:
+                self._job.say(self._order(self.step))  # from now on for a moment only
+            self._job.say(
+                to_operator.Answer(
+                    request,
+                    True,
+                    "the ranks go on as soon as a node has moved, for which they stand",
+                )
+            )
+            return
+        step, self.step = self.step, None
+        self.paused.clear()
+        self._owed = not self._job.protected
+        self._job.say(to_rank.Continue())
+        self._job.note("paused ranks go on")
+        self._job.say(
+            to_operator.Answer(
+                request,
+                True,
+                "the ranks go on" if step is None else f"the ranks go on with step {step}",
+            )
+        )
+
+    def complete(self) -> None:
+        """All agents are here: whoever was not, when the pause was ended, hears of it."""
+        if self._owed:
+            self._owed = False
+            self._job.say(to_rank.Continue())
+
+    def remind(self) -> None:
+        """An agent may have missed what was said last; nobody else minds."""
+        self._job.say(to_rank.Continue() if self.step is None else self._order(self.step))
+
+    def drop(self, why: str) -> None:
+        """The processes that were paused are gone, or the job is over."""
+        self._answer(False, why)
+        self._operators = self._move = False
+        self.step = None
+        self.paused.clear()
+
+    def _answer(self, ok: bool, text: str) -> None:
+        for request in self._requests:
+            self._job.say(to_operator.Answer(request, ok, text))
+        self._requests.clear()

@@ -1,0 +1,107 @@
+"""Whether an agent whose connection has ended is gone: asked of its machine, which knows at once.
+
+A connection ends when the process at the other end does, and also when something in between resets
+it. The agent listens for other agents' records; where nothing listens there any more, its process
+has ended. Where its machine does not answer at all, or accepts and says nothing (a stopped
+process), it is gone for us. A greeting means that it lives and will connect again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+GONE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+@dataclass
+class _Probe:
+    line: socket.socket
+    due: float
+    connected: bool = False
+
+
+class LivenessProbe:
+    """`wanted` has the descriptors to poll for reading and writing; the caller says when they are
+    ready and when time has passed."""
+
+    def __init__(self, limit: float) -> None:
+        """`limit`: seconds until a machine that does not answer counts as gone."""
+        self._limit = limit
+        self._probes: dict[Hashable, _Probe] = {}
+
+    def ask(self, who: Hashable, address: tuple[str, int], now: float) -> str | None:
+        """Begin to find out about `who`; why it is gone where that is known at once. Asking twice
+        is asking once."""
+        if who in self._probes:
+            return None
+        line = socket.socket(
+            socket.AF_INET6 if ":" in address[0] else socket.AF_INET,
+            socket.SOCK_STREAM | socket.SOCK_NONBLOCK,
+        )
+        code = line.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            line.close()
+            return (
+                f"its process has ended ({errno.errorcode.get(code, code)})"
+                if code in GONE
+                else None
+            )
+        self._probes[who] = _Probe(line, now + self._limit)
+        return None
+
+    def forget(self, who: Hashable) -> None:
+        probe = self._probes.pop(who, None)
+        if probe is not None:
+            probe.line.close()
+
+    @property
+    def wanted(self) -> list[tuple[int, bool]]:
+        """(descriptor, whether it is to be written to)."""
+        return [(p.line.fileno(), not p.connected) for p in self._probes.values()]
+
+    @property
+    def due(self) -> float | None:
+        return min((p.due for p in self._probes.values()), default=None)
+
+    def look(self, now: float) -> list[tuple[Hashable, str]]:
+        """Who is gone, and why."""
+        found: list[tuple[Hashable, str]] = []
+        for who, probe in list(self._probes.items()):
+            verdict = self._hear(probe)
+            if verdict is None and now >= probe.due:
+                verdict = "its connection has ended, and its machine does not answer"
+            if verdict is not None:
+                self.forget(who)
+                if verdict:
+                    found.append((who, verdict))
+        return found
+
+    def _hear(self, probe: _Probe) -> str | None:
+        """Why it is gone; "" where it lives; None: not known yet."""
+        if not probe.connected:
+            code = probe.line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code in GONE:
+                return f"its process has ended ({errno.errorcode[code]})"
+            if code:
+                return None  # its machine cannot be reached, for now: waited for
+            with contextlib.suppress(OSError):
+                probe.line.getpeername()
+                probe.connected = True
+            if not probe.connected:
+                return None
+        try:
+            # the greeting comes from a thread that lives as long as the process and does nothing
+            # else
+            return "" if probe.line.recv(1) else "its process has ended"
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return "its process has ended" if error.errno in GONE else None
+
+    def close(self) -> None:
+        for who in list(self._probes):
+            self.forget(who)

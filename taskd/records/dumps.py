@@ -1,0 +1,215 @@
+"""A dump on disk: what is written, how it is sealed, and how it is found again. Shared by agents
+and ranks.
+
+DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, with
+`index` beside it, by which taskd reads it back: torch's own metadata is a pickle), each rank's
+record (`records/rank-R`) and `manifest.json`, the list of all files with their sizes and checksums.
+It is written under another name and renamed when it is complete and on the disk: a directory
+without a manifest is no dump.
+
+Where the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the
+same one takes the dump up. Without one the seal finds damage only; whose dump it is, the owner of
+its directory tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taskd.records.sealed import Seal
+
+MANIFEST = "manifest.json"
+STATE = "state"
+INDEX = "index"
+RECORDS = "records"
+VERSION = 2
+PUBLIC = b"taskd dump without a secret"
+
+File = tuple[str, int, str]  # name, bytes, checksum
+
+
+class BadDump(ValueError):
+    """What is there is no complete dump; the text says what is wrong with it and what to do."""
+
+
+def key(environ: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:
+    """What dumps are sealed with here, and whether that is a secret. Raises keys.BadSecret."""
+    # brings ZeroMQ, which a rank does not need otherwise
+    from taskd.protocol.secret import configured
+
+    secret = configured(environ)
+    return (
+        (PUBLIC, False)
+        if secret is None
+        else (hashlib.blake2b(secret, person=b"taskd-dump-1", digest_size=32).digest(), True)
+    )
+
+
+def seal_of(rank: int) -> Seal:
+    """The seal of a rank's record in a dump."""
+    return Seal(key()[0], "dump", rank)
+
+
+@dataclass(frozen=True)
+class Found:
+    path: Path
+    step: int
+    world_size: int
+    ranks: frozenset[int]  # whose records there are
+
+
+def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) -> list[File]:
+    """(rank, kind, payload) of each rank. Raises OSError."""
+    (directory / RECORDS).mkdir(parents=True, exist_ok=True)
+    files = []
+    for rank, kind, payload in records:
+        path = directory / RECORDS / f"rank-{rank}"
+        with open(path, "wb") as file:
+            file.write(bytes([kind]) + payload)
+            file.flush()
+            os.fsync(file.fileno())
+        files.append(describe(directory, path))
+    _sync(directory / RECORDS)
+    return files
+
+
+def describe(directory: Path, path: Path) -> File:
+    """Name, size and checksum of a file of the dump, as it can be read."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return str(path.relative_to(directory)), path.stat().st_size, digest.hexdigest()
+
+
+def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
+    """Make a dump of what has been written into `work`; returns where it is then. Older dumps stay
+    as they are. Raises OSError, BadDump."""
+    listed = sorted(files)
+    for name, size, _ in listed:
+        if not (work / name).is_file() or (work / name).stat().st_size != size:
+            raise BadDump(
+                f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the"
+                " same directory on all nodes"
+            )
+    secret, keyed = key()
+    manifest: dict[str, Any] = {
+        "version": VERSION,
+        "step": step,
+        "world_size": world_size,
+        "keyed": keyed,
+    }
+    manifest["files"] = [list(f) for f in listed]
+    manifest["digest"] = _digest(manifest, secret)
+    with open(work / MANIFEST, "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    for directory in (work / STATE, work / RECORDS, work):
+        if directory.is_dir():
+            _sync(directory)
+    for number in range(1, 1000):
+        path = work.parent / (f"step-{step}" if number == 1 else f"step-{step}.{number}")
+        if not path.exists():
+            os.rename(work, path)
+            _sync(work.parent)
+            return path
+    raise BadDump(f"{work.parent} has a thousand dumps of step {step}: remove some")
+
+
+def discard(work: Path) -> None:
+    """What could not be sealed."""
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def newest(place: Path) -> Found:
+    """The dump at `place`, or the one of the highest step in it. Raises BadDump."""
+    if (place / MANIFEST).is_file():
+        return read(place)
+    found = []
+    with contextlib.suppress(OSError):
+        for path in place.iterdir():
+            with contextlib.suppress(BadDump):
+                if path.name.startswith("step-"):
+                    found.append(read(path))
+    if not found:
+        raise BadDump(
+            f"{place} is no complete dump and has none in it: name a directory that `dump` has"
+            " written (TASKD_DUMP_PATH)"
+        )
+    return max(found, key=lambda f: (f.step, f.path.stat().st_mtime))
+
+
+def read(path: Path) -> Found:
+    """Check the manifest, and that all files are there. Raises BadDump."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version = manifest["version"]
+        if version != VERSION:
+            raise BadDump(f"{path} was written by another version of taskd")
+        step, world, files = (
+            int(manifest["step"]),
+            int(manifest["world_size"]),
+            [(str(n), int(s)) for n, s, _ in manifest["files"]],
+        )
+        digest, keyed = str(manifest.pop("digest")), manifest["keyed"] is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadDump):
+            raise
+        raise BadDump(f"{path / MANIFEST} cannot be read: {error}") from None
+    secret, have = key()
+    if keyed and not have:
+        raise BadDump(
+            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had"
+            " it that wrote it"
+        )
+    if not hmac.compare_digest(digest, _digest(manifest, secret if keyed else PUBLIC)):
+        raise BadDump(
+            f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's"
+        )
+    for name, size in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise BadDump(f"{path / MANIFEST} names {name!r}, which lies outside of the dump")
+        if not (path / name).is_file() or (path / name).stat().st_size != size:
+            raise BadDump(f"{path / name} is missing, or not of {size} bytes: the dump is damaged")
+    prefix = f"{RECORDS}/rank-"
+    ranks = frozenset(
+        int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
+    )
+    return Found(path, step, world, ranks)
+
+
+def check(found: Found, only: str = "") -> None:
+    """Compare the checksums of all files, or of those whose names begin with `only`. Raises
+    BadDump."""
+    for name, _, checksum in json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))[
+        "files"
+    ]:
+        if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
+            raise BadDump(
+                f"{found.path / name} has another checksum than when it was written: the dump is"
+                " damaged"
+            )
+
+
+def _digest(manifest: dict[str, Any], secret: bytes) -> str:
+    """Of everything in the manifest but the digest itself."""
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(secret, text, "sha256").hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,95 @@
+"""A thread that answers the agent while the rank trains: where are you, and make this fault.
+
+It has a line of its own to the agent, and waits on it without cost. In a forked rank, which the
+kernel does not end together with the launcher, it also waits for the launcher's end. When the
+interpreter cannot run it (a loop in C that keeps the interpreter's lock, a stopped process) it does
+not answer, which is an answer too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+
+from taskd import settings
+from taskd.messages import from_rank, to_rank
+from taskd.worker import injection, replacement
+from taskd.worker.channel import AgentGone, Channel
+from taskd.worker.job import Job
+
+NOT_ALLOWED = (
+    "this rank takes no faults on purpose: TASKD_FAULT_INJECTION is not on in its environment"
+)
+
+log = logging.getLogger("taskd.worker")
+
+
+def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
+    """Connect to the agent named `agent` and attend to it for as long as the process lives."""
+    channel = Channel(agent)
+    channel.send(from_rank.ControlHello(rank, incarnation))
+    threading.Thread(
+        target=_attend,
+        args=(channel, rank, incarnation, job),
+        name="taskd-control_thread",
+        daemon=True,
+    ).start()
+
+
+def _outlive_nobody(channel: Channel, launcher: int) -> None:
+    """Wait for an order. When the launcher, of that pidfd, has ended, this process ends too,
+    wherever it is."""
+    lines = select.poll()
+    lines.register(channel, select.POLLIN)
+    lines.register(launcher, select.POLLIN)
+    if any(fd == launcher for fd, _ in lines.poll()):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
+    training = job.loop.session.channel if job.loop is not None else None
+    if training is not None:
+        training.attended = True
+    try:
+        _answer(channel, rank, incarnation, job)
+    finally:
+        # the agent has ended: the training thread finds that out by itself from here on, and leaves
+        if training is not None:
+            training.attended = False
+
+
+def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
+    while True:
+        try:
+            if replacement.launcher is not None:
+                _outlive_nobody(channel, replacement.launcher)
+            order = channel.receive()
+            if isinstance(order, to_rank.ProbeProgress):
+                channel.send(
+                    from_rank.Progress(
+                        rank,
+                        incarnation,
+                        order.call,
+                        job.step,
+                        job.collectives(),
+                        time.process_time(),
+                    )
+                )
+            elif isinstance(order, to_rank.Inject):
+                # the manager has checked it; a rank does not take another process's word for that
+                allowed = settings.fault_injection(os.environ)
+                ok, text = (
+                    injection.carry_out(job, order.what, order.options)
+                    if allowed
+                    else (False, NOT_ALLOWED)
+                )
+                log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
+                channel.send(from_rank.Injected(order.request, rank, ok, text))
+        except AgentGone:
+            return
+        except Exception:
+            log.exception("the control thread goes on after an error")

@@ -1,0 +1,392 @@
+"""What must hold at every command that the coordinator gives in a `World`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.incident.ladder import STRATEGIES
+from taskd.core.incident.phases import FINAL, Phase
+from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
+from taskd.mindcluster.levels import NAMED
+from tests.core.wire import SOON
+
+if TYPE_CHECKING:
+    from tests.core.world import Rank, World
+
+
+NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+class Invariants:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.done: set[str] = set()  # requests that were answered well
+        self._requests: set[str] = set()  # that wait for their answer
+        self._generation = self._interruption = self._interrupted = 0
+        self.newest = {r.number: 0 for r in world.ranks}  # incarnation last ordered or announced
+        # generation -> what the coordinator has been told
+        self._restored: dict[int, dict[int, str]] = {}
+        self._floor = 0  # no incident resumes before this step
+        self._tellings: list[str] = []  # deaths told since the last incident was closed
+        self._rungs: dict[int, int] = {}  # incident -> the rung it stands on
+        self._standing = False  # all are paused, and the coordinator knows it
+        self._incident: object = None
+
+    def new_manager(self) -> None:
+        """It knows nothing of what went before; whoever has been ordered meanwhile is not coming
+        any more."""
+        self._generation = self._interruption = self._interrupted = 0
+        self._tellings, self._rungs, self._standing = [], {}, False
+        self._requests.clear()
+        self.newest = {r.number: r.incarnation for r in self.world.ranks}
+
+    def asked(self, request: str) -> None:
+        self._requests.add(request)
+
+    # -- around every event
+
+    def before(self, event: e.Event) -> None:
+        k = self.world.coordinator
+        job, incident = k.job, k.recovery.incident
+        self._incident = incident
+        # what it was ordered may not have reached it
+        if isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost:
+            self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
+        rank = getattr(event, "rank", None)
+        if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
+            return
+        if isinstance(event, from_rank.RankRestored):
+            self._restored.setdefault(event.generation, {})[event.rank] = event.digest
+        ordered = incident is not None and event.rank in incident.killed
+        if (
+            isinstance(event, from_agent.RankDied)
+            and job.protected
+            and job.ranks[event.rank].alive
+            and not ordered
+        ):
+            self._tellings.append(event.cause)
+
+    def after(self, commands: list[c.Command]) -> None:
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        self._standing = (
+            incident is None
+            and k.job.protected
+            and k.pause.wanted
+            and k.pause.standing
+            and not k.job.over
+        )
+        assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
+        self._nothing_is_lost()
+        if incident is None:
+            return
+        assert len(incident.timeline.entered) < 2000
+        assert incident.phase not in FINAL or k.job.over
+        saving = incident.strategy == "dump"  # which ends nobody
+        assert set(incident.killed) == (set() if saving else set(incident.evicted)) or k.job.over, (
+            "evicted, and left alone"
+        )
+        assert not incident.killed or incident.phase is Phase.INTERRUPT or k.job.over, (
+            "evicted ranks are waited for in no other phase"
+        )
+        if incident.strategy:
+            ladder = ("hot-switch", *STRATEGIES)
+            assert incident.strategy in (*incident.rungs, *self.world.settings.ladder)
+            rung = ladder.index(incident.strategy)
+            assert rung >= self._rungs.get(incident.number, 0), "down the ladder"
+            assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), (
+                "at a rung that has failed, or below it"
+            )
+            self._rungs[incident.number] = rung
+
+    def _nothing_is_lost(self) -> None:
+        """A manager that is connected with an agent, and runs, knows its dead ranks soon; and
+        whatever else it was told."""
+        world = self.world
+        known = world.coordinator.job.ranks
+        for wire in world.wires:
+            wire.check()
+            if not wire.settled or not world.coordinator.job.protected:
+                continue
+            for rank in wire.node.ranks:
+                if (
+                    not rank.alive
+                    and rank.mode != "ended"
+                    and not rank.quit
+                    and world.now - max(rank.died, wire.since, world.woke) > SOON
+                ):
+                    state = known[rank.number]
+                    assert (
+                        not state.alive
+                        or state.incarnation != rank.incarnation
+                        or world.coordinator.job.over
+                    ), f"{rank} is dead"
+
+    def begins(self, rank: Rank) -> None:
+        assert not self._standing, (
+            f"rank {rank.number} begins step {rank.step}, and everybody is said to be paused"
+        )
+
+    def at_the_end(self) -> None:
+        assert not self._requests
+
+    # -- commands
+
+    def check(self, command: c.Command) -> None:
+        k = self.world.coordinator
+        job, incident = k.job, k.recovery.incident
+        assert job.generation >= self._generation and job.interruption >= self._interruption, (
+            "a number went back"
+        )
+        self._generation, self._interruption = job.generation, job.interruption
+        # two at once, when nobody is left to wait for in the first
+        if isinstance(command, to_rank.Interrupt):
+            assert (
+                command.interruption == self._interrupted
+                if command.reason == "asked again"
+                else command.interruption > self._interrupted
+            )
+            self._interrupted = command.interruption
+        if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
+            assert command.interruption == job.interruption
+        if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
+            assert command.generation == job.generation
+            assert incident is None or not incident.evicted, (
+                "somebody is to be killed, and built with"
+            )
+        if isinstance(command, to_rank.SaveState):
+            rank = self.world.ranks[command.rank]
+            assert (
+                incident is not None
+                and incident.strategy == "dump"
+                and command.interruption == job.interruption
+            )
+            assert (
+                job.ranks[command.rank].alive
+                and command.rank not in incident.evicted
+                and not rank.blank
+            )
+            if not command.stripes and rank.alive and not rank.spoiled:
+                assert rank.position().clean == command.step, (
+                    "what is in its memory is not the state of that step"
+                )
+        if isinstance(command, to_agent.Seal):
+            self.world.counts["sealed"] += 1
+        if isinstance(command, to_agent.TakeOver):
+            self._check_take_over(command)
+        if isinstance(command, to_agent.Replace):
+            assert command.incarnation == self.newest[command.rank] + 1, (
+                "an incarnation twice, or one left out"
+            )
+            assert "recover-in-place" in self.world.settings.ladder
+            assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
+            self.newest[command.rank] = command.incarnation
+        elif isinstance(command, to_agent.Kill):
+            assert command.incarnation == self.newest[command.rank], (
+                "a command to an old incarnation"
+            )
+            self._check_kill(command)
+        elif isinstance(command, to_rank.Restore):
+            self._check_plan(command)
+        elif isinstance(command, to_rank.Resume) and incident is not None:
+            told = self._restored.get(command.generation, {})
+            assert set(told) == set(job.ranks), "resumed before all had restored"
+            assert len(set(told.values())) == 1, f"resumed on different states {told}"
+            assert set(told.values()) == {str(command.step)}
+            assert all(r.alive for r in job.ranks.values())
+        elif isinstance(command, c.Closed):
+            self._floor, self._tellings = max(self._floor, command.step), []
+            assert (
+                command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
+            )
+            assert command.tried[-1] == f"{command.strategy}: done"
+            assert command.faults
+            moved = any(" moves: " in fault for fault in command.faults)
+            assert command.strategy != "retry" or not command.ranks or moved, (
+                "retry keeps every process"
+            )
+        elif isinstance(command, to_rank.Release):
+            self._floor = max(self._floor, command.step)
+            left = all(r.quit for r in self.world.ranks)  # by themselves, all of them
+            assert left or command.step == self.world.total
+        elif isinstance(command, to_operator.Answer):
+            self._check_answer(command)
+        elif (
+            isinstance(command, c.Note)
+            and "wait in the same collective" in command.text
+            and "failed" not in command.text
+        ):
+            self.world.counts["stuck found"] += 1
+            # or waits for a replacement that only the manager before this one knew of
+            assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), (
+                "this collective would have ended"
+            )
+        elif isinstance(command, to_agent.GiveUp):
+            self._check_paragraph(command.reason)
+
+    def _check_take_over(self, command: to_agent.TakeOver) -> None:
+        world = self.world
+        node = world.coordinator.job.topology.nodes[command.node]
+        asked = "recover" in world.settings.ladder or (
+            command.former and world.settings.sub_healthy == "move"
+        )
+        assert asked and node.lost and command.agent not in world.fenced
+        assert command.agent.startswith("standby"), "an agent that has a node"
+        heard, everybody = world.coordinator.job.topology.heard()
+        assert 2 * heard > everybody, "a node is given away without a majority"
+        if command.former:
+            assert world.nodes[command.node].agent == command.former
+            world.counts["moves"] += 1
+        else:
+            assert world.nodes[command.node].agent in world.fenced or world.manager, (
+                "the one that had it is not fenced"
+            )
+        for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
+            # else its earlier processes are not known, and not heard
+            heard = world.nodes[command.node].joined == world.manager
+            assert incarnation == self.newest[rank] + 1 or not heard, (
+                "an incarnation twice, or one left out"
+            )
+            self.newest[rank] = incarnation
+        world.counts["taken over"] += 1
+
+    def _check_kill(self, command: to_agent.Kill) -> None:
+        """Whoever is killed has given a reason, or gives no sign."""
+        world, rank = self.world, self.world.ranks[command.rank]
+        incident = world.coordinator.recovery.incident
+        assert incident is not None and command.rank in incident.evicted
+        assert "recover-in-place" in world.settings.ladder
+        said = rank.evidence
+        world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
+        if not rank.alive or rank.incarnation != command.incarnation:
+            return  # it has died meanwhile
+        if command.reason == "it hangs":
+            assert rank.mode in ("hung", "looping"), f"{rank} was taken for hung"
+        elif command.reason.startswith("silent in INTERRUPT"):
+            # a manager before this one may have ordered a replacement that has nothing to say
+            assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, (
+                f"{rank} was not silent"
+            )
+            assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
+        elif command.reason.startswith("its device"):
+            times = sum(said[word] for word in NAMED)
+            assert times > (
+                command.reason == "its device asks again for the step to be repeated"
+            ), rank
+        elif command.reason.startswith("the memory page"):
+            assert any(name.startswith("page") and times > 1 for name, times in said.items()), (
+                f"{rank}: no page failed twice"
+            )
+        elif "retry is not configured" in command.reason:
+            assert said["fault"] and "retry" not in world.settings.ladder
+        elif "connections failed again" in command.reason:
+            assert said["lost a collective"]
+        elif command.reason.startswith("it has failed"):
+            assert said["failed"] >= world.settings.failures
+        elif "differs" in command.reason:
+            assert said["digest ffff"]
+        elif "no sign" in command.reason:
+            assert rank.blank
+        else:
+            assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), (
+                command
+            )
+
+    def _check_plan(self, command: to_rank.Restore) -> None:
+        plan = command.plan
+        ranks = self.world.ranks
+        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [
+            r.number for r in ranks
+        ]
+        assert plan.step >= self._floor, (
+            f"step {plan.step} is repeated, {self._floor} was behind everybody"
+        )
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        assert incident is not None
+        ends = [
+            r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
+        ]
+        known = [p for p in ends if p]
+        assert plan.step <= min(max(p.final | p.provisional) for p in known)
+        if final := [max(p.final) for p in known if p.final]:
+            # of lost nodes only what was recorded at a commit is known
+            oldest = [max(p.provisional) for p in known if not p.final]
+            # of ranks that were paused only the record is written, and not the stripes
+            known_nowhere = not self._is_somewhere(min(final))
+            assert (
+                min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
+            )
+        for number in plan.keep:
+            rank = ranks[number]
+            if rank.alive and rank.incarnation == self.newest[number]:
+                assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
+
+    def _is_somewhere(self, step: int) -> bool:
+        """Whether the state at the start of `step` is in a living rank's memory, or in a node's
+        stripes."""
+        k = self.world.coordinator
+        incident = k.recovery.incident
+        assert incident is not None
+        ends = {
+            n: r.left if n in incident.new else incident.round.reports[n]
+            for n, r in k.job.ranks.items()
+        }
+        if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
+            return True
+        return any(
+            all((p := ends[r]) and step in p.stripes for r in node.ranks)
+            for node in k.job.topology.nodes.values()
+        )
+
+    def _check_answer(self, command: to_operator.Answer) -> None:
+        """Each request has one, and a pause that is answered well is one."""
+        assert command.request in self._requests, (
+            f"{command.request} is answered twice, or was never made"
+        )
+        self._requests.discard(command.request)
+        self.world.counts[
+            f"{command.request.split('-')[0]} {'done' if command.ok else 'not done'}"
+        ] += 1
+        if command.ok:
+            self.done.add(command.request)
+        if command.ok and command.request.startswith("pause"):
+            living = [r for r in self.world.ranks if r.alive]
+            moving = [
+                r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
+            ]
+            assert not moving, f"told to be paused, and not: {moving}"
+            # one that has stopped for another reason has said so, and that is on its way
+            assert all(r.spoiled or r.evidence for r in living if r.mode == "paused")
+            assert len({r.step for r in living if r.mode in ("standing", "finished")}) <= 1, (
+                "not at the same step"
+            )
+
+    def _check_paragraph(self, reason: str) -> None:
+        for part in (
+            "could not be repaired",
+            "What failed: ",
+            "When: ",
+            "s ago",
+            "What was tried: ",
+        ):
+            assert part in reason, f"no {part!r} in {reason!r}"
+        failed = reason.split("What failed: ")[1].split(". When: ")[0]
+        tried = reason.split("What was tried: ")[1]
+        assert failed and tried
+        assert "and more" in failed or all(cause in failed for cause in self._tellings), (
+            failed,
+            self._tellings,
+        )
+        incident = self.world.coordinator.recovery.incident
+        if incident is not None and incident.rounds:
+            assert not tried.startswith("nothing"), (
+                "something was tried, and the paragraph denies it"
+            )
+        if "did not end within" in reason:
+            # or the order to end it came late
+            slow = any(r.immortal or r.deaf for r in self.world.ranks)
+            assert slow or self.world.fenced, "a rank that would have died was not waited for"

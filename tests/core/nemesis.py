@@ -1,0 +1,180 @@
+"""What goes wrong in a `World`: kinds of faults, each counted under its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import events as e
+from taskd.messages import from_rank
+
+if TYPE_CHECKING:
+    from tests.core.world import Rank, World
+
+KINDS = (
+    *["kill"] * 3,
+    "more",
+    "all",
+    "raise",
+    "link",
+    "broken link",
+    "network",
+    "page",
+    "same page",
+    "pages",
+    "other",
+    "unfit",
+    "hang",
+    "loop",
+    "hangs",
+    "stuck",
+    "manager",
+    "sleep",
+    "quit",
+    *["node"] * 3,
+)
+PAGES = (0x1000, 0x2000, 0)
+
+
+class Nemesis:
+    def __init__(self, world: World) -> None:
+        self.world, self.chance = world, world.chance
+        self.left = world.chance.randint(0, 5)
+        self.slow = world.chance.randint(0, 3)
+        self.broken = 0  # generations in which the link between `ends` and the others fails
+        self.ends: tuple[int, ...] = ()
+        self.generation = 0
+
+    def in_user_code(self, rank: Rank) -> None:
+        """A long first step, or an operation that the script has announced: no limit is passed by
+        it."""
+        if self.slow > 0 and self.world.likely(0.2 if rank.steps == 0 else 0.05):
+            self.slow -= 1
+            self.world.counts["long first step" if rank.steps == 0 else "long operation"] += 1
+            rank.slow = self.world.now + self.chance.choice([1.0, 6.0, 60.0])
+
+    def link_is_broken(self, rank: Rank) -> bool:
+        """In each generation the first step fails, as long as it lasts."""
+        generation = self.world.nodes[rank.node].generation
+        if self.broken and rank.number in self.ends and generation > self.generation:
+            self.broken, self.generation = self.broken - 1, generation
+            return True
+        return False
+
+    def strike(self, rank: Rank) -> None:
+        world = self.world
+        if self.left <= 0 or not world.likely(0.06):
+            return
+        self.left -= 1
+        kind = self.chance.choice(KINDS)
+        world.counts[kind] += 1
+        others = self.chance.sample(world.ranks, len(world.ranks))
+        some = others[: self.chance.randint(1, len(others))]
+        node = world.nodes[rank.node]
+        if kind in ("kill", "more", "all"):
+            for victim in {"kill": others[:1], "more": some, "all": others}[kind]:
+                self._soon(victim, lambda v: world.training.die(v, "was killed by SIGKILL"))
+        elif kind == "raise":
+            text = self.chance.choice(["ValueError: a", "OSError: b"])
+            world.say(node, from_rank.RankRaised(rank.number, rank.incarnation, rank.step, text))
+            world.training.die(rank, "left with exit code 1")
+        elif kind == "link":
+            for o in some:
+                world.after(
+                    self.chance.choice([0.0, 0.01]),
+                    world.training.alive(o, lambda o=o: world.training.lose_collective(o)),
+                )
+        elif kind == "broken link":
+            self.broken, self.ends, self.generation = (
+                self.chance.randint(1, 6),
+                tuple(o.number for o in others[:2]),
+                node.generation - 1,
+            )
+        elif kind == "network":
+            for o in some:
+                self._soon(o, self.lose_network)
+        elif kind in ("page", "pages"):
+            page = self.chance.choice(PAGES)
+            for o in others[:1] if kind == "page" else some:
+                self._soon(o, lambda o: self.lose_page(o, page))
+        elif kind == "same page":
+            rank.bad = self.chance.choice(PAGES[:2])
+        elif kind in ("other", "unfit"):
+            rank.unfit = "the device's context is gone" if kind == "unfit" else ""
+            self._stop(rank, from_rank.OTHER, "device-side assertion", 0)
+        elif kind in ("hang", "loop"):
+            self._hang(rank, "hung" if kind == "hang" else "looping")
+        elif kind == "hangs":
+            for o in some:
+                self._hang(o, self.chance.choice(["hung", "looping"]))
+        elif kind == "stuck" and not world.jam:
+            world.jam, world.jammed = self.chance.randint(1, 3), node.generation
+            world.jam_from = max(r.step for r in world.ranks) + 1
+        elif (
+            kind == "manager"
+            and all(n.protected and not n.gone for n in world.nodes)
+            and all(r.mode != "ended" for r in world.ranks)
+        ):
+            world.counts["new manager"] += 1
+            world.new_manager()
+        elif kind == "sleep":
+            world.sleep()
+        elif kind == "quit":
+            for victim in some if self.chance.random() < 0.2 else others[:1]:
+                self._soon(victim, world.training.quit)
+        elif kind == "node" and "recover" in world.settings.ladder and node.protected:
+            for number in self.chance.sample(
+                range(len(world.nodes)),
+                self.chance.choice([1, 1, 1, 2, 3]) if len(world.nodes) > 2 else 1,
+            ):
+                world.after(
+                    self.chance.choice([0.0, 0.3, 3.0]),
+                    lambda n=world.nodes[number]: world.cluster.lose_node(n),
+                )
+        elif kind == "node" and self.chance.random() < 0.2:
+            world.say(node, e.AgentLost(node.number, "nothing heard for 10 s"))
+            node.gone = True
+            for o in node.ranks:
+                o.alive = False
+
+    def _soon(self, rank: Rank, action) -> None:
+        """In whatever phase the job is by then."""
+        self.world.after(
+            self.chance.choice([0.0, 0.001, 0.3, 2.0]),
+            self.world.training.alive(rank, lambda: action(rank)),
+        )
+
+    def _hang(self, rank: Rank, how: str) -> None:
+        """When all ranks compute forever nobody can tell that from a long step: somebody ends
+        them."""
+        if rank.mode == "training":
+            rank.mode = how
+            self.world.after(
+                2000.0,
+                self.world.training.alive(
+                    rank, lambda: self.world.training.die(rank, "was killed by somebody")
+                ),
+            )
+
+    def lose_page(self, rank: Rank, page: int) -> None:
+        if page:
+            rank.evidence[f"page {page:#x}"] += 1
+        self._stop(rank, from_rank.MEMORY, "uncorrectable error", page)
+
+    def lose_network(self, rank: Rank) -> None:
+        rank.evidence["lost a collective"] += 1
+        self._stop(rank, from_rank.NETWORK, "port down", 0)
+
+    def _stop(self, rank: Rank, fault: int, text: str, page: int) -> None:
+        """The rank waits for orders. What is in its memory cannot be relied on, but for a fault of
+        the network."""
+        node = self.world.nodes[rank.node]
+        if not node.protected or rank.mode in ("ended", "setup", "hung", "looping"):
+            return
+        if fault != from_rank.NETWORK:
+            rank.clean, rank.spoiled = False, True
+            rank.evidence["fault"] += 1
+        if rank.mode in ("training", "standing", "finished"):
+            rank.mode = "paused"
+        self.world.say(
+            node, from_rank.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page)
+        )

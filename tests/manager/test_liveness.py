@@ -1,0 +1,68 @@
+"""Whether an agent whose connection has ended is gone: its machine is asked."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import zmq
+
+from taskd.manager.liveness import LivenessProbe
+
+
+def found(liveness: LivenessProbe, limit: float = 5.0) -> list:
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if out := liveness.look(time.monotonic()):
+            return out
+        if not liveness.wanted:
+            return []
+        time.sleep(0.005)
+    raise AssertionError("nothing was found out")
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_nothing_listens_there_any_more(listening):
+    address = listening.getsockname()
+    listening.close()
+    liveness = LivenessProbe(5.0)
+    why = liveness.ask("a", address, time.monotonic()) or found(liveness)[0][1]
+    assert "its process has ended" in why
+
+
+def test_a_machine_that_accepts_and_says_nothing_is_gone_after_the_limit(listening):
+    liveness = LivenessProbe(0.1)
+    assert liveness.ask("a", listening.getsockname(), time.monotonic()) is None
+    assert found(liveness) == [("a", "its connection has ended, and its machine does not answer")]
+    assert not liveness.wanted and liveness.due is None
+
+
+def test_a_process_that_greets_lives():
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        liveness = LivenessProbe(5.0)
+        assert liveness.ask("a", ("127.0.0.1", port), time.monotonic()) is None
+        assert found(liveness) == [] and liveness.due is None
+
+
+def test_a_process_that_ends_while_it_is_asked(listening):
+    liveness = LivenessProbe(5.0)
+    assert liveness.ask("a", listening.getsockname(), time.monotonic()) is None
+    listening.accept()[0].close()
+    assert found(liveness) == [("a", "its process has ended")]
+
+
+def test_asked_twice_and_forgotten(listening):
+    liveness = LivenessProbe(0.05)
+    for _ in range(2):
+        assert liveness.ask("a", listening.getsockname(), time.monotonic()) is None
+    assert len(liveness.wanted) == 1
+    liveness.forget("a")
+    time.sleep(0.06)
+    assert liveness.look(time.monotonic()) == []

@@ -1,0 +1,55 @@
+"""What a rank's second session takes: a fault on purpose only where the rank's own environment says
+so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from taskd.messages import to_rank
+from taskd.worker import control_thread, injection
+from taskd.worker.channel import AgentGone
+
+
+class Line:
+    """An agent that says one thing and is gone."""
+
+    def __init__(self, order) -> None:
+        self.orders, self.heard = [order], []
+
+    def receive(self):
+        if not self.orders:
+            raise AgentGone
+        return self.orders.pop()
+
+    def send(self, message) -> None:
+        self.heard.append(message)
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(None, False), ("off", False), ("on", True)])
+def test_a_fault_on_purpose(monkeypatch, value, allowed):
+    monkeypatch.delenv("TASKD_FAULT_INJECTION", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TASKD_FAULT_INJECTION", value)
+    done = []
+    monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
+    session = Line(to_rank.Inject("r", 3, "memory", {"where": "heap"}))
+    control_thread._answer(session, 3, 0, None)
+    (answer,) = session.heard
+    assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
+    assert allowed or "TASKD_FAULT_INJECTION" in answer.text
+
+
+def test_the_training_thread_asks_by_itself_once_the_agent_has_ended():
+    training = SimpleNamespace(attended=False)
+    seen = []
+
+    class Ends(Line):
+        def receive(self):
+            seen.append(training.attended)
+            raise AgentGone
+
+    loop = SimpleNamespace(session=SimpleNamespace(channel=training))
+    control_thread._attend(Ends(None), 3, 0, SimpleNamespace(loop=loop))
+    assert seen == [True] and training.attended is False
