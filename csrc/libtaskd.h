@@ -96,7 +96,7 @@ struct taskd_slot {
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t interruption; /* futex word: number of the newest interruption request, never decreasing */
     uint64_t copied; /* number of the newest record that another node has a copy of, see taskd_wait_copied */
-    /* line 3: paused by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
+    /* line 3: held by the rank's main thread for as long as it lives; the kernel tells the waiter when it dies */
     _Alignas(64) pthread_mutex_t alive; /* robust, process-shared */
     struct taskd_record records[TASKD_RECORDS];
     /* lines 8 to 12: memory that lost its content, by whichever thread of the rank touched it */
@@ -138,7 +138,7 @@ int taskd_page_unmap(struct taskd_page *page);
 /* Prepare slot `slot` for a new process: clears identity, progress, records and damages, makes `alive` usable
  * again; keeps `interruption`, and the page's `pause`. -EBUSY while a living process holds the slot: the kernel has its lock in a list. */
 int taskd_slot_reset(struct taskd_page *page, uint32_t slot);
-/* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to interruption: interruption = max(interruption, number); wakes it. */
+/* Ask the rank in `slot` (or every one: slot == UINT32_MAX) to stop: interruption = max(interruption, number); wakes it. */
 int taskd_page_interrupt(struct taskd_page *page, uint32_t slot, uint32_t number);
 /* Whether another node keeps copies of the ranks' records. Off: no rank waits for that any more. On: every slot's count begins anew. */
 int taskd_page_copying(struct taskd_page *page, int on);
@@ -297,16 +297,6 @@ void taskd_copy_away(void *to, const void *from, size_t bytes);
 
 /* A 64-bit checksum (XXH64) of memory; finds what broke by accident, not what somebody forged. */
 uint64_t taskd_checksum(const void *data, size_t bytes, uint64_t seed);
-
-/* HMAC-SHA-256 under one key, for what is short: begun once for the key (-EINVAL: above 64 bytes),
- * then for each message. */
-#define TASKD_DIGEST 32
-struct taskd_keyed {
-    uint32_t inner[8], outer[8];
-};
-int taskd_keyed(const void *key, size_t bytes, struct taskd_keyed *out);
-void taskd_digest(const struct taskd_keyed *keyed, const void *data, size_t bytes,
-                  unsigned char out[TASKD_DIGEST]);
 
 uint32_t taskd_abi(void);
 /* The version of the package that this library was built with, as `0.1.0`. Static; never fails. */

@@ -3,38 +3,29 @@
 same."""
 
 import hashlib
+import hmac
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from taskd.cython_api.libtaskd cimport (
-    TASKD_DIGEST, taskd_begin_keyed, taskd_digest, taskd_keyed,
-)
+cdef enum:
+    DIGEST = 32  # bytes of SHA-256
 
 
 cdef class Keyed:
     """HMAC-SHA-256 under one key of messages that all begin with `prefix`."""
 
-    cdef taskd_keyed keyed
-    cdef bytes prefix
+    cdef bytes key, prefix
     # of the record before, by number; None for what may have changed since
     cdef list sections, hashes
 
     def __cinit__(self, bytes key not None, bytes prefix not None):
-        if taskd_begin_keyed(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &self.keyed) < 0:
-            raise ValueError(f"a key of {len(key)} bytes; it has 64 at most")
-        self.prefix, self.sections, self.hashes = prefix, [], []
+        self.key, self.prefix, self.sections, self.hashes = key, prefix, [], []
 
     def digest(self, message):
         """Of `message` behind the prefix."""
-        return self.of(self.prefix + bytes(message))
-
-    cdef bytes of(self, bytes message):
-        cdef bytes found = PyBytes_FromStringAndSize(NULL, TASKD_DIGEST)
-        taskd_digest(&self.keyed, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message),
-                     <unsigned char *>PyBytes_AS_STRING(found))
-        return found
+        return hmac.digest(self.key, self.prefix + bytes(message), "sha256")
 
     def front(self, bytes head not None, bytes fields not None, list sections not None):
         """What stands before the sections of a record: the digest, `head`, their lengths and
@@ -42,8 +33,8 @@ cdef class Keyed:
         very `bytes` that it was the last time is not hashed again."""
         cdef Py_ssize_t n = len(sections), start = PyBytes_GET_SIZE(self.prefix), i
         cdef Py_ssize_t shown = PyBytes_GET_SIZE(head) + 8 * n + PyBytes_GET_SIZE(fields)
-        cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + TASKD_DIGEST * n)
-        cdef bytes out = PyBytes_FromStringAndSize(NULL, TASKD_DIGEST + shown)
+        cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + DIGEST * n)
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, DIGEST + shown)
         cdef char *begin = PyBytes_AS_STRING(message)
         cdef char *at = begin
         cdef uint64_t length
@@ -60,11 +51,11 @@ cdef class Keyed:
         memcpy(at, PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields))
         at += PyBytes_GET_SIZE(fields)
         for i in range(n):
-            memcpy(at, PyBytes_AS_STRING(<bytes>self.hash_of(i, sections[i])), TASKD_DIGEST)
-            at += TASKD_DIGEST
-        taskd_digest(&self.keyed, begin, PyBytes_GET_SIZE(message),
-                     <unsigned char *>PyBytes_AS_STRING(out))
-        memcpy(PyBytes_AS_STRING(out) + TASKD_DIGEST, begin + start, shown)
+            memcpy(at, PyBytes_AS_STRING(<bytes>self.hash_of(i, sections[i])), DIGEST)
+            at += DIGEST
+        cdef bytes found = hmac.digest(self.key, message, "sha256")
+        memcpy(PyBytes_AS_STRING(out), PyBytes_AS_STRING(found), DIGEST)
+        memcpy(PyBytes_AS_STRING(out) + DIGEST, begin + start, shown)
         return out
 
     cdef bytes hash_of(self, Py_ssize_t i, section):

@@ -25,7 +25,6 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_RECORD_SIGNAL
         TASKD_RECORD_EXIT
         TASKD_RECORD_ABORT
-        TASKD_DIGEST
     uint64_t TASKD_ALL_DONE
     uint32_t TASKD_NO_RANK
     uint64_t TASKD_NO_PAUSE
@@ -52,8 +51,6 @@ cdef extern from "libtaskd.h" nogil:
         uint32_t attached
         uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
 
-    struct taskd_keyed:
-        pass
 
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
     int taskd_page_unmap(taskd_page *page)
@@ -104,7 +101,5 @@ cdef extern from "libtaskd.h" nogil:
     void taskd_copy_away(void *to, const void *source, size_t size)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
     # C lets a struct and a function have one name
-    int taskd_begin_keyed "taskd_keyed"(const void *key, size_t size, taskd_keyed *out)
-    void taskd_digest(const taskd_keyed *keyed, const void *data, size_t size, unsigned char *out)
     uint32_t taskd_abi()
     const char *taskd_version()

