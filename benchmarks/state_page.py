@@ -15,7 +15,7 @@ class View(ctypes.Structure):
     """struct taskd_view of csrc/libtaskd.h."""
 
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("rank", "phase", "incarnation", "pause")),
+        *((name, ctypes.c_uint32) for name in ("rank", "phase", "incarnation", "interruption")),
         ("pid", ctypes.c_int32),
         ("attached", ctypes.c_uint32),
         *(

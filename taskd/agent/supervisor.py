@@ -153,7 +153,7 @@ class Supervisor:
             return Verdict("wait")
         if epoch is None or not epoch.protected:
             return Verdict("native")
-        return Verdict("native" if agent.is_over(epoch) else "hold")
+        return Verdict("native" if agent.is_over(epoch) else "wait")
 
     @property
     def protecting(self) -> bool:
