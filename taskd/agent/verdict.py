@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from taskd.messages import to_agent
 
@@ -12,6 +13,6 @@ class Verdict:
     """What the launcher shall do: "native" (its own way), "wait" (a repair is under way),
     "restart", "give up"."""
 
-    what: str
+    what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""
     restart: to_agent.RestartAll | None = None
