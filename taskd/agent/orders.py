@@ -191,7 +191,7 @@ class Orders:
     def _find(self, epoch: Epoch, number: int) -> Rank | None:
         rank = epoch.find(number)
         if rank is None:
-            log.error("the manager speaks of rank %d, which is not on this node", number)
+            log.error("the manager named rank %d, which is not on this node", number)
         return rank
 
     def _replace(self, epoch: Epoch, order: to_agent.Replace) -> None:

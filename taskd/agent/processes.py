@@ -222,7 +222,9 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
         return f"killed by {name} at address {fatal['addr']:#x}{lost}"
     if code is not None and code < 0:
         return f"killed by {_signal_name(-code)}" + (
-            " (by somebody, or by the kernel for want of memory)" if code == -signal.SIGKILL else ""
+            " (by another process, or by the kernel because memory ran out)"
+            if code == -signal.SIGKILL
+            else ""
         )
     if code is not None:
         return f"exited with status {code}"

@@ -222,7 +222,7 @@ class Replacements:
     def _give_up(self, why: str) -> None:
         zygote = self.zygote
         assert zygote is not None
-        log.warning("the zygote (pid %d) is ended: %s", zygote.pid, why)
+        log.warning("the zygote (pid %d) is killed: %s", zygote.pid, why)
         zygote.kill()  # before anything else is started: from here on it forks nobody
         self.hear()  # what it has forked before that, and then its end
 

@@ -130,7 +130,9 @@ class Standby:
         with contextlib.suppress(queue.Empty):
             found = answer.get(timeout=FETCH)
         if found is None:
-            log.error("the records of node %d cannot be had from %s:%d", order.node, *order.records)
+            log.error(
+                "the records of node %d cannot be fetched from %s:%d", order.node, *order.records
+            )
         return found
 
     # -- orders ------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ class Standby:
         preparation, self._preparation = self._preparation, None
         if preparation is None:
             return
-        log.warning("this standby is not to be node %d: %s", preparation.order.node, reason)
+        log.warning("this standby does not become node %d: %s", preparation.order.node, reason)
         self.room = len(preparation.order.ranks) if self.room is None else self.room
         self._agent.be_standby()
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "inject": (
         "inject",
         "command",
-        "make a fault on purpose in a running job: a memory page, a link, a fault code",
+        "inject a fault into a running job: a memory page, a link, a fault code",
     ),
 }
 

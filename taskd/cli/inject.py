@@ -1,4 +1,4 @@
-"""`taskd inject`: faults on purpose in a running job."""
+"""`taskd inject`: injected faults in a running job."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class _Ranks(click.ParamType):
 
 @click.group()
 def command() -> None:
-    """Make a fault on purpose in a running job, to see it survive.
+    """Inject a fault into a running job, to see it survive.
 
     The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
-    It takes faults on purpose only if it was started with TASKD_FAULT_INJECTION=on.
+    It accepts injected faults only if it was started with TASKD_FAULT_INJECTION=on.
     """
 
 

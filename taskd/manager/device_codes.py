@@ -57,7 +57,7 @@ class DeviceCodes:
         except OSError as error:
             remedy = "set TASKD_LOG_PATH to the directory of the managers before this one"
             log.error(
-                "%s cannot be read: %s; who is separated by hand is not known; %s",
+                "%s cannot be read: %s; which devices were separated by hand is unknown; %s",
                 self._journal.path,
                 error.strerror,
                 remedy,

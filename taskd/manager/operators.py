@@ -18,7 +18,7 @@ from taskd.messages import from_operator, to_operator, to_rank
 # what breaks a job that is well; the others only hold it up
 ON_PURPOSE = to_rank.Inject | from_operator.CodeTold | from_operator.NodeSubHealthy
 NOT_ON_PURPOSE = (
-    "this job takes no faults on purpose, and nobody's word that a device or a node is at fault:"
+    "this job accepts no injected faults, and no reports that a device or a node is at fault:"
     " start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
 )
 MOST = 1000  # requests that wait for an answer
@@ -72,7 +72,7 @@ class Operators:
             return
         log.warning(
             "%s: %.300s",
-            "a fault on purpose" if isinstance(message, to_rank.Inject) else "told of a fault code",
+            "an injected fault" if isinstance(message, to_rank.Inject) else "told of a fault code",
             message,
         )
         node = self._coordinator.job.topology.node_of(message.rank)

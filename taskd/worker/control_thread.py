@@ -22,7 +22,7 @@ from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
 
 NOT_ALLOWED = (
-    "this rank takes no faults on purpose: TASKD_FAULT_INJECTION is not on in its environment"
+    "this rank accepts no injected faults: TASKD_FAULT_INJECTION is not on in its environment"
 )
 
 log = logging.getLogger("taskd.worker")
@@ -87,7 +87,7 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                     if allowed
                     else (False, NOT_ALLOWED)
                 )
-                log.warning("a fault on purpose (%s %s): %s", order.what, order.options, text)
+                log.warning("injected fault (%s %s): %s", order.what, order.options, text)
                 channel.send(from_rank.Injected(order.request, rank, ok, text))
         except AgentGone:
             return
