@@ -43,9 +43,18 @@ class Keeping:
         # node -> rank -> what is kept of it, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
 
-    def keeps(self) -> tuple[int, ...]:
-        """Nodes whose records are kept here."""
-        return tuple(sorted(self._kept.copy()))
+    def keeps(self) -> tuple[tuple[int, int], ...]:
+        """Nodes whose records are kept here, and the newest step of all of a node's ranks."""
+        newest = {
+            node: min((records[-1].step for records in ranks.copy().values()), default=0)
+            for node, ranks in self._kept.copy().items()
+        }
+        return tuple(sorted(newest.items()))
+
+    def forget(self) -> None:
+        """This node's ranks start from the beginning, as do all others: whoever has its records
+        kept here says so anew, when all are protected."""
+        self._kept.clear()
 
     def of(self, node: int) -> list[between_agents.Keep]:
         """What is kept of `node`."""

@@ -66,7 +66,12 @@ class Records:
 
     def begin(self, node: int, epoch: Epoch) -> None:
         """The ranks of `epoch` write records from now on."""
-        self._mailbox.put(lambda: self.copying.begin(node, epoch))
+
+        def begin() -> None:
+            self.copying.begin(node, epoch)
+            self.keeping.forget()
+
+        self._mailbox.put(begin)
 
     def keep_at(self, address: tuple[str, int]) -> None:
         """From now on the agent at `address` keeps our records; it gets all there are."""
@@ -82,7 +87,7 @@ class Records:
         """The manager has answered what was asked of it."""
         self._mailbox.put(lambda: self.keeping.permit(answer))
 
-    def keeps(self) -> tuple[int, ...]:
+    def keeps(self) -> tuple[tuple[int, int], ...]:
         """Nodes whose records are kept here."""
         return self.keeping.keeps()
 

@@ -21,8 +21,9 @@ class Succession:
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming) -> None:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self.deadline: float | None = None  # for the last agent
-        # node -> the one that keeps its records, as agents have said
-        self._keeps: dict[int, int] = {}
+        # node -> the newest step of its records that are kept, and the node that keeps them, as
+        # agents have said
+        self._keeps: dict[int, tuple[int, int]] = {}
         # replacements that an earlier manager has ordered, and that have no state yet
         self._new: set[int] = set()
         self._ready: set[int] = set()
@@ -36,7 +37,10 @@ class Succession:
         self._waiting = self._waiting - ranks | set(event.waiting)
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
-        self._keeps |= dict.fromkeys(event.keeps, event.node)
+        """Where the records of other nodes are. A keeper that was replaced by another has old ones
+        still."""
+        for node, step in event.keeps:
+            self._keeps[node] = max(self._keeps.get(node, (-1, -1)), (step, event.node))
 
     def gather(self, now: float) -> None:
         """An agent of a job that is under way has joined."""
@@ -109,7 +113,7 @@ class Succession:
             ranks = tuple(range(number * each, number * each + each))
             if job.topology.join(number, ranks, ("", 0), epoch) is not None:
                 return False
-            nodes[number].keeper = self._keeps.get(number)
+            nodes[number].keeper = self._keeps.get(number, (-1, None))[1]
             for rank in ranks:
                 job.ranks[rank].joined = True
         self._protect()

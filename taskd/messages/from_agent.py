@@ -105,7 +105,8 @@ class AgentJoined(Message, frozen=True):
     agent: Name = ""
     records: Address = ("", 0)  # where it takes copies of other nodes' records
     keeper: NodeOrNone = -1  # the node that keeps copies of its ranks' records
-    keeps: tuple[Node, ...] = ()  # nodes whose records it keeps
+    # nodes whose records it keeps, and the newest step of which it has those of all ranks
+    keeps: tuple[tuple[Node, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated
 
 

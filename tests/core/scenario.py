@@ -13,7 +13,7 @@ begins a comment. Inputs:
     wait                                                     time passes until the next tick is due
     show                                                     where the coordinator stands
     the manager is replaced by a new one                     nothing is known any more
-    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`
+    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48
     node 1 leaves | node 1 leaves with an error: text
     node 1 is lost: text
     standby S waits [ranks=2]                                without: as many as a node has

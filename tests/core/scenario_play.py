@@ -130,6 +130,8 @@ class Play:
                 given[name] = int(value)
             elif name == "agent":
                 given[name] = value
+            elif name == "keeps":
+                given[name] = tuple(numbers(kept.replace("@", ",")) for kept in value.split("/"))
             else:
                 given[name] = numbers(value)
         return self.step(from_agent.AgentJoined(number, **given))

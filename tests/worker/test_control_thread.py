@@ -1,4 +1,4 @@
-"""What a rank's second connection takes: a fault on purpose only where the rank's own environment says
+"""What a rank's second connection takes: injected faults only where the rank's own environment says
 so."""
 
 from __future__ import annotations
