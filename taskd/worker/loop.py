@@ -18,10 +18,11 @@ from taskd.worker.batches import Batches
 from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
+from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
 from taskd.worker.rejoin import NOWHERE, Rejoin
-from taskd.worker.session import LeftAlone, RepairSession, Resumed
+from taskd.worker.session import RepairSession
 from taskd.worker.suspicion import Suspicion
 
 log = logging.getLogger("taskd.worker")

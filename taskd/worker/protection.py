@@ -31,8 +31,9 @@ from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
+from taskd.worker.outcomes import LeftAlone
 from taskd.worker.random_state import RandomState
-from taskd.worker.session import LeftAlone, RepairSession, scratch
+from taskd.worker.session import RepairSession, scratch
 from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
 from taskd.worker.stripes import Stripes
 

@@ -19,9 +19,10 @@ from taskd.worker import buckets, loading
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.entry import Entry
+from taskd.worker.outcomes import Resumed, TakenUp
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
-from taskd.worker.session import RepairSession, Resumed, TakenUp
+from taskd.worker.session import RepairSession
 from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")

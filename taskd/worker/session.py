@@ -32,8 +32,8 @@ from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.copies import Copies
-from taskd.worker.entry import Entry
 from taskd.worker.gradients import Gradients
+from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
@@ -46,36 +46,16 @@ REBUILD_LIMIT = 15.0
 CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of
-    the record; `plan`: by which it was restored."""
+@dataclass
+class _Waits:
+    """What a rank waits for; see `wait_for_orders`."""
 
-    step: int
-    entry: Entry | None
-    kind: int
-    plan: Plan | None = None
-
-
-@dataclass(frozen=True)
-class Released:
-    step: int
-
-
-@dataclass(frozen=True)
-class Continued:
-    """A pause has ended, or its boundary has moved."""
-
-
-@dataclass(frozen=True)
-class TakenUp:
-    """A replacement that was started before it was needed: the records that it comes back from are
-    there now."""
-
-
-@dataclass(frozen=True)
-class LeftAlone:
-    reason: str
+    replacement: bool
+    release: int | None
+    on_formed: Callable[[], None] | None
+    standing: bool
+    entered: int  # number of the interruption that its communicators were built in
+    restored: Resumed | None = None
 
 
 @dataclass
@@ -109,81 +89,91 @@ class RepairSession:
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
         standing: bool = False,
-    ) -> Resumed | Released | LeftAlone | Continued | TakenUp:
+    ) -> Outcome:
         """Carry out orders until told to go on. `position`: where this rank stands, and why its
         process cannot go on ("": it can); None in a replacement, which has nothing to report.
         `release`: return Released once no step before this one will be repeated. `on_formed`:
         called when the first communicators stand. `standing`: paused on request, without a
         fault."""
-        self._position, restored, entered = position, None, self.built_at
+        waits = _Waits(position is None, release, on_formed, standing, self.built_at)
+        self._position = position
         self.clean, self.damaged = None, damage.damaged()
         self._answer(slot.interruption())
         while True:
             order = self.channel.receive()
             try:
-                if isinstance(order, to_rank.Interrupt):
-                    self._answer(order.interruption)
-                elif (
-                    isinstance(order, (to_rank.Rebuild, to_rank.Restore))
-                    and order.interruption < slot.interruption()
-                ):
-                    self._answer(slot.interruption())  # overtaken before it was begun
-                elif isinstance(order, to_rank.Rebuild):
-                    self._rebuild(order)
-                    if on_formed is not None:
-                        on_formed()
-                    self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
-                elif isinstance(order, to_rank.Restore):
-                    restored = self._restore(order.plan)
-                    digest = self._digest()
-                    if damage.damaged() != self.damaged:
-                        raise RuntimeError("a memory page was lost while the state was restored")
-                    damage.accept(self.damaged)
-                    self.accepted = self.damaged
-                    self.clean = order.plan.step
-                    self._send(
-                        from_rank.RankRestored(
-                            self.rank, self.incarnation, order.generation, digest
-                        )
-                    )
-                elif isinstance(order, to_rank.Resume) and order.interruption == self.built_at:
-                    return restored or Resumed(order.step, None, 0)
-                elif isinstance(order, to_rank.SaveState):
-                    self._save(order)
-                elif isinstance(order, to_rank.Release):
-                    if release is not None and order.step >= release:
-                        return Released(order.step)
-                elif isinstance(order, (to_rank.Pause, to_rank.Continue)):
-                    # else a repair is under way, and it ends with a Resume
-                    if standing and slot.interruption() <= entered:
-                        return Continued()
-                elif isinstance(order, to_rank.TakeUp) and position is None:
-                    return TakenUp()
-                elif isinstance(order, to_rank.Unprotected):
-                    return LeftAlone(order.reason)
-            # whatever went wrong is reported; the coordinator decides what next
-            except Exception as error:
-                generation = getattr(order, "generation", 0)
-                if slot.interruption() > self.built_at:
-                    log.info(
-                        "rank %d: %s of generation %d was overtaken by an interruption",
-                        self.rank,
-                        type(order).__name__,
-                        generation,
-                    )
-                    self._answer(slot.interruption())
-                else:
-                    log.warning(
-                        "rank %d: %s failed", self.rank, type(order).__name__, exc_info=True
-                    )
-                    self._send(
-                        from_rank.RankFailed(
-                            self.rank,
-                            self.incarnation,
-                            generation,
-                            f"{type(error).__name__}: {error}"[:500],
-                        )
-                    )
+                outcome = self._carry_out(order, waits)
+            except Exception as error:  # it is reported; the coordinator decides what next
+                self._failed(order, error)
+                continue
+            if outcome is not None:
+                return outcome
+
+    def _carry_out(self, order: Any, waits: _Waits) -> Outcome | None:
+        if isinstance(order, to_rank.Rebuild | to_rank.Restore):
+            newest = slot.interruption()
+            if order.interruption < newest:  # overtaken before it was begun
+                self._answer(newest)
+                return None
+        handler = HANDLERS.get(type(order))
+        return handler(self, order, waits) if handler is not None else None
+
+    def _failed(self, order: Any, error: Exception) -> None:
+        generation, name = getattr(order, "generation", 0), type(order).__name__
+        if slot.interruption() > self.built_at:
+            text = "rank %d: %s of generation %d was overtaken by an interruption"
+            log.info(text, self.rank, name, generation)
+            self._answer(slot.interruption())
+            return
+        log.warning("rank %d: %s failed", self.rank, name, exc_info=error)
+        reason = f"{type(error).__name__}: {error}"[:500]
+        self._send(from_rank.RankFailed(self.rank, self.incarnation, generation, reason))
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def _interrupted(self, order: to_rank.Interrupt, waits: _Waits) -> None:
+        self._answer(order.interruption)
+
+    def _rebuilt(self, order: to_rank.Rebuild, waits: _Waits) -> None:
+        self._rebuild(order)
+        if waits.on_formed is not None:
+            waits.on_formed()
+        self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
+
+    def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
+        waits.restored = self._restore(order.plan)
+        digest = self._digest()
+        if damage.damaged() != self.damaged:
+            raise RuntimeError("a memory page was lost while the state was restored")
+        damage.accept(self.damaged)
+        self.accepted = self.damaged
+        self.clean = order.plan.step
+        self._send(from_rank.RankRestored(self.rank, self.incarnation, order.generation, digest))
+
+    def _resumed(self, order: to_rank.Resume, waits: _Waits) -> Resumed | None:
+        if order.interruption != self.built_at:
+            return None
+        return waits.restored or Resumed(order.step, None, 0)
+
+    def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
+        self._save(order)
+
+    def _released(self, order: to_rank.Release, waits: _Waits) -> Released | None:
+        over = waits.release is not None and order.step >= waits.release
+        return Released(order.step) if over else None
+
+    def _continued(
+        self, order: to_rank.Pause | to_rank.Continue, waits: _Waits
+    ) -> Continued | None:
+        # else a repair is under way, and it ends with a Resume
+        free = waits.standing and slot.interruption() <= waits.entered
+        return Continued() if free else None
+
+    def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:
+        return TakenUp() if waits.replacement else None
+
+    def _unprotected(self, order: to_rank.Unprotected, waits: _Waits) -> LeftAlone:
+        return LeftAlone(order.reason)
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         resumed = order.same and self.device.resume_communicators()
@@ -379,3 +369,17 @@ def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
                 pieces, room = [], CHUNK
     if pieces:
         yield pieces
+
+
+HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {
+    to_rank.Interrupt: RepairSession._interrupted,
+    to_rank.Rebuild: RepairSession._rebuilt,
+    to_rank.Restore: RepairSession._restored,
+    to_rank.Resume: RepairSession._resumed,
+    to_rank.SaveState: RepairSession._saved,
+    to_rank.Release: RepairSession._released,
+    to_rank.Pause: RepairSession._continued,
+    to_rank.Continue: RepairSession._continued,
+    to_rank.TakeUp: RepairSession._taken_up,
+    to_rank.Unprotected: RepairSession._unprotected,
+}

@@ -10,7 +10,8 @@ import pytest
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-from taskd.worker.session import Continued, RepairSession, Resumed
+from taskd.worker.outcomes import Continued, Resumed
+from taskd.worker.session import RepairSession
 
 PLAN = Plan(7, (0,), (), (), "as it is")
 
