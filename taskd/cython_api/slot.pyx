@@ -105,14 +105,18 @@ def copying():
     return taskd_copying() == 1
 
 
-def wait_copied(uint64_t number, uint32_t built_at):
+def wait_copied(uint64_t number, uint32_t built_at, int timeout_ms=-1):
     """Wait until another node has a copy of this rank's record `number`, or nobody keeps copies:
-    True. False as soon as an interruption newer than `built_at` is asked for."""
+    True. False as soon as an interruption newer than `built_at` is asked for. None after
+    `timeout_ms`; < 0: no limit."""
     cdef int rc = taskd_wait_copied(number, built_at, 0)
-    cdef int part = SLICE_MS
+    cdef int part = SLICE_MS, waited = 0
     while rc == -ETIMEDOUT:
+        if 0 <= timeout_ms <= waited:
+            return None
         with nogil:
             rc = taskd_wait_copied(number, built_at, part)
+        waited += part
         PyErr_CheckSignals()
     if rc < 0:
         raise failure(rc, f"copy of record {number}")

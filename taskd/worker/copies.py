@@ -4,6 +4,7 @@ waits until that is kept there. Where nobody keeps copies it says nothing."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import deque
 from pathlib import Path
@@ -11,6 +12,11 @@ from pathlib import Path
 from taskd.core.snapshots import SLOTS
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
+
+# a copy takes a round trip; a keeper that says nothing is given up by the agent after 5 s
+AGAIN_MS = 2000
+
+log = logging.getLogger("taskd.worker")
 
 
 class Copies:
@@ -22,6 +28,7 @@ class Copies:
         # (kind, number, step) of records that the agent was not told of
         self._untold: deque[tuple[int, int, int]] = deque(maxlen=SLOTS)
         self._told = 0  # number of the last one that it was
+        self._newest: tuple[int, int, int] | None = None  # that one
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
         self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,6 +44,8 @@ class Copies:
             # full: the agent is stopped, and what it has not read by then it is told again
             with contextlib.suppress(OSError):
                 os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
+        if self._untold:
+            self._newest = self._untold[-1]
         self._untold.clear()
         self._told = self._number
 
@@ -45,5 +54,11 @@ class Copies:
         interruption newer than `built_at` is."""
         if self._untold and slot.copying():  # they are kept since, or again
             self._tell()
-        done: bool = slot.wait_copied(self._told, built_at)
+        while (done := slot.wait_copied(self._told, built_at, AGAIN_MS)) is None:
+            # Nothing has come back: a note that was lost must not hold the rank forever.
+            log.warning("the agent is told of the newest record again")
+            if self._newest is not None:
+                kind, number, step = self._newest
+                with contextlib.suppress(OSError):
+                    os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
         return done

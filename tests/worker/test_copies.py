@@ -19,9 +19,14 @@ def copies(tmp_path, monkeypatch) -> Copies:
     made.waited = []
     made.keeps = False
     monkeypatch.setattr(slot, "copying", lambda: made.keeps)
-    monkeypatch.setattr(
-        slot, "wait_copied", lambda number, built_at: made.waited.append((number, built_at)) is None
-    )
+    made.lost = 0  # times that nothing comes back
+
+    def wait_copied(number, built_at, timeout_ms):
+        made.waited.append((number, built_at))
+        made.lost -= 1
+        return None if made.lost >= 0 else True
+
+    monkeypatch.setattr(slot, "wait_copied", wait_copied)
     return made
 
 
@@ -45,6 +50,13 @@ def test_each_record_where_they_are_kept(copies):
     copies.wrote(8, FINAL)
     assert told(copies) == [(2, PROVISIONAL, 1, 7), (2, FINAL, 2, 8)]
     assert copies.wait(5) and copies.waited == [(2, 5)]
+
+
+def test_a_note_that_was_lost_is_written_again(copies):
+    copies.keeps, copies.lost = True, 2
+    copies.wrote(7, FINAL)
+    assert copies.wait(5) and copies.waited == [(1, 5)] * 3
+    assert told(copies) == [(2, FINAL, 1, 7)] * 3
 
 
 def test_who_begins_to_keep_them_is_told_of_those_that_are_still_there(copies):
