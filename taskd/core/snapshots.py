@@ -127,16 +127,3 @@ def drifting(drifted: set[int], step: int) -> set[int]:
     """`drifted` with `step`, at whose start something is not as it was at the commit before; older
     steps are not gone back to."""
     return {s for s in drifted if s >= step - 1} | {step}
-
-
-def after_steps(step: int, *, committed: bool, striped: bool = True) -> Snapshots:
-    """What a rank has kept that has begun `step`, or has `committed` it, with nothing changed
-    between two steps."""
-    kept = Snapshots()
-    for number in range(max(step - SLOTS, 0), step + 1):
-        kept.enter(number, same=True)
-        if striped:
-            kept.striped(number)
-        if number < step or committed:
-            kept.write(number + 1, PROVISIONAL)
-    return kept

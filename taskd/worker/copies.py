@@ -16,6 +16,8 @@ from taskd.records.store import NOTE, NOTES
 # a copy takes a round trip; a keeper that says nothing is given up by the agent after 5 s
 AGAIN_MS = 2000
 
+Note = tuple[int, int, int]  # kind, number and step of a record
+
 log = logging.getLogger("taskd.worker")
 
 
@@ -25,10 +27,9 @@ class Copies:
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
-        # (kind, number, step) of records that the agent was not told of
-        self._untold: deque[tuple[int, int, int]] = deque(maxlen=SLOTS)
-        self._told = 0  # number of the last one that it was
-        self._newest: tuple[int, int, int] | None = None  # that one
+        # of records that the agent was not told of
+        self._untold: deque[Note] = deque(maxlen=SLOTS)
+        self._told: Note | None = None  # the last one that it was
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
         self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -40,25 +41,26 @@ class Copies:
             self._tell()
 
     def _tell(self) -> None:
-        for kind, number, step in self._untold:
-            # full: the agent is stopped, and what it has not read by then it is told again
-            with contextlib.suppress(OSError):
-                os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
-        if self._untold:
-            self._newest = self._untold[-1]
+        for note in self._untold:
+            self._write(note)
+            self._told = note
         self._untold.clear()
-        self._told = self._number
+
+    def _write(self, note: Note) -> None:
+        kind, number, step = note
+        # full: the agent is stopped, and what it has not read by then it is told again
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
 
     def wait(self, built_at: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when an
         interruption newer than `built_at` is."""
         if self._untold and slot.copying():  # they are kept since, or again
             self._tell()
-        while (done := slot.wait_copied(self._told, built_at, AGAIN_MS)) is None:
-            # Nothing has come back: a note that was lost must not hold the rank forever.
-            log.warning("the agent is told of the newest record again")
-            if self._newest is not None:
-                kind, number, step = self._newest
-                with contextlib.suppress(OSError):
-                    os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
+        number = self._told[1] if self._told is not None else 0
+        while (done := slot.wait_copied(number, built_at, AGAIN_MS)) is None:
+            # a note that was lost must not hold the rank forever
+            log.warning("no copy of record %d: the agent is notified again", number)
+            if self._told is not None:
+                self._write(self._told)
         return done

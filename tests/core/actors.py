@@ -8,9 +8,9 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.snapshots import STANDING as STANDING_RECORD
-from taskd.core.snapshots import after_steps
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.values import Position
+from tests.core.histories import after_steps
 
 SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = (
     "setup",

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from taskd.core import commands as c
-from taskd.core.snapshots import STANDING, Snapshots, after_steps
+from taskd.core.snapshots import STANDING, Snapshots
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position
+from tests.core.histories import after_steps
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING, Snapshots, after_steps, drifting
+from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING, Snapshots, drifting
+from tests.core.histories import after_steps
 
 
 def test_computing_and_committed():

@@ -1,0 +1,18 @@
+"""What a rank has kept after some steps, by the rules of the product."""
+
+from __future__ import annotations
+
+from taskd.core.snapshots import PROVISIONAL, SLOTS, Snapshots
+
+
+def after_steps(step: int, *, committed: bool, striped: bool = True) -> Snapshots:
+    """What a rank has kept that has begun `step`, or has `committed` it, with nothing changed
+    between two steps."""
+    kept = Snapshots()
+    for number in range(max(step - SLOTS, 0), step + 1):
+        kept.enter(number, same=True)
+        if striped:
+            kept.striped(number)
+        if number < step or committed:
+            kept.write(number + 1, PROVISIONAL)
+    return kept
