@@ -77,7 +77,7 @@ class Agent:
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
         self.say(
             {
-                "type": "Standing",
+                "type": "VoterState",
                 "term": 0,
                 "manager": "",
                 "stamp": [0, 0],
@@ -100,12 +100,12 @@ class Agent:
             _NOBLOCK,
         )
 
-    def heard(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """How far the manager has heard: it says so over a new connection, which nobody here
         notices otherwise."""
-        self.say({"type": "Heard", "number": self.taken.number}, numbered=False)
+        self.say({"type": "Ack", "number": self.taken.number}, numbered=False)
         self.outbox.in_step = False
-        for known, body in self.outbox.heard(number):
+        for known, body in self.outbox.acknowledge(number):
             self.send(body, known)
 
     def join(self) -> None:
@@ -148,14 +148,14 @@ class Agent:
     def claimed(self, order: dict[str, Any], term: int) -> None:
         self.say({"type": "Vote", "term": term, "granted": True}, numbered=False)
 
-    def was_heard(self, order: dict[str, Any], term: int) -> None:
-        self.heard(order["number"])
+    def acknowledged(self, order: dict[str, Any], term: int) -> None:
+        self.acknowledge(order["number"])
 
     def progress_probe(self, order: dict[str, Any], term: int) -> None:
         for rank in self.ranks:
             self.rank_says("ProgressReport", rank, numbered=False, call=order["call"], **PRESENT)
 
-    def asked_who(self, order: dict[str, Any], term: int) -> None:
+    def registers_again(self, order: dict[str, Any], term: int) -> None:
         self.join()
 
     def learn(self, order: dict[str, Any], term: int) -> None:
@@ -186,9 +186,9 @@ class Agent:
 
 ANSWERS: dict[str, Callable[[Agent, dict[str, Any], int], None]] = {
     "Claim": Agent.claimed,
-    "Heard": Agent.was_heard,
+    "Ack": Agent.acknowledged,
     "ProbeProgress": Agent.progress_probe,
-    "Who": Agent.asked_who,
+    "RegisterAgain": Agent.registers_again,
     "RosterIs": Agent.learn,
     "Interrupt": Agent.interruptions,
     "Rebuild": Agent.rebuild,

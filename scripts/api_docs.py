@@ -206,7 +206,7 @@ GROUPS = (
     Group(
         "Report and inject faults",
         CONTROL,
-        ("Control.told_code", "Control.sub_healthy", "Control.release_device", "Control.inject"),
+        ("Control.report_code", "Control.sub_healthy", "Control.release_device", "Control.inject"),
         "For a site's device monitoring, and for trying out recovery. All but `release_device` need"
         " a job that was started with `TASKD_FAULT_INJECTION=on`.",
     ),

@@ -197,7 +197,7 @@ class Control:
             from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
         )
 
-    def told_code(
+    def report_code(
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
     ) -> str:
         """Report a fault code of the device of `rank`. The job must have been started with
@@ -223,10 +223,12 @@ class Control:
             from taskd.control import Control
 
             with Control() as control:
-                print(control.told_code(0, "80E01801", kind="once"))
+                print(control.report_code(0, "80E01801", kind="once"))
         """
         return self._ask(
-            from_operator.CodeTold(request := _name(), rank, code, kind, severity), request, timeout
+            from_operator.ReportCode(request := _name(), rank, code, kind, severity),
+            request,
+            timeout,
         )
 
     def release_device(self, device: str, timeout: float = 10.0) -> str:
@@ -292,7 +294,7 @@ class Control:
             if not answer.ok:
                 raise ControlError(answer.text)
             return str(answer.text)
-        if not self._link.heard and not self._link.connected:
+        if not self._link.answered and not self._link.connected:
             raise NoManager(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"
                 " TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job"

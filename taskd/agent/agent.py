@@ -202,7 +202,7 @@ class Agent:
     def announce(self) -> None:
         """Everything a manager has to know about this node."""
         assert self.managers is not None
-        self.managers.stand()
+        self.managers.send_voter_state()
         if self.standby.room is not None:
             self.managers.begin(
                 from_agent.StandbyJoined(self.name, self.standby.room, self.addresses[1])

@@ -36,7 +36,7 @@ class ManagerWatch:
     def look(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Every few seconds."""
         link = managers.link
-        if link.heard or managers.voter.term:
+        if link.answered or managers.voter.term:
             self._mind(epoch, managers, now)
         elif not any(r.joined for r in epoch.ranks.values()):
             return

@@ -67,13 +67,13 @@ class Managers:
         self._confirmed = False
         self._met: dict[Link, int] = {}  # connections of each link that we have said something over
         self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # as which node it was said, and what
-        self._told = ""  # the manager that what is in it was said to
+        self._informed = ""  # the manager that what is in it was said to
         # when a manager was, that has not said anything as one in charge
         self._acknowledged: float | None = None
         self.over = False  # the job is: nobody is looked for
         self._between_us: dict[type, Callable[[Link, Any], None]] = {
-            to_agent.Who: self._asked_who,
-            to_agent.Heard: self._was_heard,
+            to_agent.RegisterAgain: self._register_again,
+            to_agent.Ack: self._delivered,
             to_agent.Claim: self._claimed,
             to_agent.RosterIs: self._learn,
         }
@@ -131,20 +131,20 @@ class Managers:
     def begin(self, message: Any) -> None:
         """Send what tells everything. A manager that is another one than before needs nothing of
         what was said until now."""
-        anew = self._told != self.link.manager
-        self._told = self.link.manager
+        anew = self._informed != self.link.manager
+        self._informed = self.link.manager
         if anew:
             self._outbox.clear()
         number = self._outbox.number + 1
         self._say(message, -number if anew else number)
 
-    def stand(self, link: Link | None = None) -> None:
+    def send_voter_state(self, link: Link | None = None) -> None:
         """Say where we stand."""
         voter = self.voter
-        standing = from_agent.Standing(
+        state = from_agent.VoterState(
             voter.term, voter.manager, voter.roster.stamp, self._members, self.content
         )
-        (link or self.link).send(standing)
+        (link or self.link).send(state)
 
     def orders(self) -> Iterator[Any]:
         """What managers say, but for what is between them and us, and what is not obeyed."""
@@ -169,21 +169,21 @@ class Managers:
                         self.voter.refused,
                     )
 
-    def _asked_who(self, link: Link, message: to_agent.Who) -> None:
+    def _register_again(self, link: Link, message: to_agent.RegisterAgain) -> None:
         if (link.term, link.manager) == self.obeyed:
             self._confirm(link)
         if link is self.link:
             self._announce()
         else:
-            self.stand(link)
+            self.send_voter_state(link)
 
-    def _was_heard(self, link: Link, message: to_agent.Heard) -> None:
+    def _delivered(self, link: Link, message: to_agent.Ack) -> None:
         if self.voter.obeys(link.term, link.manager):
             self._confirm(link)
-        link.send(to_agent.Heard(link.taken))
-        if link is self.link and self._told in ("", link.manager):
-            self._told = link.manager
-            for known, (node, body) in self._outbox.heard(message.number):
+        link.send(to_agent.Ack(link.taken))
+        if link is self.link and self._informed in ("", link.manager):
+            self._informed = link.manager
+            for known, (node, body) in self._outbox.acknowledge(message.number):
                 if not link.say(body, known, node):
                     self._outbox.in_step = False
                     break
@@ -200,7 +200,7 @@ class Managers:
                 "acknowledged" if granted else "refused",
             )
         if not granted:
-            self.stand(link)
+            self.send_voter_state(link)
         elif known != self.obeyed:
             self._change_to(link)
 
@@ -242,7 +242,7 @@ class Managers:
             if link.connected and self._met.get(link) != link.connections:
                 # whoever listens there now may be another one than before
                 self._met[link] = link.connections
-                self.stand(link)
+                self.send_voter_state(link)
 
     def tend(self, now: float) -> float | None:
         """Look for a manager where there is none; returns when to look again."""
@@ -268,7 +268,7 @@ class Managers:
             self._said = now
             for link in self.links:
                 if link.connected:
-                    self.stand(link)
+                    self.send_voter_state(link)
         if now - self._since >= STOPPED:
             self._successor.end_stopped(self.link.address, STOPPED)
         if now - self._since >= self._successor.patience(self.link.address):
@@ -293,7 +293,7 @@ class Managers:
                     nodes=self._nodes,
                 )
                 self._others.append(other)
-                self.stand(other)  # waits in the queue until somebody is there
+                self.send_voter_state(other)  # waits in the queue until somebody is there
 
     def _be_content(self) -> None:
         self._since = None

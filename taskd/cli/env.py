@@ -29,7 +29,7 @@ class _Named(click.ParamType):
         refusals = []
         for where in self.where:
             try:
-                parameter = settings.stands(name.strip(), where)
+                parameter = settings.parameter_at(name.strip(), where)
             except settings.BadSetting as error:
                 refusals.append(str(error))
                 continue

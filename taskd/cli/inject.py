@@ -124,7 +124,7 @@ def code(code: str, rank: int, kind: str, severity: str | None) -> None:
     devices of a site, too. Exit status 1: nothing could be done.
     """
     with connected() as control:
-        click.echo(control.told_code(rank, code, kind, severity or ""))
+        click.echo(control.report_code(rank, code, kind, severity or ""))
 
 
 @command.command()

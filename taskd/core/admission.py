@@ -98,7 +98,7 @@ class Admission:
             self._started_anew(event, now)
         node = topology.nodes[event.node]
         if event.keeper >= 0:
-            node.keeper, node.told = event.keeper, True
+            node.keeper, node.keeper_notified = event.keeper, True
         self._succession.keeps(event)
         if event.generation and not job.protected and topology.complete:
             self._succession.take_over(now)

@@ -34,7 +34,7 @@ class Challenge:
 
 
 @dataclass(frozen=True)
-class AskWho:
+class AskToRegister:
     """Ask `agents` to say again what they know."""
 
     agents: tuple[str, ...]
@@ -104,7 +104,7 @@ Command = (
     Admit
     | Refuse
     | Challenge
-    | AskWho
+    | AskToRegister
     | RequestVotes
     | TakeCharge
     | SendRoster

@@ -39,7 +39,7 @@ OF_OPERATORS = (
     | from_operator.RecoverySwitched
     | from_operator.NodeSubHealthy
 )
-OF_VOTERS = e.AgentStands | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
+OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
 
 class Coordinator:
@@ -62,7 +62,7 @@ class Coordinator:
         )
         # What a handler returns are events that follow from the one it was given.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
-            e.AgentStands: lambda event, now: self.job.order(self.election.stands(event)),
+            e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
             e.AgentVoted: lambda event, now: self.job.order(self.election.voted(event)),
             e.RosterKept: self._roster_kept,
             e.AgentDisconnected: lambda event, now: self.election.disconnected(event.agent),
@@ -358,5 +358,5 @@ class Coordinator:
             job.topology.moved = True  # from now on they meet where they are told
         job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
-            node.told = False  # its next processes' records are kept by nobody yet
+            node.keeper_notified = False  # its next processes' records are kept by nobody yet
         job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

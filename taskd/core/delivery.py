@@ -35,7 +35,7 @@ class Outbox(Generic[T]):
         self.kept.append((number, said))
         return self.in_step
 
-    def heard(self, number: int) -> list[tuple[int, T]]:
+    def acknowledge(self, number: int) -> list[tuple[int, T]]:
         """The other end has heard everything up to `number`: what is to be said again, in order."""
         while self.kept and abs(self.kept[0][0]) <= number:
             self.kept.popleft()

@@ -56,7 +56,7 @@ class FormerLost:
 
 
 @dataclass(frozen=True)
-class AgentStands:
+class VoterStated:
     """An agent that is connected to this manager says where it stands: the term and manager that it
     has acknowledged last, the newest roster that it has (`members`: agent -> node; empty where it
     has only the stamp), and whether it has a manager (`content`). See core.election."""
@@ -117,7 +117,7 @@ Event = (
     | StandbyLost
     | DeviceLevel
     | FormerLost
-    | AgentStands
+    | VoterStated
     | AgentVoted
     | RosterKept
     | AgentDisconnected

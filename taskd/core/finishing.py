@@ -20,7 +20,7 @@ class Finishing:
         if self._recovery.incident is not None:
             return
         self._pause.look()
-        if self._pause.standing:  # ranks at the end of their loop are paused there
+        if self._pause.all_paused:  # ranks at the end of their loop are paused there
             return
         missed = self._job.quit_before_the_end()
         if missed:

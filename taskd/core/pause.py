@@ -105,7 +105,7 @@ class Pause:
             self._job.say(to_agent.AskSteps())
 
     @property
-    def standing(self) -> bool:
+    def all_paused(self) -> bool:
         """Everybody has stopped. Ranks that have finished or ended stand still anyway."""
         return self.step is not None and not self._to_stop.any(self._job.ranks, self._goes_on)
 
@@ -115,7 +115,7 @@ class Pause:
 
     def look(self) -> None:
         """Answer if everybody has stopped."""
-        if self._requests and self.standing:
+        if self._requests and self.all_paused:
             text = f"all ranks are paused before step {self.step}"
             if over := [r for r in self._job.ranks if r not in self.paused]:
                 text = (

@@ -26,8 +26,8 @@ class Settings:
     # until a standby's ranks have run the user's script up to its first attempt; documented: 15
     # minutes
     prepare: float = 900.0
-    # until all ranks stand before the same step, so that a node may move: a step may be long
-    stand: float = 300.0
+    # until all ranks are paused before the same step, so that a node may move: a step may be long
+    pause_all: float = 300.0
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     replace: float = 120.0

@@ -15,10 +15,10 @@ from taskd.messages.values import Position
 SLOTS, STRIPES = 3, 2
 # Kinds of records, in the order in which a step's are written. PROVISIONAL: at the commit of the
 # step before, which user code between two steps may still change. PASS_END: the loop of a pass is
-# over. STANDING: final, of a rank that was held before the step and had not fetched its batch.
+# over. PAUSED: final, of a rank that was held before the step and had not fetched its batch.
 # FINAL: at the start of the step.
-PROVISIONAL, PASS_END, STANDING, FINAL = 1, 2, 3, 4
-KINDS = (PROVISIONAL, PASS_END, STANDING, FINAL)
+PROVISIONAL, PASS_END, PAUSED, FINAL = 1, 2, 3, 4
+KINDS = (PROVISIONAL, PASS_END, PAUSED, FINAL)
 
 Record = tuple[int, int]  # step, kind
 

@@ -66,17 +66,19 @@ class JobState:
         self.election.candidate.want(agent, False)
         self.out.append(to_agent.Fence(agent, node, why))
 
-    def heard(self) -> tuple[int, int]:
+    def reachable(self) -> tuple[int, int]:
         """How many of the agents that may vote are heard, and how many there are: those on the
         roster, or all that are known before there is one."""
         nodes = self.topology.nodes.values()
         agents = {n.agent for n in nodes if n.living} | {n.assignee for n in nodes}
-        return self.election.count(agents | set(self.topology.standbys)) or self.topology.heard()
+        return (
+            self.election.count(agents | set(self.topology.standbys)) or self.topology.reachable()
+        )
 
     def majority(self) -> bool:
         """Whether what is decided here cannot be decided otherwise by a manager that the rest of
         the agents hear."""
-        return is_majority(*self.heard())
+        return is_majority(*self.reachable())
 
     def end(self, ok: bool, reason: str) -> None:
         self.over = True

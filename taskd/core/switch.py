@@ -28,7 +28,7 @@ TRIES = 3
 class Stage(Enum):
     WAITING = "waiting for a standby"
     PREPARING = "a standby is being prepared"
-    STANDING = "all ranks shall stand"
+    PAUSING = "all ranks are pausing"
     MOVING = "moving"
 
 
@@ -93,7 +93,7 @@ class Switch:
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
-            plan.stage, plan.deadline = Stage.STANDING, now + self._job.settings.stand
+            plan.stage, plan.deadline = Stage.PAUSING, now + self._job.settings.pause_all
             self._pause.begin_move()
 
     def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
@@ -143,7 +143,7 @@ class Switch:
             return self._prepare(plan, now)
         if plan.incarnations != self._incarnations(plan.node):
             return self._again(plan, "a rank of the node was replaced meanwhile", now)
-        if plan.stage is Stage.STANDING and recovery.incident is None and self._pause.standing:
+        if plan.stage is Stage.PAUSING and recovery.incident is None and self._pause.all_paused:
             plan.stage, plan.deadline = Stage.MOVING, None
             plan.moving = Moving(plan.node, plan.assignee, plan.why)
             recovery.switch(plan.moving, now)
@@ -230,14 +230,14 @@ class Switch:
         plan = self._plans[0] if self._plans else None
         if plan is None or plan.deadline is None or now < plan.deadline:
             return
-        if plan.stage is Stage.STANDING and self._recovery.incident is not None:
-            plan.deadline = now + self._job.settings.stand  # they stand when it is closed
+        if plan.stage is Stage.PAUSING and self._recovery.incident is not None:
+            plan.deadline = now + self._job.settings.pause_all  # they pause when it is closed
             return
         limits = {
             Stage.WAITING: (self._job.settings.reschedule, "no standby has come"),
             Stage.PREPARING: (self._job.settings.prepare, "the standby was not ready"),
-            Stage.STANDING: (
-                self._job.settings.stand,
+            Stage.PAUSING: (
+                self._job.settings.pause_all,
                 "not all ranks had stopped before the same step",
             ),
         }

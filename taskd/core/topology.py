@@ -18,7 +18,7 @@ class Node:
     lost: bool = False  # nobody is heard of there; until a standby is in its place
     assignee: str = ""  # the standby that has been told to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
-    told: bool = False  # its agent, who that is
+    keeper_notified: bool = False  # its agent, who that is
     # the agent that the keeper had then, "" where an earlier manager has told it and nobody has
     # looked yet
     kept_by: str = ""
@@ -72,9 +72,9 @@ class Topology:
         self._placed += len(ranks) - (len(before.ranks) if before is not None else 0)
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
-            self.nodes[node].keeper, self.nodes[node].told = (
+            self.nodes[node].keeper, self.nodes[node].keeper_notified = (
                 before.keeper,
-                before.told and before.agent == agent,
+                before.keeper_notified and before.agent == agent,
             )
             self.nodes[node].kept_by = before.kept_by
         self._node_of.update(dict.fromkeys(ranks, node))
@@ -106,7 +106,7 @@ class Topology:
         special."""
         return min((i for i, n in self.nodes.items() if n.living), default=None)
 
-    def heard(self) -> tuple[int, int]:
+    def reachable(self) -> tuple[int, int]:
         """How many agents of this job are heard of, standbys among them, and how many there are."""
         living = sum(n.living or bool(n.assignee) for n in self.nodes.values())
         return living + len(self.standbys), len(self.nodes) + len(self.standbys)
@@ -168,12 +168,12 @@ class Topology:
                 # told by an earlier manager, as its agent says: from now on we know by whom
                 node.kept_by = keeper.agent
             same = keeper is not None and keeper.living and node.kept_by == keeper.agent
-            if not node.living or (same and node.told):
+            if not node.living or (same and node.keeper_notified):
                 continue
             if keeper is None or not keeper.living:
                 following = able[bisect_right(able, number) % len(able)] if able else number
                 node.keeper = following if following != number else None
-            node.told = node.keeper is not None
+            node.keeper_notified = node.keeper is not None
             if node.keeper is not None:
                 node.kept_by = self.nodes[node.keeper].agent
                 changed.append(number)

@@ -99,12 +99,12 @@ class DeviceCodes:
 
     # -- codes -------------------------------------------------------------------------------------
 
-    def told(
+    def report(
         self, device: str, code: str, kind: str, severity: str, now: float
     ) -> Arisen | Judgement:
         """What has arisen; or, where nothing has, what the device has now. Raises codes.BadCode and
         evaluation.TooMany."""
-        arisen = self.devices.told(device, codes.parse_code(code), kind, now, severity)
+        arisen = self.devices.report(device, codes.parse_code(code), kind, now, severity)
         self._write(now)
         return self.devices.judge(device, now) if arisen is None else arisen
 

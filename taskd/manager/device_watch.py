@@ -43,7 +43,7 @@ class DeviceWatch:
         self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
         self._protected = False  # when the devices were last looked at
 
-    def told(self, message: from_operator.CodeTold, owner: Peer, now: float) -> str:
+    def report(self, message: from_operator.ReportCode, owner: Peer, now: float) -> str:
         """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and
         the coordinator answers."""
         if message.kind not in KINDS:
@@ -55,7 +55,7 @@ class DeviceWatch:
             )
         device = names(owner)[owner.ranks.index(message.rank)]
         try:
-            found = self._codes.told(device, message.code, message.kind, message.severity, now)
+            found = self._codes.report(device, message.code, message.kind, message.severity, now)
         except (BadCode, TooMany) as error:
             return str(error)
         if isinstance(found, Arisen):
@@ -70,13 +70,13 @@ class DeviceWatch:
         self._feed(levels.event(message.rank, level, text, unusable, message.request), now)
         return ""
 
-    def stand(self, now: float) -> None:
-        """As below, for all nodes."""
+    def publish_all(self, now: float) -> None:
+        """`publish` for all nodes."""
         for peer in list(self._agents.values()):
-            self.stands(peer, now)
+            self.publish(peer, now)
 
-    def stands(self, peer: Peer, now: float) -> None:
-        """What stands against the devices of a node, and what does not any more."""
+    def publish(self, peer: Peer, now: float) -> None:
+        """Report to `core` which devices of a node have become unusable, or usable again."""
         for rank, device in zip(peer.ranks, names(peer), strict=True):
             unusable = self._codes.devices.judge(device, now).unusable
             if unusable != self._job.ranks[rank].unusable:
@@ -99,7 +99,7 @@ class DeviceWatch:
             for arisen in self._codes.look(now):
                 self._arisen(arisen, now)
         if other:
-            self.stand(now)
+            self.publish_all(now)
         before, self._protected = self._protected, self._job.protected
         if self._protected and not before:
             for device in [device for peer in self._agents.values() for device in names(peer)]:

@@ -40,10 +40,10 @@ class Incoming:
         # agents of which something was dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
-            from_agent.Standing: self._vote,
+            from_agent.VoterState: self._vote,
             from_agent.Vote: self._vote,
             from_agent.RosterKept: self._vote,
-            to_agent.Heard: self._delivery,
+            to_agent.Ack: self._delivery,
             from_agent.Heartbeat: self._delivery,
         }
 
@@ -55,9 +55,9 @@ class Incoming:
         peers.check_speaker(envelope, speaker(first))
         peers.check_envelope(envelope, self._job)
         origin = Origin(frames[0], envelope, first)
-        if (fence := self._members.fenced.get(envelope.incarnation)) is not None:
+        if (fence := self._members.fenced.get(envelope.process)) is not None:
             self._members.turn_away(origin.route, fence, now)
-            raise Dropped("fenced", f"agent {envelope.incarnation[:8]}: {fence.reason}")
+            raise Dropped("fenced", f"agent {envelope.process[:8]}: {fence.reason}")
         message = peers.decode(envelope)
         if envelope.sender == OPERATOR:
             self._operators.request(origin.route, message, now)
@@ -68,7 +68,7 @@ class Incoming:
     def ask_again(self) -> None:
         """In charge by now: what was dropped before that is needed."""
         if self._overheard and self._coordinator.election.in_charge:
-            for peer in [p for p in self._members.peers if p.incarnation in self._overheard]:
+            for peer in [p for p in self._members.peers if p.agent in self._overheard]:
                 self._members.ask_again(peer)
             self._overheard.clear()
 
@@ -81,24 +81,24 @@ class Incoming:
         self._feed(self._voters.event(message, origin), now)
 
     def _delivery(
-        self, origin: Origin, message: to_agent.Heard | from_agent.Heartbeat, now: float
+        self, origin: Origin, message: to_agent.Ack | from_agent.Heartbeat, now: float
     ) -> None:
         peer = self._members.known(origin.envelope)
         if peer is None:
             self._from_agent(origin, message, now)
             return
         self._members.hear(peer, origin, now)
-        if isinstance(message, to_agent.Heard):
-            self._members.heard(peer, message.number)
+        if isinstance(message, to_agent.Ack):
+            self._members.acknowledge(peer, message.number)
         elif message.unheard or peer.outbox.kept:
-            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 
     # -- by who says it ----------------------------------------------------------------------------
 
     def _from_agent(self, origin: Origin, message: Any, now: float) -> None:
         envelope, members = origin.envelope, self._members
         if not self._coordinator.election.in_charge:
-            self._overheard.add(envelope.incarnation)
+            self._overheard.add(envelope.process)
             raise Dropped(
                 "not in charge",
                 f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
@@ -111,7 +111,7 @@ class Incoming:
                 members.stand_by(origin, message, now)
         elif isinstance(message, from_agent.NodeTaken):
             members.node_taken(origin, message, now)
-        elif (former := members.former.get(envelope.incarnation)) is not None:
+        elif (former := members.former.get(envelope.process)) is not None:
             self._from_former(former, origin, message, now)
         elif isinstance(message, from_agent.AgentJoined):
             self._registration(origin, message, now)
@@ -122,7 +122,7 @@ class Incoming:
 
     def _registration(self, origin: Origin, message: from_agent.AgentJoined, now: float) -> None:
         peer = self._members.agents.get(origin.envelope.sender)
-        if peer is not None and peer.incarnation == origin.envelope.incarnation:
+        if peer is not None and peer.agent == origin.envelope.process:
             self._members.hear(peer, origin, now)
             if self._members.agents.get(peer.node) is not peer:
                 return  # another agent has the node by now

@@ -76,9 +76,9 @@ class Membership:
     def known(self, envelope: Envelope) -> Peer | None:
         """The agent that speaks."""
         peer = self.agents.get(envelope.sender)
-        if peer is not None and peer.incarnation == envelope.incarnation:
+        if peer is not None and peer.agent == envelope.process:
             return peer
-        return self.standbys.get(envelope.incarnation) or self.former.get(envelope.incarnation)
+        return self.standbys.get(envelope.process) or self.former.get(envelope.process)
 
     # -- what agents say ---------------------------------------------------------------------------
 
@@ -91,13 +91,13 @@ class Membership:
         moved, peer.route = route != peer.route, route
         if moved or peer.line < 0:
             peer.line = origin.descriptor
-            self._liveness.forget(peer.incarnation)
-        peer.seq, peer.heard = envelope.seq, now
+            self._liveness.forget(peer.agent)
+        peer.seq, peer.last_heard = envelope.seq, now
         if moved:
             # what was under way on the old connection may be lost: each end says how far it has
             # heard
             peer.outbox.in_step = False
-            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if peer.node in self._challenged:
             self._challenged.discard(peer.node)
             self._feed(e.AgentAnswered(peer.node), now)
@@ -113,11 +113,11 @@ class Membership:
         """What the agent has said after the last that we have heard is lost: told so twice, it says
         it again (core.delivery)."""
         for _ in range(2):
-            self._out.send_now(peer, to_agent.Heard(peer.inbox.number))
+            self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 
-    def heard(self, peer: Peer, number: int) -> None:
+    def acknowledge(self, peer: Peer, number: int) -> None:
         """The agent has everything up to order `number`."""
-        for _, data in peer.outbox.heard(number):
+        for _, data in peer.outbox.acknowledge(number):
             if not self._out.put(peer.route, data):
                 peer.outbox.in_step = False
                 break
@@ -135,13 +135,13 @@ class Membership:
         self._feed(event, now)
         self.challenge(now)
         peer = self.agents.get(event.node)
-        if peer is not None and peer.incarnation == event.agent:
-            self._devices.stands(peer, now)
+        if peer is not None and peer.agent == event.agent:
+            self._devices.publish(peer, now)
 
     def stand_by(self, origin: Origin, message: Any, now: float) -> None:
         """What an agent without a node says."""
         envelope = origin.envelope
-        peer = self.standbys.get(envelope.incarnation)
+        peer = self.standbys.get(envelope.process)
         if peer is not None:
             self.hear(peer, origin, now)
         if isinstance(message, from_agent.StandbyJoined):
@@ -172,7 +172,7 @@ class Membership:
             self._offer(standby, now)
 
     def _offer(self, standby: Peer, now: float) -> None:
-        name, room = standby.incarnation, len(standby.ranks)
+        name, room = standby.agent, len(standby.ranks)
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
         else:
@@ -191,7 +191,7 @@ class Membership:
         standby.records = event.records
         self._feed(event, now)
         if self.agents.get(event.node) is standby:
-            self._devices.stands(standby, now)
+            self._devices.publish(standby, now)
 
     def ask(self, route: bytes, now: float) -> None:
         """A stranger is asked who it is; once a second, however much it has in the queue."""
@@ -199,7 +199,7 @@ class Membership:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
             self._asked[route] = now
-            self._out.reply(route, to_agent.Who())
+            self._out.reply(route, to_agent.RegisterAgain())
 
     def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
         """A fenced agent is told so; once a second, however much it says."""
@@ -221,13 +221,13 @@ class Membership:
     # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
-        self._liveness.forget(peer.incarnation)
-        if self.former.pop(peer.incarnation, None) is not None:
-            self._feed(e.FormerLost(peer.node, peer.incarnation, why), now)
+        self._liveness.forget(peer.agent)
+        if self.former.pop(peer.agent, None) is not None:
+            self._feed(e.FormerLost(peer.node, peer.agent, why), now)
         elif peer.node == STANDBY:
-            log.warning("standby %s is lost: %s", peer.incarnation[:8], why)
-            self.standbys.pop(peer.incarnation, None)
-            self._feed(e.StandbyLost(peer.incarnation, why), now)
+            log.warning("standby %s is lost: %s", peer.agent[:8], why)
+            self.standbys.pop(peer.agent, None)
+            self._feed(e.StandbyLost(peer.agent, why), now)
         else:
             log.warning("node %d is lost: %s", peer.node, why)
             self._challenged.discard(peer.node)
@@ -241,7 +241,7 @@ class Membership:
             # answered by registering again, which changes nothing
             if peer is None:
                 self._challenged.discard(node)
-            elif not self._out.put(peer.route, self._out.seal(to_agent.Who())):
+            elif not self._out.put(peer.route, self._out.seal(to_agent.RegisterAgain())):
                 why = "its agent is gone and another one has registered for the node"
                 self.lose(peer, why, now)
 
@@ -266,7 +266,7 @@ class Membership:
             return
         event = applicant.event
         peer = self.agents.get(command.node)
-        if peer is None or peer.incarnation != command.agent:
+        if peer is None or peer.agent != command.agent:
             ranks = list(event.ranks)
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
@@ -285,7 +285,7 @@ class Membership:
         self.fenced[command.agent] = command
         applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
-        if peer is not None and peer.incarnation == command.agent:
+        if peer is not None and peer.agent == command.agent:
             self._out.send(peer, command)
             del self.agents[command.node]
         elif (
@@ -305,8 +305,8 @@ class Membership:
     def _take_over(self, command: to_agent.TakeOver) -> None:
         log.info("%s", command)
         former = self.agents.get(command.node)
-        if former is not None and former.incarnation == command.former:
-            self.former[former.incarnation] = self.agents.pop(command.node)
+        if former is not None and former.agent == command.former:
+            self.former[former.agent] = self.agents.pop(command.node)
         self._send_standby(command)
 
     def _stand_down(self, command: to_agent.StandDown) -> None:
@@ -315,14 +315,14 @@ class Membership:
         log.warning("%s", command)
         applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
-        if peer is not None and peer.incarnation == command.agent:
+        if peer is not None and peer.agent == command.agent:
             del self.agents[command.node]
             peer.node, peer.ranks = STANDBY, (0,) * len(peer.ranks)
             self.standbys[command.agent] = peer
         if not self._send_standby(command) and applicant is not None:
             self._out.reply(applicant.origin.route, command)
         for former in [p for p in self.former.values() if p.node == command.node]:
-            self.agents[command.node] = self.former.pop(former.incarnation)
+            self.agents[command.node] = self.former.pop(former.agent)
 
     def _send_standby(
         self, command: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
@@ -334,6 +334,6 @@ class Membership:
 
 def _peer(origin: Origin, node: int, now: float) -> Peer:
     envelope = origin.envelope
-    peer = Peer(node, envelope.incarnation, origin.route, (), envelope.seq, now)
+    peer = Peer(node, envelope.process, origin.route, (), envelope.seq, now)
     peer.line, peer.inbox.number = origin.descriptor, abs(envelope.number)
     return peer

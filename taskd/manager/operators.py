@@ -16,7 +16,7 @@ from taskd.manager.outgoing import Outgoing
 from taskd.messages import from_operator, to_operator, to_rank
 
 # what breaks a job that is well; the others only hold it up
-ON_PURPOSE = to_rank.Inject | from_operator.CodeTold | from_operator.NodeSubHealthy
+ON_PURPOSE = to_rank.Inject | from_operator.ReportCode | from_operator.NodeSubHealthy
 NOT_ON_PURPOSE = (
     "this job accepts no injected faults, and no reports that a device or a node is at fault:"
     " start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
@@ -64,10 +64,10 @@ class Operators:
                     refusal or f"{message.device[:100]!r} may be used again",
                 )
             )
-            self._devices.stand(now)
+            self._devices.publish_all(now)
             self._members.offer_all(now)
             return
-        if not isinstance(message, to_rank.Inject | from_operator.CodeTold):
+        if not isinstance(message, to_rank.Inject | from_operator.ReportCode):
             self._feed(message, now)
             return
         log.warning(
@@ -83,8 +83,8 @@ class Operators:
                     message.request, False, f"rank {message.rank} is on no node that has joined"
                 )
             )
-        elif isinstance(message, from_operator.CodeTold):
-            if refusal := self._devices.told(message, owner, now):
+        elif isinstance(message, from_operator.ReportCode):
+            if refusal := self._devices.report(message, owner, now):
                 self.answer(to_operator.Answer(message.request, False, refusal))
         else:
             self._out.send(owner, message)

@@ -58,11 +58,11 @@ class Peer:
     agents; `line`: the descriptor of its connection here."""
 
     node: int
-    incarnation: str
+    agent: str
     route: bytes
     ranks: tuple[int, ...]
     seq: int
-    heard: float
+    last_heard: float
     records: tuple[str, int] = ("", 0)
     line: int = -1
     inbox: Inbox = field(default_factory=Inbox)
@@ -93,10 +93,10 @@ def decode(envelope: Envelope) -> Any:
 def check_speaker(envelope: Envelope, speaker: str) -> None:
     """Raises Dropped for a message in another's name than that of the process at the other end of
     the connection, `speaker`."""
-    if envelope.incarnation != speaker:
+    if envelope.process != speaker:
         raise Dropped(
             "another's name",
-            f"process {speaker[:8]} speaks as {envelope.incarnation[:8]}: its secret is another"
+            f"process {speaker[:8]} speaks as {envelope.process[:8]}: its secret is another"
             " one, or it is none of this job's",
         )
 
@@ -148,7 +148,7 @@ def check_event(message: Any, peer: Peer) -> None:
 
 def check_agent(name: str, envelope: Envelope) -> None:
     """Raises Dropped for an agent that speaks in another's name."""
-    if name != envelope.incarnation:
+    if name != envelope.process:
         raise Dropped(
-            "another's name", f"agent {envelope.incarnation[:8]} sent a message of agent {name[:8]}"
+            "another's name", f"agent {envelope.process[:8]} sent a message of agent {name[:8]}"
         )

@@ -206,7 +206,7 @@ class Server:
                 "the manager was stopped for %.1f s; silence in that time does not count", late
             )
             for peer in self.members.peers:
-                peer.heard += late
+                peer.last_heard += late
             # what was sent meanwhile is heard before deadlines are judged
             self._tick_floor = now + self.limits.stall
         if self._gate.socket in ready:
@@ -264,17 +264,15 @@ class Server:
         for peer in self.members.peers:
             if peer.line in lines:
                 peer.line = -1
-                if peer.records[1] and (
-                    why := self._liveness.ask(peer.incarnation, peer.records, now)
-                ):
-                    gone[peer.incarnation] = why
+                if peer.records[1] and (why := self._liveness.ask(peer.agent, peer.records, now)):
+                    gone[peer.agent] = why
         if gone:
             self._gone(gone, now)
 
     def _gone(self, found: dict[str, str], now: float) -> None:
         """The liveness has found out that agents are gone, and why."""
         for peer in self.members.peers:
-            if peer.line < 0 and (why := found.get(peer.incarnation)) is not None:
+            if peer.line < 0 and (why := found.get(peer.agent)) is not None:
                 self.members.lose(peer, why, now)
 
     def _due(self) -> float:
@@ -331,7 +329,7 @@ class Server:
         if now >= self._next_look:
             self._next_look = now + self.limits.look
             for peer in self.members.peers if emptied else ():
-                if now - peer.heard > self.limits.silence:
+                if now - peer.last_heard > self.limits.silence:
                     self._safely(
                         self.members.lose,
                         peer,

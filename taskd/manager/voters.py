@@ -32,7 +32,7 @@ class Voters:
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
         self._places: list[tuple[str, int]] = []
         self._carry_out: dict[type, Callable[[Any], None]] = {
-            c.AskWho: lambda command: self._send(command.agents, to_agent.Who()),
+            c.AskToRegister: lambda command: self._send(command.agents, to_agent.RegisterAgain()),
             c.RequestVotes: lambda command: self._send(
                 command.agents, to_agent.Claim(command.stamp)
             ),
@@ -54,16 +54,18 @@ class Voters:
         self._others.clear()
 
     def event(
-        self, message: from_agent.Standing | from_agent.Vote | from_agent.RosterKept, origin: Origin
+        self,
+        message: from_agent.VoterState | from_agent.Vote | from_agent.RosterKept,
+        origin: Origin,
     ) -> e.Event:
         """What an agent says as a voter, for `core`."""
-        agent = origin.envelope.incarnation
+        agent = origin.envelope.process
         self.routes[agent] = origin.route, origin.descriptor
         if isinstance(message, from_agent.Vote):
             return e.AgentVoted(agent, message.term, message.granted)
         if isinstance(message, from_agent.RosterKept):
             return e.RosterKept(agent, message.stamp)
-        return e.AgentStands(
+        return e.VoterStated(
             agent, message.term, message.manager, message.stamp, message.members, message.content
         )
 
@@ -114,10 +116,12 @@ class Voters:
                 found.append(e.OtherManager(link.term))
             link.read_monitor()
             if link.connected:
-                link.send(self._standing())
+                link.send(self._voter_state())
         return found
 
-    def _standing(self) -> from_agent.Standing:
+    def _voter_state(self) -> from_agent.VoterState:
         """Where this manager stands, to another one."""
         candidate = self._election.candidate
-        return from_agent.Standing(candidate.term, candidate.name, candidate.roster.stamp, {}, True)
+        return from_agent.VoterState(
+            candidate.term, candidate.name, candidate.roster.stamp, {}, True
+        )

@@ -16,13 +16,13 @@ STANDBY = -3  # sender of an envelope from an agent that has no node yet
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY;
-    `incarnation` names the process, is the `agent` of messages, and follows from its key
+    `process` names the process, is the `agent` of messages, and follows from its key
     (protocol/keys.py): the manager takes no other one from it."""
 
     version: int
     job: Job
     sender: NodeOrStandby
-    incarnation: Name
+    process: Name
     seq: Number
     body: bytes
     term: Number = 0  # of the manager; see core.election

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from taskd.messages import from_rank
-from taskd.messages.to_agent import Heard
+from taskd.messages.to_agent import Ack
 from taskd.messages.values import (
     ROOM,
     Address,
@@ -41,7 +41,7 @@ class Heartbeat(Message, frozen=True):
     unheard: Count = 0
 
 
-class Standing(Message, frozen=True):
+class VoterState(Message, frozen=True):
     """To a manager that the agent meets: the term and manager that it has acknowledged last, the
     newest roster that it has (`members` is empty where it has only the stamp), and whether it has a
     manager (`content`). `members`: see RosterIs."""
@@ -254,7 +254,7 @@ class Sealed(Message, frozen=True):
 
 FromAgent = (
     Heartbeat
-    | Standing
+    | VoterState
     | Vote
     | RosterKept
     | Arrived
@@ -273,7 +273,7 @@ FromAgent = (
     | StepsBegun
     | RecordsSaved
     | Sealed
-    | Heard
+    | Ack
     | from_rank.RankJoined
     | from_rank.RankRaised
     | from_rank.CollectiveFailed

@@ -37,7 +37,7 @@ class NodeSubHealthy(Message, frozen=True):
     why: Text
 
 
-class CodeTold(Message, frozen=True):
+class ReportCode(Message, frozen=True):
     """Of an operator, or of what watches the devices: `code` on the device of `rank`.
     `kind`: occur, recover or once. `severity`: as the driver told it, or "". `request` names whom
     to answer."""
@@ -67,7 +67,7 @@ FromOperator = (
     | ContinueRequested
     | RecoverySwitched
     | NodeSubHealthy
-    | CodeTold
+    | ReportCode
     | ReleaseDevice
     | StatusAsked
     | Inject

@@ -22,13 +22,13 @@ from taskd.messages.values import (
 )
 
 
-class Heard(Message, frozen=True):
+class Ack(Message, frozen=True):
     """Everything up to `number` has been heard; agents say it too. See core.delivery."""
 
     number: Number
 
 
-class Who(Message, frozen=True):
+class RegisterAgain(Message, frozen=True):
     """To an agent that the manager does not know: register again."""
 
 
@@ -210,8 +210,8 @@ class End(Message, frozen=True):
 
 
 ToAgent = (
-    Heard
-    | Who
+    Ack
+    | RegisterAgain
     | Refused
     | UnderWay
     | Claim

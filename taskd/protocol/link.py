@@ -38,7 +38,7 @@ class Link:
         self.address, self._job, self.node, self._said = address, job, node, said
         self.identity = identity or keys.identity()
         self._seq = 0
-        self.heard = False  # whether the manager has ever answered
+        self.answered = False  # whether the manager has ever answered
         self.term = 0  # of the manager that sent the last message that was received
         self.manager = ""  # which process that was
         self._inbox = ("", Inbox(gaps=True))  # of that process
@@ -99,9 +99,9 @@ class Link:
             except codec.BadMessage as error:
                 log.warning("a message from %s:%d was dropped: %s", *self.address, error)
                 continue
-            self.heard, self.term, self.manager = True, envelope.term, envelope.incarnation
-            if self._inbox[0] != envelope.incarnation:
-                self._inbox = (envelope.incarnation, Inbox(gaps=True))
+            self.answered, self.term, self.manager = True, envelope.term, envelope.process
+            if self._inbox[0] != envelope.process:
+                self._inbox = (envelope.process, Inbox(gaps=True))
             if envelope.number and not self._inbox[1].take(envelope.number):
                 continue  # said again, because the manager could not know that it had arrived
             return message
@@ -120,7 +120,7 @@ class Link:
             self.connections += self.connected
             # a manager that cannot read our first words under its key hangs up without any of its
             # own
-            if not self._told and not self.heard and not self.connections:
+            if not self._told and not self.answered and not self.connections:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"

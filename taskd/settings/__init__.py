@@ -16,7 +16,7 @@ from taskd.settings.combinations import (
     check,
     examine,
     examine_variables,
-    stands,
+    parameter_at,
 )
 from taskd.settings.documented import ProcessRecovery
 from taskd.settings.injected import COLUMNS, FRAMEWORKS, TABLE, environment, ladder_from
@@ -101,7 +101,7 @@ __all__ = [
     "resume_path",
     "retry_times",
     "standby",
-    "stands",
+    "parameter_at",
     "stripes",
     "sub_healthy_strategy",
     "unprotected",

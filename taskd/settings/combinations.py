@@ -121,8 +121,8 @@ def examine(given: Given) -> Findings:
     return Findings(tuple(refused), tuple(notices))
 
 
-def stands(name: str, where: Where) -> Parameter[Any, Any]:
-    """The parameter of that name at that place. Raises BadSetting where there is none: what stands
+def parameter_at(name: str, where: Where) -> Parameter[Any, Any]:
+    """The parameter of that name at that place. Raises BadSetting where there is none: what belongs
     elsewhere is read by nobody."""
     known = {p.name: p for p in PARAMETERS.values() if p.where is where}
     # the guides write -hotReset and --max_restarts, and name them without
@@ -130,7 +130,7 @@ def stands(name: str, where: Where) -> Parameter[Any, Any]:
         if name.lstrip("-") == parameter.name.lstrip("-"):
             return parameter
     remedy = (
-        f"{name} stands elsewhere: {PARAMETERS[name].where.value}"
+        f"{name} belongs elsewhere: {PARAMETERS[name].where.value}"
         if name in PARAMETERS
         else "correct the name"
     )

@@ -83,7 +83,7 @@ class Loop:
                 continue
             pause = slot.pause_step()
             if pause is not None and attempts.step >= pause:
-                self._stand()
+                self._pause()
                 continue
             states = self._fetch()
             if states is None or not attempts.begin(*states):
@@ -253,13 +253,13 @@ class Loop:
         slot.progress(step, slot.COMMITTED)
         return True
 
-    def _stand(self) -> None:
-        """Paused on request: tell, and wait until told to go on, or until a fault has to be
+    def _pause(self) -> None:
+        """Paused on request: report it, and wait for the resume, or until a fault has to be
         repaired. What would be done here before the step has been done: its record is final, so
         that nobody has to go back to the step before."""
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
-        self.recorder.stand(step)
+        self.recorder.pause(step)
         session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
 
         def position() -> tuple[Position, str]:
@@ -267,7 +267,7 @@ class Loop:
             slot.progress(step, slot.INTERRUPTED)
             return self._position()
 
-        if not self._follow(session.wait_for_orders(position, standing=True)):
+        if not self._follow(session.wait_for_orders(position, paused=True)):
             slot.progress(step, slot.COMMITTED)
 
     # -- a rank that starts anew -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from taskd.core.snapshots import FINAL, PASS_END, PROVISIONAL, STANDING, drifting
+from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage, slot
 from taskd.worker import buckets, reach, replicas
 from taskd.worker import entry as entries
@@ -122,15 +122,15 @@ class Recorder:
         self.pass_number += 1
         self._last = ()
 
-    def stand(self, step: int) -> None:
-        """This rank is held before `step`; what would be done there before the step has been
+    def pause(self, step: int) -> None:
+        """This rank is paused before `step`; what would be done there before the step has been
         done."""
         session = self._session
         random = session.random.take()
         record, left = self._own(random, step), session.gradients.now()
         if not damage.spoiled():
             self._note_drift(step, record == self._last and left.same(self._left))
-            self._write(step, STANDING, record, random, None, left)
+            self._write(step, PAUSED, record, random, None, left)
 
     def listen(self) -> None:
         """An attempt begins: what an attempt before it left half done of a backward does not

@@ -53,7 +53,7 @@ class _Waits:
     replacement: bool
     release: int | None
     on_formed: Callable[[], None] | None
-    standing: bool
+    paused: bool
     entered: int  # number of the interruption that its communicators were built in
     restored: Resumed | None = None
 
@@ -88,14 +88,14 @@ class RepairSession:
         position: Callable[[], tuple[Position, str]] | None,
         release: int | None = None,
         on_formed: Callable[[], None] | None = None,
-        standing: bool = False,
+        paused: bool = False,
     ) -> Outcome:
         """Carry out orders until told to go on. `position`: where this rank stands, and why its
         process cannot go on ("": it can); None in a replacement, which has nothing to report.
         `release`: return Released once no step before this one will be repeated. `on_formed`:
-        called when the first communicators stand. `standing`: paused on request, without a
+        called when the first communicators stand. `paused`: paused on request, without a
         fault."""
-        waits = _Waits(position is None, release, on_formed, standing, self.built_at)
+        waits = _Waits(position is None, release, on_formed, paused, self.built_at)
         self._position = position
         self.clean, self.damaged = None, damage.damaged()
         self._answer(slot.interruption())
@@ -166,7 +166,7 @@ class RepairSession:
         self, order: to_rank.Pause | to_rank.Continue, waits: _Waits
     ) -> Continued | None:
         # else a repair is under way, and it ends with a Resume
-        free = waits.standing and slot.interruption() <= waits.entered
+        free = waits.paused and slot.interruption() <= waits.entered
         return Continued() if free else None
 
     def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:

@@ -69,7 +69,7 @@ def test_no_manager(tmp_path):
     ("ask", "words"),
     [
         (lambda control: control.inject(-1, "memory", {}), "Inject.rank: -1: Expected `int` >= 0"),
-        (lambda control: control.told_code(-1, "80E01801"), "CodeTold.rank: -1"),
+        (lambda control: control.report_code(-1, "80E01801"), "ReportCode.rank: -1"),
         (lambda control: control.sub_healthy(0, "x" * 65_537), "NodeSubHealthy.why"),
         (lambda control: control.inject(1, "memory", {"pages": 3}), "Inject.options"),
     ],

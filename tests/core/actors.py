@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.core import commands as c
-from taskd.core.snapshots import STANDING as STANDING_RECORD
+from taskd.core.snapshots import PAUSED as PAUSED_RECORD
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
 
-SETUP, TRAINING, HELD, STANDING, FINISHED, ENDED = (
+SETUP, TRAINING, HELD, PAUSED, FINISHED, ENDED = (
     "setup",
     "training",
     "paused",
@@ -82,7 +82,7 @@ class Rank:
         committed = self.stage == COMMITTED  # between two steps: `step` is the next one
         kept = after_steps(self.step - committed, committed=committed)
         if committed and self.recorded == self.step:
-            kept.write(self.step, STANDING_RECORD)
+            kept.write(self.step, PAUSED_RECORD)
         clean = self.step if self.stage != UPDATED and self.clean else None
         return kept.position(self.step, clean)
 

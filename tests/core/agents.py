@@ -14,8 +14,8 @@ from tests.core.actors import (
     HELD,
     HUNG,
     LOOPING,
+    PAUSED,
     SETUP,
-    STANDING,
     TRAINING,
     UPDATED,
     Node,
@@ -139,7 +139,7 @@ class Agents:
         for rank in node.ranks:
             if not rank.alive:
                 continue
-            if rank.mode == STANDING:
+            if rank.mode == PAUSED:
                 self.world.training.begin(rank)
             elif (
                 pause is not None
@@ -182,7 +182,7 @@ class Agents:
                 collectives=int(inside and (rank.entered or rank.stage == UPDATED))
                 if answers
                 else 0,
-                waiting=rank.mode in (HELD, STANDING, FINISHED),
+                waiting=rank.mode in (HELD, PAUSED, FINISHED),
                 overdue=rank.overdue(self.world.now),
                 seconds=self.world.now - rank.beat,
                 cpu=rank.cpu

@@ -33,7 +33,7 @@ class Electorate:
         own = voter.manager == election.candidate.name
         roster = voter.roster
         members = {a: self._world.node_of(a) for a in roster.members}
-        stands = e.AgentStands(agent, voter.term, voter.manager, roster.stamp, members, own)
+        stands = e.VoterStated(agent, voter.term, voter.manager, roster.stamp, members, own)
         self._world.deliver(stands)
 
     def reachable(self, agent: str) -> bool:
@@ -57,9 +57,9 @@ class Electorate:
             assert self._in_charge.setdefault(command.term, self._name) == self._name
             assert command.term == max(self._in_charge), "in charge, and another one came later"
             assert 2 * command.votes > command.voters
-        elif isinstance(command, c.AskWho):
+        elif isinstance(command, c.AskToRegister):
             for agent in command.agents:
-                world.asked_who(agent)
+                world.registers_again(agent)
         else:
             return False
         return True

@@ -234,8 +234,8 @@ class Invariants:
         )
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "an agent that has a node"
-        heard, everybody = world.coordinator.job.topology.heard()
-        assert 2 * heard > everybody, "a node is given away without a majority"
+        reachable, everybody = world.coordinator.job.topology.reachable()
+        assert 2 * reachable > everybody, "a node is given away without a majority"
         if command.former:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1

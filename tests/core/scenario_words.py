@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from taskd.core import commands as c
-from taskd.core.snapshots import STANDING, Snapshots
+from taskd.core.snapshots import PAUSED, Snapshots
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
@@ -47,7 +47,7 @@ def position(text: str) -> Position:
 
 def _paused(step: int) -> Snapshots:
     kept = after_steps(step - 1, committed=True)
-    kept.write(step, STANDING)
+    kept.write(step, PAUSED)
     return kept
 
 
@@ -107,7 +107,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
     c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
     c.Challenge: lambda x: f"challenge the agent of node {x.node}",
-    c.AskWho: lambda x: f"ask {', '.join(x.agents)} who they are",
+    c.AskToRegister: lambda x: f"ask {', '.join(x.agents)} to register again",
     c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
     c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
     c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",

@@ -16,26 +16,26 @@ def test_what_is_unheard_is_said_again_over_a_new_connection():
     for number in (1, 2, 3):
         outbox.add(f"message {number}", number)
     assert inbox.take(1)
-    assert outbox.heard(inbox.number) == []  # over the same connection the rest is on its way
+    assert outbox.acknowledge(inbox.number) == []  # over the same connection the rest is on its way
     outbox.in_step = False
-    assert outbox.heard(inbox.number) == [(2, "message 2"), (3, "message 3")]
+    assert outbox.acknowledge(inbox.number) == [(2, "message 2"), (3, "message 3")]
     assert not outbox.add("message 4", 4) or outbox.in_step
-    assert outbox.heard(4) == [] and not outbox.kept
+    assert outbox.acknowledge(4) == [] and not outbox.kept
 
 
 def test_nothing_is_sent_before_it_is_known_how_far_the_other_end_has_heard():
     outbox = Outbox()
     outbox.in_step = False
     assert not outbox.add("a", 1)
-    assert outbox.heard(0) == [(1, "a")]
+    assert outbox.acknowledge(0) == [(1, "a")]
     assert outbox.add("b", 2)
 
 
 def test_told_the_same_twice_the_rest_is_lost():
     outbox = Outbox()
     outbox.add("a", 1)
-    assert outbox.heard(0) == []
-    assert outbox.heard(0) == [(1, "a")]
+    assert outbox.acknowledge(0) == []
+    assert outbox.acknowledge(0) == [(1, "a")]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_everything_arrives_once_and_in_order(acts, dice):
         line.extend(paused if dice.random() < 0.5 else ())
         paused.clear()
         outbox.in_step = False
-        for number, what in outbox.heard(inbox.number):
+        for number, what in outbox.acknowledge(inbox.number):
             send(number, what)
 
     for act in acts:
@@ -95,7 +95,7 @@ def test_everything_arrives_once_and_in_order(acts, dice):
         elif act == "connect" and not up:
             connect()
         elif act == "ask" and up:
-            for number, what in outbox.heard(inbox.number):
+            for number, what in outbox.acknowledge(inbox.number):
                 send(number, what)
         assert got == list(range(1, len(got) + 1))
     if not up:
@@ -103,6 +103,6 @@ def test_everything_arrives_once_and_in_order(acts, dice):
     for _ in range(3):
         while line:
             arrive()
-        for number, what in outbox.heard(inbox.number):
+        for number, what in outbox.acknowledge(inbox.number):
             send(number, what)
     assert got == list(range(1, said + 1)) and not outbox.kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING, Snapshots, drifting
+from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL, Snapshots, drifting
 from tests.core.histories import after_steps
 
 
@@ -49,7 +49,7 @@ def test_the_present_step_and_the_one_before_can_be_gone_back_to(story):
             assert kept.final | kept.provisional >= {step, step + 1}
             step += 1
             if what == "paused":
-                kept.write(step, STANDING)
+                kept.write(step, PAUSED)
             kept.enter(step, same=what == "same")
         assert kept.has(step, FINAL) and step - 1 in kept.final
         assert len({r[0] for r in kept.records if r}) == sum(r is not None for r in kept.records)

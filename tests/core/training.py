@@ -16,7 +16,7 @@ from tests.core.actors import (
     HELD,
     LIMIT,
     PATIENCE,
-    STANDING,
+    PAUSED,
     TRAINING,
     UPDATED,
     Node,
@@ -116,7 +116,7 @@ class Training:
             rank.mode, rank.stage = FINISHED, COMPUTING
             self.world.say(node, from_rank.RankFinished(rank.number, rank.incarnation, rank.step))
         elif node.pause is not None and rank.step >= node.pause:
-            rank.mode, rank.recorded = STANDING, rank.step
+            rank.mode, rank.recorded = PAUSED, rank.step
             self.world.say(node, from_rank.RankPaused(rank.number, rank.incarnation, rank.step))
         else:
             self.world.invariants.begins(rank)

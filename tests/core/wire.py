@@ -31,7 +31,7 @@ class Wire:
         """Both ends know nothing of each other: another manager, or another agent."""
         self.said: Outbox[e.Event] = Outbox()  # by the agent
         self.ordered: Outbox[Any] = Outbox()
-        self.heard, self.taken = Inbox(), Inbox(gaps=True)
+        self.inbox, self.taken = Inbox(), Inbox(gaps=True)
         # said while there was no connection, and sent when there is one
         self.waits: list[tuple[int, Any]] = []
         self.opening = True
@@ -132,17 +132,17 @@ class Wire:
     def _at_the_manager(self, number: int, what: Any) -> None:
         if what == "standing":
             self.ordered.in_step = False
-            self._send(False, 0, ("heard", self.heard.number))
+            self._send(False, 0, ("ack", self.inbox.number))
         elif isinstance(what, tuple):
-            for known, command in self.ordered.heard(what[1]):
+            for known, command in self.ordered.acknowledge(what[1]):
                 self._send(False, known, command)
-        elif number == 0 or self.heard.take(number):
+        elif number == 0 or self.inbox.take(number):
             self.world.hear(what, self.node.agent)
 
     def _at_the_agent(self, number: int, what: Any) -> None:
         if isinstance(what, tuple):
-            self._send(True, 0, ("heard", self.taken.number))
-            for known, event in self.said.heard(what[1]):
+            self._send(True, 0, ("ack", self.taken.number))
+            for known, event in self.said.acknowledge(what[1]):
                 self._send(True, known, event)
         elif self.taken.take(number):
             self.world.agents.obey(self.node, what)
@@ -169,7 +169,7 @@ class Wire:
             return
         while self.times and world.now - self.times[0][0] > SOON:
             when, up, number = self.times.pop(0)
-            known = self.heard.number if up else self.taken.number
+            known = self.inbox.number if up else self.taken.number
             world.counts["arrived in time"] += 1
             assert number <= known, (
                 f"{'event' if up else 'order'} {number} of node {node.number} at {when:.3f} is"

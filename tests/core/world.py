@@ -265,7 +265,7 @@ class World:
     def node_of(self, agent: str) -> int:
         return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
 
-    def asked_who(self, agent: str) -> None:
+    def registers_again(self, agent: str) -> None:
         """It says again what it knows."""
         delay, manager = self.chance.uniform(0.001, 0.3), self.manager
         for node in self.nodes:

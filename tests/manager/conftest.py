@@ -66,7 +66,7 @@ class FakeAgent:
         )
 
     def join(self, **more: Any) -> None:
-        self.send(from_agent.Standing(0, "", (0, 0), {}, True))
+        self.send(from_agent.VoterState(0, "", (0, 0), {}, True))
         self.send(
             from_agent.AgentJoined(
                 self.node,
@@ -87,9 +87,9 @@ class FakeAgent:
             if 0 < envelope.number <= self.taken:
                 continue
             self.taken = max(self.taken, envelope.number)
-            if isinstance(message, to_agent.Heard):
+            if isinstance(message, to_agent.Ack):
                 self.heard = message.number
-                self.send(to_agent.Heard(self.taken))
+                self.send(to_agent.Ack(self.taken))
             elif isinstance(message, to_agent.Claim):
                 self.send(from_agent.Vote(envelope.term, True))
             elif isinstance(message, to_agent.RosterIs):

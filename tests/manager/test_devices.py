@@ -45,7 +45,7 @@ def operate(fake_agent):
 
 
 def tell(operate, manager, rank, code, kind="once", severity=""):
-    return operate(manager, from_operator.CodeTold, rank, code, kind, severity)
+    return operate(manager, from_operator.ReportCode, rank, code, kind, severity)
 
 
 def move(config, code, source, destination):
@@ -77,7 +77,7 @@ def test_a_code_pauses_the_job(start, operate):
 def test_what_cannot_be_taken_is_refused_with_the_reason(start, operate, fields, why):
     manager = start(1)
     manager.protected(1)
-    answer = operate(manager, from_operator.CodeTold, *fields)
+    answer = operate(manager, from_operator.ReportCode, *fields)
     assert not answer.ok and why in answer.text
 
 

@@ -99,7 +99,7 @@ def test_a_message_of_an_unknown_agent_is_asked_to_register(start):
     manager = start()
     agent = manager.agent()
     agent.send(from_agent.RankDied(0, 0, "before its agent had registered"))
-    agent.expect(to_agent.Who)
+    agent.expect(to_agent.RegisterAgain)
     agent.join()
     manager.serves(agent)
 
@@ -110,7 +110,7 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     first.join()
     manager.serves(first)
     second.join()
-    first.expect(to_agent.Who)  # is it still there?
+    first.expect(to_agent.RegisterAgain)  # is it still there?
     first.send(from_agent.Heartbeat(2))
     assert "--node_rank" in second.expect(to_agent.Refused).reason
     assert manager.server.members.agents[0].incarnation == first.incarnation
@@ -230,7 +230,7 @@ def test_an_order_that_was_lost_with_a_connection_is_given_again(start):
     taken = agent.taken
     agent.reconnect()
     agent.taken -= 1  # what came last was never received
-    agent.send(from_agent.Standing(0, "", (0, 0), {}, True))
+    agent.send(from_agent.VoterState(0, "", (0, 0), {}, True))
     assert agent.expect(to_agent.Replace).rank == 1
     assert agent.taken == taken
 

@@ -21,7 +21,7 @@ def speak_as(liar, other, message, seq=1_000_000):
     [
         from_agent.AgentLeft(0, False, "forged"),
         from_agent.RankDied(0, 0, "forged"),
-        from_agent.Standing(0, "", (0, 0), {}, True),
+        from_agent.VoterState(0, "", (0, 0), {}, True),
         from_agent.Vote(1, True),
         from_agent.RosterKept((1, 1)),
         from_agent.NodeTaken(0, "", ("", 1), ("", 1), (None, None)),
@@ -109,7 +109,7 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
 
 REQUESTS = {
     "inject": to_rank.Inject("r", 0, "memory", {}),
-    "code": from_operator.CodeTold("r", 0, "80E01801", "once", ""),
+    "code": from_operator.ReportCode("r", 0, "80E01801", "once", ""),
     "subhealth": from_operator.NodeSubHealthy("r", 0, "forged"),
 }
 

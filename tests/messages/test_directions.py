@@ -22,7 +22,7 @@ IN_TWO = {
     **{cls: {"from a rank", "from an agent"} for cls in FORWARDED},
     **{cls: {"to a rank", "to an agent"} for cls in PASSED_ON},
     to_rank.Inject: {"from an operator", "to an agent", "to a rank"},
-    to_agent.Heard: {"from an agent", "to an agent"},
+    to_agent.Ack: {"from an agent", "to an agent"},
     between_agents.Keep: {"to a keeper", "from a keeper"},
 }
 

@@ -232,7 +232,7 @@ def test_the_command_checks(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--label", "recover-strategy=retry"), "recover-strategy stands elsewhere: annotation"),
+        (("--label", "recover-strategy=retry"), "recover-strategy belongs elsewhere: annotation"),
         (("--label", "process-recover=on"), "correct the name"),
         (("--label", "fault-scheduling"), "fault-scheduling=VALUE"),
     ],

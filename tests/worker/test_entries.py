@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.core.snapshots import FINAL, PROVISIONAL, STANDING
+from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL
 from taskd.records import sealed
 from taskd.records.store import Entries as Store
 from taskd.records.store import forget
@@ -47,12 +47,12 @@ def test_a_held_rank_keeps_the_record_of_the_step_before(tmp_path):
     entries = Entries(tmp_path, 0)
     entries.write(6, FINAL, b"six")
     entries.write(7, PROVISIONAL, b"seven, perhaps")
-    entries.write(7, STANDING, b"seven, paused")
-    assert kinds(entries) == {6: [FINAL], 7: [STANDING]}
-    assert entries.read(7) == (STANDING, b"seven, paused")
+    entries.write(7, PAUSED, b"seven, paused")
+    assert kinds(entries) == {6: [FINAL], 7: [PAUSED]}
+    assert entries.read(7) == (PAUSED, b"seven, paused")
     # paused once more before the same step, then it is begun: what is known of step 6 stays as long
-    entries.write(7, STANDING, b"seven, paused again")
-    assert entries.read(7) == (STANDING, b"seven, paused again")
+    entries.write(7, PAUSED, b"seven, paused again")
+    assert entries.read(7) == (PAUSED, b"seven, paused again")
     entries.write(7, FINAL, b"seven, with its batch")
     assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
     assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (
@@ -66,7 +66,7 @@ def test_what_a_held_rank_leaves_is_final(tmp_path):
     entries.write(7, PROVISIONAL, b"seven, perhaps")
     left = left_behind(tmp_path, 0)
     assert left is not None and (left.final, left.provisional) == (frozenset(), {7})
-    entries.write(7, STANDING, b"seven, paused")
+    entries.write(7, PAUSED, b"seven, paused")
     left = left_behind(tmp_path, 0)
     assert left is not None and (left.final, left.provisional) == ({7}, frozenset())
 
@@ -84,10 +84,10 @@ def test_records_that_were_put_in_place_are_seen_when_looked_at_anew(tmp_path):
     prepared.write(3, FINAL, b"three")
     reader = Entries(tmp_path, 0)
     forget(tmp_path, 0)
-    Entries(tmp_path, 0).write(9, STANDING, b"nine")
+    Entries(tmp_path, 0).write(9, PAUSED, b"nine")
     assert reader.latest() == (3, FINAL), "a file that is open stays what it was"
     reader.open()
-    assert reader.latest() == (9, STANDING) and reader.all() == [9]
+    assert reader.latest() == (9, PAUSED) and reader.all() == [9]
     forget(tmp_path, 0)
     forget(tmp_path, 0)
     reader.open()

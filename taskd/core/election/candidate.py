@@ -39,15 +39,15 @@ class Candidate:
         """Whether nobody that was heard knows of a newer roster than we."""
         return NONE < self._known <= self.roster.stamp
 
-    def may_claim(self, heard: set[str]) -> bool:
+    def may_claim(self, reachable: set[str]) -> bool:
         """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever
         acknowledges a manager that comes to nothing has left one that may be well."""
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
         # or it need not be looked at who they are
-        enough = is_majority(len(heard) + len(self.votes), len(self.roster.members))
+        enough = is_majority(len(reachable) + len(self.votes), len(self.roster.members))
         return self._current and (
-            self._acknowledged or (enough and self.roster.majority(heard | self.votes))
+            self._acknowledged or (enough and self.roster.majority(reachable | self.votes))
         )
 
     @property

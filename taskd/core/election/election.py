@@ -21,9 +21,9 @@ class Election:
     def __init__(self, name: str = "", successor: bool = False, host: str = "") -> None:
         self.candidate = Candidate(name, successor=successor)
         self._host = host
-        self._connected: set[str] = set()  # agents that have said where they stand
+        self._connected: set[str] = set()  # agents that have stated their vote
         self._looking: set[str] = set()  # of these, those that have no manager, or this one
-        # of these, those that have not been asked for their vote since they said where they stand
+        # of these, those that have not been asked for their vote since
         self._unasked: set[str] = set()
         self._here: dict[str, int] = {}  # agents that are part of the job -> node
         self._hosts: dict[str, str] = {}  # agent -> its machine
@@ -41,8 +41,8 @@ class Election:
 
     # -- agents vote -------------------------------------------------------------------------------
 
-    def stands(self, event: e.AgentStands) -> list[c.Command]:
-        """An agent says where it stands."""
+    def state(self, event: e.VoterStated) -> list[c.Command]:
+        """An agent has stated its vote, its roster and whether it has a manager."""
         candidate, agent, out = self.candidate, event.agent, list[c.Command]()
         self._connected.add(agent)
         self._stop_looking(agent)
@@ -52,7 +52,7 @@ class Election:
         stale = event.content and event.manager != candidate.name
         if stale and 0 < event.term < candidate.term and self.in_charge:
             # it obeys, or is, a manager that was cut off: our term is news to it
-            out.append(c.AskWho((agent,)))
+            out.append(c.AskToRegister((agent,)))
         roster = Roster(event.stamp, frozenset(event.members))
         anew = candidate.hear(agent, event.term, event.manager, roster)
         if candidate.roster == roster and event.members:
@@ -74,10 +74,10 @@ class Election:
             counted = len(candidate.votes & members), len(members)
             return [
                 c.TakeCharge(candidate.term, *counted),
-                c.AskWho(tuple(sorted(self._connected))),
+                c.AskToRegister(tuple(sorted(self._connected))),
             ]
         if self.in_charge and event.agent not in self._here:  # late
-            return [c.AskWho((event.agent,))]
+            return [c.AskToRegister((event.agent,))]
         return []
 
     def disconnected(self, agent: str) -> None:
@@ -158,9 +158,9 @@ class Election:
 
     # -- counting ----------------------------------------------------------------------------------
 
-    def count(self, heard: set[str]) -> tuple[int, int] | None:
+    def count(self, reachable: set[str]) -> tuple[int, int] | None:
         """How many of the roster's agents are among those that are heard, and how many there are;
         None before there is a roster."""
         if self.roster.stamp == NONE:
             return None
-        return len(self.roster.members & heard), len(self.roster.members)
+        return len(self.roster.members & reachable), len(self.roster.members)

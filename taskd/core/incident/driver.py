@@ -348,11 +348,11 @@ class Recovery:
         topology, settings = self._job.topology, self._job.settings
         waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
         if waiting:
-            heard, everybody = self._job.heard()
+            reachable, everybody = self._job.reachable()
             why = (
                 "no standby came for"
                 if not topology.standbys
-                else f"only {heard} of {everybody} agents are heard, no majority, for"
+                else f"only {reachable} of {everybody} agents are reachable, no majority, for"
             )
             why = f"{why} node {waiting[0]} within {settings.reschedule:.0f} s"
             self._drive((Move.DEADLINE, why), now)

@@ -81,10 +81,10 @@ class Takeover:
                 self._job.note(f"node {number} waits for a standby")
                 continue
             if not self._job.majority():
-                heard, everybody = self._job.heard()
+                reachable, everybody = self._job.reachable()
                 self._job.note(
-                    f"node {number} is not given to a standby: only {heard} of {everybody} agents"
-                    " are heard, no majority"
+                    f"node {number} is not given to a standby: only {reachable} of"
+                    f" {everybody} agents are reachable, no majority"
                 )
                 continue
             keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
@@ -157,7 +157,7 @@ class Takeover:
         if moving.before is None:
             return
         topology.nodes[number] = moving.before
-        moving.before.told = False
+        moving.before.keeper_notified = False
         self._job.ranks.update(moving.ranks)
         for rank in moving.ranks:
             incident.undo_renew(rank)
@@ -169,7 +169,7 @@ class Takeover:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
         else:  # what it has said meanwhile was not heard
-            self._job.say(c.AskWho((moving.before.agent,)))
+            self._job.say(c.AskToRegister((moving.before.agent,)))
         self.keep_records()
 
     def keep_records(self) -> None:

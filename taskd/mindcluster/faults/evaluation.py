@@ -1,7 +1,7 @@
 """What level a device has by all that was told of it, and what is new: `faultCode.json` and
 `faultCustomization.json` in time.
 
-Use: `told(...)` for each message about a code, `look(now)` when `due` has come; both return what
+Use: `report(...)` for each message about a code, `look(now)` when `due` has come; both return what
 has arisen. A *reason* is what gives a device a level: a code that is there, a code that has come
 too often, one that is there for too long, one that has not gone away within the time of
 GraceTolerance, or that the device is separated by hand. What has arisen is the strongest of the
@@ -91,7 +91,7 @@ class Devices:
 
     # -- what is told ------------------------------------------------------------------------------
 
-    def told(
+    def report(
         self, device: str, code: int, kind: str, at: float, severity: str = ""
     ) -> Arisen | None:
         """`at`: when it happened. What is told late counts as happening now, when something newer
