@@ -1,4 +1,4 @@
-"""What agents say to each other: a rank's records are kept on another node."""
+"""Messages between agents: copying a rank's records to another node."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ REFUSED = -1  # in place of a count
 
 
 class Keep(Message, frozen=True):
-    """Agent to the agent that keeps its ranks' records: record number `number` of the rank's
-    present process, for the start of `step`. `anew`: all that was kept of the rank before is
-    void."""
+    """An agent sends a rank's record to its keeper: number `number` of the rank's current process,
+    for the start of `step`. `anew`: all earlier records of the rank are void."""
 
     job: Job
     node: Node
@@ -34,15 +33,14 @@ class Kept(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Agent to the agent that keeps records: all of those of `node`, as Keep messages, and a
-    Fetched."""
+    """An agent asks the keeper for all records of `node`, as Keep messages and a final Fetched."""
 
     job: Job
     node: Node
 
 
 class Fetched(Message, frozen=True):
-    """How many Keep messages the answer to Fetch had; REFUSED: none are given to this agent."""
+    """The number of Keep messages sent in answer to Fetch, or REFUSED."""
 
     node: Node
     count: Annotated[int, Meta(ge=REFUSED, le=MOST)]

@@ -1,8 +1,7 @@
-"""Messages as bytes (msgpack), and back: one decoder for each direction, which knows the messages
-of that direction and no others.
+"""Encoding messages as msgpack, and one decoder per direction, which knows no other messages.
 
-Sizes, types and ranges are checked while the bytes are read (msgspec), by the declarations. What
-does not fit is a BadMessage, which the shells count and drop. Nothing that is read is executed.
+msgspec checks sizes, types and ranges against the declarations while it decodes. Anything that
+does not fit is a BadMessage, which the shells count and drop. No input is ever executed.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ T = TypeVar("T")
 
 
 def _exact(value: Any) -> Any:
-    """Kinds of words and numbers that a program has made for itself: numpy.float64 is a float."""
+    """Convert subclasses of str, int and float: numpy.float64 is a float."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
-    raise TypeError(f"{type(value).__name__} is nothing that a message is made of")
+    raise TypeError(f"{type(value).__name__} cannot be a field of a message")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_exact)
@@ -42,16 +41,16 @@ class BadMessage(ValueError):
 
 
 class Decoder(Generic[T]):
-    """Of the messages of `union`. `direction`: who says them to whom, in words."""
+    """Decodes the messages of `union`. `direction`: sender and receiver, in words."""
 
     def __init__(self, direction: str, union: Any) -> None:
         self.direction, self.union = direction, union
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
 
     def decode(self, data: bytes, limit: int = MAX_BYTES) -> T:
-        """The message in `data`, of at most `limit` bytes. Raises BadMessage."""
+        """Decode the message in `data`, of at most `limit` bytes. Raises BadMessage."""
         if len(data) > limit:
-            raise BadMessage(f"{len(data)} bytes, at most {limit} are taken")
+            raise BadMessage(f"{len(data)} bytes, the limit is {limit}")
         try:
             return self._decoder.decode(data)
         except Exception as error:  # several kinds, RecursionError among them, for hostile input
@@ -70,7 +69,7 @@ FROM_KEEPER = Decoder[FromKeeper]("from a keeper of records", FromKeeper)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Raises TypeError for what is not one (a bug)."""
+    """Encode a message. Raises TypeError for anything else (a bug)."""
     if not isinstance(message, Message):
         raise TypeError(f"{type(message).__name__} is not a message")
     return _encoder.encode(message)

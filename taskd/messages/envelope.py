@@ -1,5 +1,6 @@
-"""Between the manager and an agent or an operator a message travels in an envelope, which says from
-whom it is. Agent and rank share a local socket whose peer is known, and send the bare message."""
+"""The envelope that names a message's sender, between the manager and agents or operators.
+
+Agent and rank share a local socket whose peer is known, so they send the bare message."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ STANDBY = -3  # sender of an envelope from an agent that has no node yet
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Manager <-> agent or operator. `sender` is the node, -1 for the manager, OPERATOR or STANDBY;
-    `process` names the process, is the `agent` of messages, and follows from its key
-    (protocol/keys.py): the manager takes no other one from it."""
+    """Wraps a message between the manager and an agent or operator. `sender` is the node, -1 for
+    the manager, OPERATOR or STANDBY; `process` names the process, is the `agent` of messages, and
+    is derived from its key (protocol/keys.py): the manager accepts no other name from it."""
 
     version: int
     job: Job
@@ -26,12 +27,12 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     seq: Number
     body: bytes
     term: Number = 0  # of the manager; see core.election
-    # of what must not be lost, see core.delivery; 0: it need not arrive
+    # of a message that must not be lost, see core.delivery; 0: the message may be lost
     number: SignedNumber = 0
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
-    """What all versions have in common."""
+    """The field that all versions have in common."""
 
     version: int
 
@@ -46,9 +47,9 @@ def seal(envelope: Envelope) -> bytes:
 
 
 def unseal(data: bytes) -> Envelope:
-    """Raises BadMessage, also for another protocol version."""
+    """Decode an envelope. Raises BadMessage, also for another protocol version."""
     if len(data) > MAX_BYTES:
-        raise BadMessage(f"{len(data)} bytes, at most {MAX_BYTES} are taken")
+        raise BadMessage(f"{len(data)} bytes, the limit is {MAX_BYTES}")
     try:
         envelope = _decoder.decode(data)
     except Exception as error:  # several kinds, RecursionError among them, for hostile input
@@ -62,7 +63,7 @@ def unseal(data: bytes) -> Envelope:
 
 
 def _check_version(data: bytes) -> None:
-    """Raises BadMessage for an envelope of another version, which may have other fields."""
+    """Raise BadMessage for an envelope of another version, which may have other fields."""
     try:
         version = _head.decode(data).version
     except Exception:

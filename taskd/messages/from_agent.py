@@ -1,5 +1,6 @@
-"""What an agent says to the manager, beside what its ranks say. The first message of all tells
-everything that it knows (AgentJoined, or StandbyJoined), so that a new manager can take over."""
+"""Messages from an agent to the manager, besides those it relays from its ranks.
+
+The first one, AgentJoined or StandbyJoined, holds all its state, so a new manager can take over."""
 
 from __future__ import annotations
 
@@ -34,17 +35,17 @@ from taskd.messages.values import (
 
 
 class Heartbeat(Message, frozen=True):
-    """Still here. Numbered by the envelope's `seq`. `unheard`: how many of its messages the agent
-    does not know to have been heard; the manager says then how far it has."""
+    """Shows that the agent is alive; numbered by the envelope's `seq`. `unheard`: how many of its
+    messages are not acknowledged; the manager then sends an Ack."""
 
     ranks_alive: Count
     unheard: Count = 0
 
 
 class VoterState(Message, frozen=True):
-    """To a manager that the agent meets: the term and manager that it has acknowledged last, the
-    newest roster that it has (`members` is empty where it has only the stamp), and whether it has a
-    manager (`content`). `members`: see RosterIs."""
+    """The agent's voting state, sent to each manager it connects to: the last term and manager that
+    it acknowledged, its newest roster (`members`, see RosterIs, is empty where it has only the
+    stamp), and whether it has a manager (`content`)."""
 
     term: Number
     manager: Name
@@ -54,7 +55,7 @@ class VoterState(Message, frozen=True):
 
 
 class Vote(Message, frozen=True):
-    """Whether the claim of `term` is acknowledged."""
+    """Grants or denies the claim of `term`."""
 
     term: Number
     granted: bool
@@ -65,15 +66,15 @@ class RosterKept(Message, frozen=True):
 
 
 class Arrived(Message, frozen=True):
-    """A launcher that has been started for `node`, to the manager: is the job under way already?
-    -1: it does not know its node yet."""
+    """A launcher started for `node` asks whether the job is already under way. -1: it does not
+    know its node yet."""
 
     node: NodeOrNone = -1
 
 
 class May(Message, frozen=True):
-    """Agent `agent` wants its records of `node` kept here, or with `fetch` those of `node` that are
-    here. May it?"""
+    """The sender asks whether it may keep records of `node` for `agent`, or, with `fetch`, give
+    `agent` those it keeps."""
 
     node: Node
     agent: Name
@@ -81,8 +82,8 @@ class May(Message, frozen=True):
 
 
 class AgentJoined(Message, frozen=True):
-    """An agent is connected and owns `ranks`; it tells everything it knows, so that a new manager
-    can take over.
+    """An agent registers for its node and `ranks`, with all its state, so that a new manager can
+    take over.
 
     `epoch` counts whole restarts of the processes on that node; a new epoch starts from nothing.
     """
@@ -101,9 +102,9 @@ class AgentJoined(Message, frozen=True):
     left: Left = ()
     generation: Number = 0  # the communicators' generation, 0: the scripts' own
     interruption: Number = 0  # number of the newest interruption
-    # names the agent's process: another one is another agent, whatever node it says it is
+    # names the agent's process: another process is another agent, whichever node it claims
     agent: Name = ""
-    records: Address = ("", 0)  # where it takes copies of other nodes' records
+    records: Address = ("", 0)  # where it accepts copies of other nodes' records
     keeper: NodeOrNone = -1  # the node that keeps copies of its ranks' records
     # nodes whose records it keeps, and the newest step of which it has those of all ranks
     keeps: tuple[tuple[Node, Step], ...] = ()
@@ -119,8 +120,8 @@ class AgentLeft(Message, frozen=True):
 
 
 class StandbyJoined(Message, frozen=True):
-    """An agent without a node waits to take one over. `agent` names its process, `ranks` is how
-    many it can run; `records`: see AgentJoined."""
+    """A standby registers and waits for a node. `agent` names its process, `ranks` is how many it
+    can run; `records`: see AgentJoined."""
 
     agent: Name
     ranks: Annotated[int, Meta(ge=1, le=ROOM)]
@@ -128,9 +129,9 @@ class StandbyJoined(Message, frozen=True):
 
 
 class NodeTaken(Message, frozen=True):
-    """Standby `agent` has taken `node` over, and its ranks are being started. `left`: where each of
-    them was, by the records that were kept on another node; None where there is none. `store` and
-    `records`: see AgentJoined."""
+    """Standby `agent` has taken over `node`, and its ranks are being started. `left`: the position
+    of each, from the keeper's records; None where there is no record. `store` and `records`: see
+    AgentJoined."""
 
     node: Node
     agent: Name
@@ -140,7 +141,7 @@ class NodeTaken(Message, frozen=True):
 
 
 class NodePrepared(Message, frozen=True):
-    """Standby `agent` is ready to take `node` over: its ranks have run their scripts up to the
+    """Standby `agent` is ready to take over `node`: its ranks have run their scripts up to the
     first attempt."""
 
     node: Node
@@ -148,7 +149,7 @@ class NodePrepared(Message, frozen=True):
 
 
 class PreparationFailed(Message, frozen=True):
-    """Standby `agent` cannot take `node` over, and waits again."""
+    """Standby `agent` cannot take over `node`, and waits again."""
 
     node: Node
     agent: Name
@@ -156,8 +157,8 @@ class PreparationFailed(Message, frozen=True):
 
 
 class RankDied(Message, frozen=True):
-    """The process of a rank is gone (or cannot be kept: `cause` says). `position` is what it left
-    behind."""
+    """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from the records it
+    left behind."""
 
     rank: Rank
     incarnation: Number
@@ -166,8 +167,8 @@ class RankDied(Message, frozen=True):
 
 
 class RankEnded(Message, frozen=True):
-    """The rank's process has ended well. `step`: the next one that it would have begun, -1 where
-    that is not known; `position`: see RankDied."""
+    """The rank's process has exited with status 0. `step`: the next one it would have begun, -1 if
+    unknown; `position`: see RankDied."""
 
     rank: Rank
     incarnation: Number
@@ -176,8 +177,8 @@ class RankEnded(Message, frozen=True):
 
 
 class RankBusy(Message, frozen=True):
-    """Asked to stop, the rank is in user code that it cannot be called out of; `allowance`:
-    seconds it may still take."""
+    """An interrupted rank is in user code that cannot be interrupted; `allowance`: seconds it may
+    still take."""
 
     rank: Rank
     incarnation: Number
@@ -186,8 +187,8 @@ class RankBusy(Message, frozen=True):
 
 
 class RankStalled(Message, frozen=True):
-    """The rank has made no progress for `seconds`, longer than its limit; it may be the one at
-    fault or wait for it. `stopped`: it was found stopped by a signal all that time, wherever it
+    """The rank has made no progress for `seconds`, longer than its limit; it may be at fault or
+    waiting for the one that is. `stopped`: a signal has kept it stopped all that time, wherever it
     is."""
 
     rank: Rank
@@ -198,16 +199,15 @@ class RankStalled(Message, frozen=True):
 
 
 class ProgressReport(Message, frozen=True):
-    """A rank's answer to progress probe `call`; its agent answers for one that does not (`answered`
-    False).
+    """A rank's answer to progress probe `call`; its agent answers for a rank that does not
+    (`answered` False).
 
-    `collectives`: how many it has begun in this attempt. `waiting`: it is where ranks wait for the
-    others on purpose (interrupted, paused, finished). `overdue`: it has made no progress for
-    `seconds`, longer than its limit. `cpu`: processor time used so far, in seconds. `where`: phase,
-    or the state of its process, in words. `stopped`: by a signal; the kernel does not let it run.
-    `queued`: seconds so far that it was ready to run and had no processor; like `cpu` of all its
-    threads and of what it has started. `limit`: the seconds that it may take where it is; 0 where
-    there is no limit. `patient`: it has asked for more.
+    `collectives`: how many it has begun in this attempt. `waiting`: it waits where ranks are meant
+    to wait (interrupted, paused, finished). `overdue`: it has made no progress for `seconds`,
+    longer than its limit. `cpu`: CPU seconds used so far. `where`: its phase, or the state of its
+    process, in words. `stopped`: by a signal. `queued`: seconds spent runnable without a CPU so
+    far; like `cpu`, over all its threads and child processes. `limit`: seconds that it may spend
+    in its current phase; 0: no limit. `patient`: it has requested more time.
     """
 
     rank: Rank
@@ -228,14 +228,14 @@ class ProgressReport(Message, frozen=True):
 
 
 class StepsBegun(Message, frozen=True):
-    """A node's answer to AskSteps: no rank on it has begun `step` or a later one."""
+    """A node's answer to AskSteps: no rank on it has begun `step` or any later step."""
 
     node: Node
     step: Step
 
 
 class RecordsSaved(Message, frozen=True):
-    """The agent of `node` has written its ranks' records, or `why` not."""
+    """The agent of `node` has written its ranks' records to the dump, or failed: `why`."""
 
     node: Node
     interruption: Number
@@ -244,7 +244,7 @@ class RecordsSaved(Message, frozen=True):
 
 
 class Sealed(Message, frozen=True):
-    """The dump is complete, and lies at `path`; or `why` not."""
+    """The dump is complete at `path`, or could not be sealed: `why`."""
 
     node: Node
     interruption: Number

@@ -1,5 +1,6 @@
-"""What an operator asks of the manager: `taskd.control`, and the commands that use it. `request`
-names whom to answer."""
+"""Requests from an operator to the manager: `taskd.control` and the commands that use it.
+
+`request` identifies the request in its Answer."""
 
 from __future__ import annotations
 
@@ -8,29 +9,27 @@ from taskd.messages.values import Message, Name, Node, Rank, Text
 
 
 class PauseRequested(Message, frozen=True):
-    """Somebody wants all ranks to stop at one step boundary; `request` names whom to answer."""
+    """Stop all ranks at the same step boundary."""
 
     request: Name
 
 
 class ContinueRequested(Message, frozen=True):
-    """Paused ranks may go on."""
+    """Let paused ranks continue."""
 
     request: Name
 
 
 class RecoverySwitched(Message, frozen=True):
-    """An operator has faults repaired from now on, or not (the documented process-recover-enable
-    `on` and `interruption`). An incident under way is brought to its end. `request` names whom to
-    answer."""
+    """Turn the repair of faults on or off (the documented process-recover-enable `on` and
+    `interruption`). An incident under way is finished as it began."""
 
     request: Name
     on: bool
 
 
 class NodeSubHealthy(Message, frozen=True):
-    """`node` still works and should not be relied on; `why` says what is the matter. `request`
-    names whom to answer, "" for nobody."""
+    """`node` still works but is unreliable, because of `why`. `request`: "" for no answer."""
 
     request: Name
     node: Node
@@ -38,9 +37,8 @@ class NodeSubHealthy(Message, frozen=True):
 
 
 class ReportCode(Message, frozen=True):
-    """Of an operator, or of what watches the devices: `code` on the device of `rank`.
-    `kind`: occur, recover or once. `severity`: as the driver told it, or "". `request` names whom
-    to answer."""
+    """An operator or device monitor reports fault `code` on the device of `rank`. `kind`: occur,
+    recover or once. `severity`: as reported by the driver, or ""."""
 
     request: Name
     rank: Rank
@@ -50,14 +48,14 @@ class ReportCode(Message, frozen=True):
 
 
 class ReleaseDevice(Message, frozen=True):
-    """A device that is ManuallySeparateNPU may be used again."""
+    """Allow a ManuallySeparateNPU device to be used again."""
 
     request: Name
     device: Text
 
 
 class StatusAsked(Message, frozen=True):
-    """What does the job do?"""
+    """Ask for the status of the job."""
 
     request: Name
 

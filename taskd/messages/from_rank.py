@@ -1,8 +1,7 @@
-"""What a rank says to its agent. Nearly all of it goes on to the manager, as it is.
+"""Messages from a rank to its agent, which relays nearly all of them unchanged to the manager.
 
-`incarnation` numbers the processes that have paused a rank: 0 is the one the launcher started, +1
-for each replacement. A message of another incarnation than the present one is late and changes
-nothing.
+`incarnation` numbers the processes that have run as a rank: 0 is the one that the launcher started,
++1 for each replacement. A message from any other incarnation than the current one is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FAULTS = ("on-chip memory", "other", "network")  # the documented fault types, b
 
 
 class RankHello(Message, frozen=True):
-    """First message of a rank to its agent."""
+    """The first message from a rank to its agent."""
 
     rank: Rank
     incarnation: Number
@@ -34,7 +33,7 @@ class RankHello(Message, frozen=True):
 
 
 class ControlHello(Message, frozen=True):
-    """First message on a rank's second line to its agent, which a thread attends to while the rank
+    """The first message on a rank's second line to its agent, served by a thread while the rank
     trains."""
 
     rank: Rank
@@ -42,15 +41,15 @@ class ControlHello(Message, frozen=True):
 
 
 class RankJoined(Message, frozen=True):
-    """The rank's script called protect()."""
+    """The rank's script has called protect()."""
 
     rank: Rank
     incarnation: Number = 0
 
 
 class RankRaised(Message, frozen=True):
-    """An exception is leaving the rank's attempt: the process will most likely end. `text`
-    identifies it."""
+    """An exception has left the rank's attempt, so its process will most likely exit. `text`
+    identifies the exception."""
 
     rank: Rank
     incarnation: Number
@@ -59,7 +58,7 @@ class RankRaised(Message, frozen=True):
 
 
 class CollectiveFailed(Message, frozen=True):
-    """A living rank's communicator failed and nothing has told the rank why; it waits for
+    """A living rank's communicator failed for a reason unknown to the rank, which waits for
     orders."""
 
     rank: Rank
@@ -69,11 +68,11 @@ class CollectiveFailed(Message, frozen=True):
 
 
 class RankFaulted(Message, frozen=True):
-    """A living rank's device, memory or link is at fault and the rank, or its agent, knows which;
-    the rank waits for orders.
+    """A living rank's device, memory or link has failed, as detected by the rank or its agent; the
+    rank waits for orders.
 
-    `fault`: one of the documented fault types, an index into FAULTS. `page`: address of the memory
-    page, 0 where there is none.
+    `fault`: a documented fault type, as an index into FAULTS. `page`: address of the failed memory
+    page, 0 for none.
     """
 
     rank: Rank
@@ -86,7 +85,7 @@ class RankFaulted(Message, frozen=True):
 
 class RankInterrupted(Message, frozen=True):
     """The rank has left its collectives for interruption number `interruption` and waits for
-    orders. `unfit`: why its process cannot go on."""
+    orders. `unfit`: why its process cannot continue."""
 
     rank: Rank
     incarnation: Number
@@ -109,8 +108,8 @@ class RankRebuilt(Message, frozen=True):
 
 
 class RankRestored(Message, frozen=True):
-    """State and private entry are in place; `digest` is the checksum of the shard, equal on all of
-    its replicas."""
+    """The rank's replicated and private state are in place; `digest` is the checksum of its shard,
+    equal on all replicas."""
 
     rank: Rank
     incarnation: Number
@@ -119,7 +118,7 @@ class RankRestored(Message, frozen=True):
 
 
 class RankFailed(Message, frozen=True):
-    """A living rank could not do what it was told in `generation`; it has left its collectives and
+    """A living rank could not carry out an order in `generation`; it has left its collectives and
     waits."""
 
     rank: Rank
@@ -129,7 +128,7 @@ class RankFailed(Message, frozen=True):
 
 
 class StateSaved(Message, frozen=True):
-    """The rank has written its part of the dump: `files` are (name, bytes, checksum)."""
+    """The rank has written its part of the dump: `files` are (name, size, checksum)."""
 
     rank: Rank
     incarnation: Number
@@ -147,8 +146,8 @@ class StepCommitted(Message, frozen=True):
 
 
 class RankFinished(Message, frozen=True):
-    """The rank's loop over steps or batches is over before `step`; it waits for the others, still
-    able to be taken back."""
+    """The rank's loop over steps or batches has ended before `step`; it waits for the others and
+    can still be taken back."""
 
     rank: Rank
     incarnation: Number
@@ -156,7 +155,7 @@ class RankFinished(Message, frozen=True):
 
 
 class RankPaused(Message, frozen=True):
-    """The rank has stopped before `step`, as it was told to."""
+    """The rank has stopped before `step`, as ordered by Pause."""
 
     rank: Rank
     incarnation: Number
@@ -164,7 +163,7 @@ class RankPaused(Message, frozen=True):
 
 
 class RankPassed(Message, frozen=True):
-    """The rank had begun `step` when it was told to stop before it."""
+    """The rank had already begun `step` when Pause ordered it to stop before that step."""
 
     rank: Rank
     incarnation: Number
@@ -172,7 +171,7 @@ class RankPassed(Message, frozen=True):
 
 
 class Injected(Message, frozen=True):
-    """What came of an Inject."""
+    """The result of an Inject."""
 
     request: Name
     rank: Rank
@@ -181,8 +180,8 @@ class Injected(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
-    """The answer to progress probe `call`. `collectives` begun in this attempt, `cpu` seconds used
-    so far."""
+    """The answer to progress probe `call`: `collectives` begun in this attempt, CPU seconds used so
+    far."""
 
     rank: Rank
     incarnation: Number

@@ -1,5 +1,5 @@
-"""What the manager says to an agent: orders, and what is between the two of them. Orders to ranks
-travel through the agent of their node."""
+"""Messages from the manager to an agent: orders, including those it relays to its node's ranks,
+and what concerns only the two of them."""
 
 from __future__ import annotations
 
@@ -23,40 +23,39 @@ from taskd.messages.values import (
 
 
 class Ack(Message, frozen=True):
-    """Everything up to `number` has been heard; agents say it too. See core.delivery."""
+    """Acknowledges every message up to `number`; agents send it too. See core.delivery."""
 
     number: Number
 
 
 class RegisterAgain(Message, frozen=True):
-    """To an agent that the manager does not know: register again."""
+    """Orders an agent that the manager does not know to register again."""
 
 
 class Refused(Message, frozen=True):
-    """Your registration is refused, and why. Final."""
+    """Refuses the agent's registration. Final."""
 
     reason: Report
 
 
 class UnderWay(Message, frozen=True):
-    """The answer to Arrived. A launcher that comes to a job that is under way can only take a lost
-    node's place. `taken`: its node has another launcher, which lives."""
+    """The answer to Arrived. A launcher that joins a job under way can only replace a lost node.
+    `taken`: its node has another, living launcher."""
 
     protected: bool
     taken: bool = False
 
 
 class Claim(Message, frozen=True):
-    """The term of the envelope is claimed, by one that knows the roster of `stamp`."""
+    """The manager claims the envelope's term and knows the roster of `stamp`."""
 
     stamp: Stamp
 
 
 class RosterIs(Message, frozen=True):
-    """Who may vote from now on (only to those that may become the manager's host:
-    `members`, the name of an agent and its node, STANDBY for none), and where managers may be
-    found, the most likely place first. `nodes` and `ranks_per_node` of the job. `pid`: of the
-    manager's process, for agents on its machine."""
+    """The new roster. `members`: agent -> node, STANDBY for none; sent only to agents that may host
+    a manager. `successors`: where managers may be found, the most likely place first. `nodes` and
+    `ranks_per_node`: of the job. `pid`: of the manager's process, for agents on its machine."""
 
     stamp: Stamp
     members: dict[Name, NodeOrStandby]
@@ -67,7 +66,7 @@ class RosterIs(Message, frozen=True):
 
 
 class Permit(Message, frozen=True):
-    """The answer to May. `ranks` of the node, whose records are to be kept."""
+    """The answer to May. `ranks`: the node's ranks, whose records are concerned."""
 
     node: Node
     agent: Name
@@ -85,8 +84,8 @@ class Replace(Message, frozen=True):
 
 
 class Kill(Message, frozen=True):
-    """End the process of `rank`, if it is still `incarnation`. `stacks`: first have it write down
-    where its threads are."""
+    """Kill the process of `rank`, if it is still `incarnation`. `stacks`: first have it
+    dump its threads' stacks."""
 
     rank: Rank
     incarnation: Number
@@ -95,8 +94,8 @@ class Kill(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """Standby `agent` starts what will be the ranks of `node`, while they train where they are;
-    fields as in TakeOver."""
+    """Standby `agent` starts the future ranks of `node`, while the current ones still train. Fields
+    as in TakeOver."""
 
     agent: Name
     node: Node
@@ -110,7 +109,7 @@ class Prepare(Message, frozen=True):
 
 
 class StandDown(Message, frozen=True):
-    """Standby `agent` ends what it has started for `node`, and waits again."""
+    """Standby `agent` ends the processes it started for `node`, and waits again."""
 
     agent: Name
     node: Node
@@ -118,10 +117,10 @@ class StandDown(Message, frozen=True):
 
 
 class TakeOver(Message, frozen=True):
-    """Standby `agent` becomes `node`: it fetches the node's records from `records`, if that is not
-    ("", 0), and starts `ranks` as processes number `incarnations` in a job of `nodes` nodes and
-    `world_size` ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the
-    agent that has the node until its new ranks have their state, "" where it is lost."""
+    """Standby `agent` takes over `node`: it fetches the node's records from `records`, unless that
+    is ("", 0), and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
+    ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
+    the node until the new ranks have their state, "" if the node is lost."""
 
     agent: Name
     node: Node
@@ -138,8 +137,8 @@ class TakeOver(Message, frozen=True):
 
 
 class Fence(Message, frozen=True):
-    """The agent process `agent` is no part of the job any more, whatever it says: it ends its ranks
-    and leaves."""
+    """Agent `agent` is no longer part of the job: it ends its ranks and leaves, and whatever it
+    sends is ignored."""
 
     agent: Name
     node: Node
@@ -147,8 +146,8 @@ class Fence(Message, frozen=True):
 
 
 class KeepRecords(Message, frozen=True):
-    """The agent of `node` has a copy of its ranks' records kept by the agent of node `keeper`,
-    which takes them at `at`."""
+    """The agent of `node` copies its ranks' records to the agent of node `keeper`, which accepts
+    them at address `at`."""
 
     node: Node
     keeper: Node
@@ -156,8 +155,8 @@ class KeepRecords(Message, frozen=True):
 
 
 class SaveRecords(Message, frozen=True):
-    """Every agent saves its ranks' records for the start of `step` as part of the dump `name`, and
-    those of lost nodes that it keeps. `lost`: (node, keeper) pairs."""
+    """Every agent saves its ranks' records for the start of `step` to the dump `name`, and those of
+    the lost nodes whose keeper it is. `lost`: (node, keeper) pairs."""
 
     interruption: Number
     step: Step
@@ -166,8 +165,7 @@ class SaveRecords(Message, frozen=True):
 
 
 class Seal(Message, frozen=True):
-    """The agent of `node` makes a dump of what has been written: `files` are (name, bytes,
-    checksum)."""
+    """The agent of `node` seals the dump: `files` are (name, size, checksum)."""
 
     interruption: Number
     node: Node
@@ -178,15 +176,14 @@ class Seal(Message, frozen=True):
 
 
 class AskSteps(Message, frozen=True):
-    """Every agent says which step nobody on its node has begun."""
+    """Every agent reports the first step that no rank on its node has begun."""
 
 
 class RestartAll(Message, frozen=True):
-    """All ranks are stopped and started anew by their launchers, which count it against
-    --max_restarts.
+    """The launchers stop and restart all ranks, and count that against --max_restarts.
 
-    `epochs`: (node, epoch) pairs; a node that has gone past that epoch has been restarted already.
-    `store`: where the scripts' process groups meet, as attempt number `attempt`; ("", 0) where the
+    `epochs`: (node, epoch) pairs; a node past its epoch has been restarted already. `store`: the
+    rendezvous store of the scripts' process groups, as attempt number `attempt`; ("", 0) where the
     launchers' own rendezvous still has the same nodes.
     """
 

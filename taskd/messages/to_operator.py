@@ -1,4 +1,4 @@
-"""What the manager says to an operator."""
+"""Messages from the manager to an operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from taskd.messages.values import Message, Name, Report
 
 
 class Answer(Message, frozen=True):
-    """To whoever made `request`."""
+    """The answer to `request`."""
 
     request: Name
     ok: bool

@@ -1,6 +1,6 @@
-"""What an agent says to a rank: orders of the manager, which it passes on, and a few of its own.
+"""Messages from an agent to a rank: orders relayed from the manager, and a few of its own.
 
-Orders of an interruption that a newer one has overtaken are dropped.
+Orders of an interruption are dropped once a newer interruption has begun.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from taskd.messages.values import Address, Message, Name, Number, Plan, Rank, Re
 
 
 class Interrupt(Message, frozen=True):
-    """Every rank leaves its collectives and waits; repeated requests with the same number are
-    harmless."""
+    """Every rank leaves its collectives and waits; repeating the same number is harmless."""
 
     interruption: Number
     reason: Report
 
 
 class Rebuild(Message, frozen=True):
-    """All ranks make communicators of `generation` over the store at (host, port). `same`: by
-    the same processes as the generation before, so that a library that can resume its own may do
-    that."""
+    """All ranks build communicators of `generation` over the store at (host, port). `same`: the
+    processes are those of the previous generation, so a library that can resume its communicators
+    may do so."""
 
     interruption: Number
     generation: Number
@@ -40,7 +39,7 @@ class Restore(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """Train on from the start of `step`."""
+    """Every rank resumes training at the start of `step`."""
 
     interruption: Number
     generation: Number
@@ -48,8 +47,8 @@ class Resume(Message, frozen=True):
 
 
 class SaveState(Message, frozen=True):
-    """Rank `rank` saves the replicated state at the start of `step` as part of the dump `name`.
-    `stripes`: from its node's stripes, else from its memory."""
+    """Rank `rank` saves the replicated state at the start of `step` to the dump `name`. `stripes`:
+    from its node's stripes, else from its memory."""
 
     interruption: Number
     generation: Number
@@ -60,44 +59,43 @@ class SaveState(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """All ranks have finished their loop before `step`: nobody will be asked to repeat an earlier
-    step."""
+    """All ranks have finished their loops before `step`: no earlier step will be repeated."""
 
     step: Step
 
 
 class Pause(Message, frozen=True):
-    """Every rank stops before `step`; one that has begun it says so. `passing`: for a moment, by
-    the manager itself; it ends when another manager is in charge."""
+    """Every rank stops before `step`; one that has begun it sends RankPassed. `passing`: a short
+    pause by the manager itself, which ends when another manager is in charge."""
 
     step: Step
     passing: bool = False
 
 
 class Continue(Message, frozen=True):
-    """Ranks that are paused go on, and nobody stops any more."""
+    """The pause is over: paused ranks continue and no rank stops."""
 
 
 class TakeUp(Message, frozen=True):
-    """To a replacement that was started before it was needed: the records of its predecessor are
-    in place now."""
+    """The records of its predecessor are now in place for a replacement that was started ahead of
+    time."""
 
 
 class Unprotected(Message, frozen=True):
-    """Nobody will repair this job; train on without protection."""
+    """The job will not be repaired; the rank continues without protection."""
 
     reason: Report
 
 
 class ProbeProgress(Message, frozen=True):
-    """Every rank says how far it has come; agents answer for those that do not."""
+    """Every rank reports its progress; agents answer for those that do not."""
 
     call: Number
 
 
 class Inject(Message, frozen=True):
-    """A fault on purpose, for rank `rank`. `what` and `options`: see taskd.worker.injection.
-    `request` names whom to answer."""
+    """Inject a fault into rank `rank`. `what` and `options`: see taskd.worker.injection. `request`
+    identifies the request in the answer."""
 
     request: Name
     rank: Rank

@@ -1,8 +1,8 @@
-"""What messages are made of: numbers and texts with their bounds, and what several messages say.
+"""Field types of messages: numbers and texts with their bounds, and structures that several use.
 
-The bounds refuse what no job can mean; whether a rank is one of this job is asked elsewhere. A
-text of a rank, an agent or an operator is a sentence or two (senders cut it); what the manager says
-may name every rank of a large job, and is bounded by the size of the message alone.
+The bounds reject values that no job can have; whether a rank belongs to this job is checked
+elsewhere. A text from a rank, an agent or an operator is a sentence or two (senders truncate it);
+one from the manager may name every rank of a large job and is bounded only by the message size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 NODES = 100_000  # of a job
 ROOM = 4096  # ranks on a node, as many as a state page has slots
-MOST = 2**62  # of what is counted: far above all counts, and whatever is added to one still fits
+MOST = 2**62  # far above any count, and a sum with one still fits
 EVER = 1e12  # seconds; keeps infinity out
 
 Rank = Annotated[int, Meta(ge=0, lt=NODES * ROOM)]
@@ -34,7 +34,7 @@ Seconds = Annotated[float, Meta(ge=0.0, le=EVER)]
 
 Name = Annotated[str, Meta(max_length=128)]  # of processes, requests, codes, devices, files
 Text = Annotated[str, Meta(max_length=65_536)]
-Report = str  # what the manager says of the whole job
+Report = str  # from the manager, about the whole job
 Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
@@ -47,19 +47,19 @@ File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 
 
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What is said: its name and its fields, and no others."""
+    """Base of all messages: encoded with its name; unknown fields are refused."""
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a rank stands, in steps of its training loop. Sets are steps whose record is complete
-    and checked.
+    """The position of a rank in its training loop. Sets are steps whose record is complete and
+    checked.
 
-    `final`: entry states recorded at the start of a step. `provisional`: recorded when the step
-    before was committed, so they miss what user code between two steps may have changed. `stripes`:
-    this rank's part of the node's copy of the training state at the start of a step. `clean`: the
-    step at whose start the rank's training state in memory is, None when an attempt has changed it.
-    `drifted`: steps whose final entry differed from the provisional one. `doubted`: its memory and
-    stripes may be wrong without saying so: replicas go before them.
+    `final`: entries recorded at the start of a step. `provisional`: entries recorded when the
+    previous step was committed, before any user code between the two steps. `stripes`: this rank's
+    part of the node's copy of the replicated state at the start of a step. `clean`: the step at
+    whose start the replicated state in memory is, None once an attempt has changed it. `drifted`:
+    steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
+    silently corrupt: replicas are preferred.
     """
 
     step: Step
@@ -71,7 +71,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     doubted: bool = False
 
     def but(self, **changes: Any) -> Position:
-        """The same, with other values of these fields."""
+        """Return a copy with `changes`."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -79,8 +79,8 @@ Left = Annotated[tuple[Position | None, ...], Meta(max_length=ROOM)]  # by the r
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
-    """Resume at the start of `step`. `keep`: memory is right already. `stripes`: read the node's
-    stripes. `copies`: (destination, source) pairs, carried out after `stripes`."""
+    """How to resume at the start of `step`. `keep`: ranks whose memory is right. `stripes`: ranks
+    that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`."""
 
     step: Step
     keep: tuple[Rank, ...]
