@@ -1,10 +1,10 @@
-"""The decisions of taskd, pure: (state, event, now) -> commands. No socket, clock, thread, file or
-torch.
+"""The decisions of taskd, pure: (state, event, now) -> commands, without sockets, clocks, threads,
+files or torch.
 
-What it may import, a test checks. Start with `coordinator.py` (which part takes which event), then
-`faults.py` (what a fault means) and `incident/` (what is done about it; its `phases.py` has the
-theory of operation), `repair.py` (where to resume and whose state to use). Beside incidents:
-`admission.py` and `election/` (agents and managers), `forming.py` and `succession.py` (a job that
-starts, and one that a new manager takes over), `watch.py` (hangs), `pause.py` (stopping on
-request), `switch.py` (nodes that are sub-healthy), `finishing.py`.
+A test checks the imports. Start with `coordinator.py` (which part handles which event), then
+`faults.py` (what a fault means), `incident/` (how it is repaired; `phases.py` has the theory of
+operation) and `repair.py` (where to resume and whose state to use). Besides incidents:
+`admission.py` and `election/` (agents and managers), `forming.py` and `succession.py` (starting a
+job, and taking over a running one as its new manager), `watch.py` (hangs), `pause.py` (stopping on
+request), `switch.py` (sub-healthy nodes), `finishing.py`.
 """

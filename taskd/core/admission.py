@@ -1,9 +1,9 @@
-"""Agents and standbys: who is let in, who has to leave, and what it means when one is gone.
+"""Admits, refuses and fences agents and standbys, and handles their loss.
 
 An agent registers for its node. The answer is Admit, Refuse (final), Fence (another agent has the
-node: this one ends its ranks and leaves) or StandDown (it waits again). Where another agent has the
-node and nothing is protected yet, that one is challenged first: perhaps it is dead. A standby may
-be given a node once it is on the roster of those that vote (core.election).
+node: this one ends its ranks and leaves) or StandDown (it waits again). If another agent has the
+node and nothing is protected yet, that agent may be dead, so it is challenged first. A standby may
+be given a node once it is on the roster (core.election).
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ class Admission:
         succession: Succession,
         drop: Callable[[str], None],
     ) -> None:
-        """`drop`: forget everything about processes that were started anew, and why."""
+        """`drop`: forgets everything about the old processes of a restarted job; takes the reason.
+        """
         self._job, self._recovery, self._pause = job, recovery, pause
         self._forming, self._succession, self._drop = forming, succession, drop
-        # node -> registration that waits until the agent of the node has answered a challenge
+        # node -> registration that waits for the challenge of the node's agent
         self._applicants: dict[int, from_agent.AgentJoined] = {}
-        # standbys that are not on the roster yet
+        # standbys not on the roster yet
         self._standbys: dict[str, from_agent.StandbyJoined] = {}
 
     # -- agents ------------------------------------------------------------------------------------
 
     def joined(self, event: from_agent.AgentJoined, now: float) -> list[e.Event]:
-        """An agent registers. Returns what it says besides: events that were lost, perhaps, with
-        the connection before; they change nothing where they are known."""
+        """Handle a registration. Returns the events it implies, which may have been lost with the
+        previous connection; known ones change nothing."""
         job, topology = self._job, self._job.topology
         if event.agent in topology.stood_down:
             job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return []
         known = topology.nodes.get(event.node)
-        # Of a lost node without an agent it is not known who had it: perhaps this one, by order of
-        # the manager before.
+        # The agent of a lost node may be unknown: perhaps the previous manager gave it to this one.
         unknown = known is not None and known.lost and not known.agent
         another = known is not None and known.agent != event.agent and not unknown
         if (
@@ -118,8 +118,8 @@ class Admission:
         return news
 
     def _started_anew(self, event: from_agent.AgentJoined, now: float) -> None:
-        """The node's processes are new to us: first contact, a whole restart, or this manager is a
-        new one."""
+        """The node's processes are new to this manager: first contact, a restart of all ranks, or a
+        new manager."""
         job, left = self._job, _left(event)
         self._succession.learn(event)
         for rank, incarnation in _incarnations(event).items():
@@ -127,9 +127,9 @@ class Admission:
                 incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank)
             )
         if event.generation == 0:
-            # the scripts run from their beginning: whatever was protected before is gone
+            # the scripts start from the beginning: the state protected before is gone
             job.protected, job.released = False, -1
-            self._drop("the processes of a node were started anew")
+            self._drop("the processes of a node were restarted")
             self._forming.start(now)
             self._succession.stop()
         else:
@@ -139,8 +139,8 @@ class Admission:
         job.interruption = max(job.interruption, event.interruption)
 
     def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
-        """A node that was taken for lost, before anybody had its place: its ranks are interrupted
-        like all others. Replacements that the manager before us has ordered are that still."""
+        """A lost node is reachable again before a standby took it over: interrupt its ranks like
+        all others. Replacements ordered by the previous manager remain replacements."""
         left = _left(event)
         for number, incarnation in _incarnations(event).items():
             rank = self._job.ranks[number]
@@ -148,26 +148,26 @@ class Admission:
             rank.alive = number not in event.dead
         self._pause.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        incident = self._recovery.join(f"node {event.node} is heard again{dead}", now=now)
+        incident = self._recovery.join(f"node {event.node} is reachable again{dead}", now=now)
         incident.new |= set(event.new)
         incident.ready |= set(event.ready)
         self._recovery.again(now, frozenset(event.dead))
 
     def answered(self, event: e.AgentAnswered, now: float) -> None:
-        """The agent of a node lives: the other one, which has registered for it, is refused."""
+        """The agent of a node is alive: refuse the other one that has registered for it."""
         applicant = self._applicants.pop(event.node, None)
         if applicant is not None:
             self._job.say(
                 c.Refuse(
                     applicant.agent,
                     event.node,
-                    f"node {event.node} has a living agent already: give each node another"
-                    " --node_rank, or end the other one",
+                    f"node {event.node} already has a living agent: give each node its own"
+                    " --node_rank, or stop that agent",
                 )
             )
 
     def left(self, event: from_agent.AgentLeft, now: float) -> None:
-        """The launcher of a node has ended."""
+        """The launcher of a node has exited."""
         job, topology = self._job, self._job.topology
         node = topology.nodes.get(event.node)
         if node is None or node.lost:
@@ -186,8 +186,7 @@ class Admission:
             job.end(True, "every node ended well")
 
     def lost(self, event: e.AgentLost, now: float) -> list[e.Event]:
-        """Nothing is heard of an agent any more. Returns the registration that has waited for
-        that."""
+        """An agent no longer responds. Returns the registration that has waited for that."""
         job = self._job
         node = job.topology.nodes.get(event.node)
         if node is not None:
@@ -212,7 +211,7 @@ class Admission:
         self.roster_changed(now)
 
     def roster_changed(self, now: float) -> None:
-        """Standbys that are on the roster by now may be given nodes."""
+        """Admit the standbys that are now on the roster: they may be given nodes."""
         candidate = self._job.election.candidate
         admitted = [a for a in self._standbys if candidate.fresh or candidate.member(a)]
         for agent in admitted:
@@ -221,7 +220,7 @@ class Admission:
     def _admit_standby(self, event: from_agent.StandbyJoined, now: float) -> None:
         job, topology = self._job, self._job.topology
         if any(event.agent in (n.agent, n.assignee) for n in topology.nodes.values()):
-            return  # it was given a node, and did not know that when it said that it waits
+            return  # it registered before the order that gave it a node arrived
         if event.agent not in topology.standbys:
             job.note(f"standby {event.agent[:8]} waits for a node; it can run {event.ranks} ranks")
         topology.standbys[event.agent] = event.ranks
@@ -243,10 +242,10 @@ class Admission:
             self._recovery.lost(number, why, now)
 
     def taken(self, event: from_agent.NodeTaken, now: float) -> None:
-        """A standby has done what a TakeOver has asked of it."""
+        """A standby has carried out a TakeOver."""
         job, topology = self._job, self._job.topology
         node = topology.nodes.get(event.node)
-        if event.agent in topology.stood_down:  # it has not heard of that yet
+        if event.agent in topology.stood_down:  # the order has not reached it yet
             job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return
         if node is None or node.assignee != event.agent or len(event.left) != len(node.ranks):
@@ -274,11 +273,11 @@ class Admission:
 
 
 def _incarnations(event: from_agent.AgentJoined) -> dict[int, int]:
-    """Of the node's ranks."""
+    """Return the incarnations of the node's ranks."""
     numbers = event.incarnations or (0,) * len(event.ranks)
     return dict(zip(event.ranks, numbers, strict=True))
 
 
 def _left(event: from_agent.AgentJoined) -> dict[int, Position | None]:
-    """What the processes before those that are dead or new have left behind."""
+    """Return the positions that the predecessors of dead and new processes left behind."""
     return dict(zip((*event.dead, *event.new), event.left, strict=False))

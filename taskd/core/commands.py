@@ -1,5 +1,5 @@
-"""What the coordinator asks the shells to do: what is said to agents, ranks and operators
-(taskd.messages), and what the manager does by itself."""
+"""Commands from the coordinator to the shells: messages to agents, ranks and operators
+(taskd.messages), and actions of the manager itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskd.messages import to_agent, to_operator, to_rank
 
 @dataclass(frozen=True)
 class Admit:
-    """`agent` is the agent of `node`, from now on or still."""
+    """Record `agent` as the agent of `node`; it may be already."""
 
     agent: str
     node: int
@@ -18,7 +18,7 @@ class Admit:
 
 @dataclass(frozen=True)
 class Refuse:
-    """`agent`, which has registered for `node`, is not admitted. Final."""
+    """Refuse the registration of `agent` for `node`. Final."""
 
     agent: str
     node: int
@@ -27,23 +27,23 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Challenge:
-    """Find out whether the agent of `node` lives, because another one has registered for the node:
-    see AgentAnswered and AgentLost."""
+    """Find out whether the agent of `node` is alive, because another one has registered for the
+    node: see AgentAnswered and AgentLost."""
 
     node: int
 
 
 @dataclass(frozen=True)
 class AskToRegister:
-    """Ask `agents` to say again what they know."""
+    """Order `agents` to register again."""
 
     agents: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RequestVotes:
-    """This manager claims its term, and knows the roster of `stamp`: ask `agents` to acknowledge
-    that. See core.election."""
+    """Claim this manager's term, with the roster of `stamp`, and ask `agents` to acknowledge it.
+    See core.election."""
 
     agents: tuple[str, ...]
     stamp: tuple[int, int]
@@ -51,7 +51,7 @@ class RequestVotes:
 
 @dataclass(frozen=True)
 class TakeCharge:
-    """`votes` of `voters` agents have acknowledged this manager in `term`: it is in charge."""
+    """Take charge: `votes` of `voters` agents have acknowledged this manager in `term`."""
 
     term: int
     votes: int
@@ -60,9 +60,9 @@ class TakeCharge:
 
 @dataclass(frozen=True)
 class SendRoster:
-    """Who may vote from now on. `members`: agent -> node, STANDBY for none. `hosts`: where managers
-    may be found, the most likely first. Agents `whole` are sent all of it, `others` all but the
-    members."""
+    """Send the new roster. `members`: agent -> node, STANDBY for none. `hosts`: where managers may
+    be found, the most likely first. Agents in `whole` get all of it, `others` all but the members.
+    """
 
     stamp: tuple[int, int]
     members: dict[str, int] = field(hash=False)
@@ -73,21 +73,21 @@ class SendRoster:
 
 @dataclass(frozen=True)
 class Resign:
-    """Another manager is in charge: leave, the job goes on."""
+    """Exit, because another manager is in charge; the job continues."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """A decision in words, for log and journal."""
+    """Write a decision to log and journal."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Closed:
-    """An incident is over. `phases` in seconds."""
+    """Report a closed incident. `phases` in seconds."""
 
     incident: int
     strategy: str

@@ -1,13 +1,12 @@
-"""What happens at each event: the one entrance to `core`. Nobody else decides.
+"""Dispatches events to the parts that decide: the only entry point of `core`.
 
-Use: `commands = coordinator.step(event, now)`; carry the commands out in order. `deadline()` is the
+Use: `commands = coordinator.step(event, now)`; carry out the commands in order. `deadline()` is the
 time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
 
-Here events are handed on: who is in charge and who may vote to `election`, agents that come and go
-to `admission`, a job that is formed or taken over to `forming` and `succession`, what has gone
-wrong to `faults`, what ranks say in an incident to `incident.driver`, the ends of their loops to
-`finishing`, an interruption on request to `pause`, ranks that make no progress to `watch`, nodes
-that are sub-healthy to `switch`.
+The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
+is formed or taken over to `forming` and `succession`, faults to `faults`, ranks' reports in an
+incident to `incident.driver`, the ends of their loops to `finishing`, requested pauses to `pause`,
+ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | 
 
 
 class Coordinator:
-    """The decisions about one job. See the module docstring. `election`: of this manager; without
-    one nobody votes, and it is in charge."""
+    """Decides for one job; see the module docstring. `election`: of this manager; without one it is
+    in charge without a vote."""
 
     def __init__(self, settings: Settings, election: Election | None = None) -> None:
         self.election = election or Election()
@@ -60,7 +59,7 @@ class Coordinator:
         self.admission = Admission(
             self.job, self.recovery, self.pause, self.forming, self.succession, self._drop
         )
-        # What a handler returns are events that follow from the one it was given.
+        # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
             e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
             e.AgentVoted: lambda event, now: self.job.order(self.election.voted(event)),
@@ -110,9 +109,9 @@ class Coordinator:
     # -- the shell's side --------------------------------------------------------------------------
 
     def step(self, event: e.Event, now: float) -> list[c.Command]:
-        """Take one event; return what is to be done, in order. Events that are late or repeated
-        return nothing, as do those that come before this manager is in charge: agents say again
-        what they know when it is."""
+        """Handle one event; return the commands to carry out, in order. Late and repeated events
+        return none, nor do those from before this manager is in charge: agents register again once
+        it is."""
         job = self.job
         job.out = []
         if job.over:
@@ -128,14 +127,14 @@ class Coordinator:
         return job.out
 
     def _handle(self, event: e.Event, now: float) -> None:
-        """The event, and those that follow from it."""
+        """Handle the event and those that follow from it."""
         events = [event]
         for following in events:
             if self._concerns_us(following) and not self.job.over:
                 events += self._handlers[type(following)](following, now) or ()
 
     def _concerns_us(self, event: e.Event) -> bool:
-        """Whether an event about a rank is about one of this job's, and about what it is now. A
+        """Whether an event concerns this job and, if it is about a rank, its current incarnation. A
         device outlives the processes on it."""
         job, number = self.job, getattr(event, "rank", None)
         if number is None:
@@ -152,7 +151,8 @@ class Coordinator:
         )
 
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
-        """What follows from any event. `interruption` and `incident`: as they were before it."""
+        """Do what may follow from any event. `interruption` and `incident`: their values before it.
+        """
         job = self.job
         if job.restart:
             self._restart_all(job.restart)
@@ -164,7 +164,7 @@ class Coordinator:
             self.pause.drop(OVER)
             self.switch.end()
             self.admission.end()
-            job.out += said  # the answers first: the manager may leave then
+            job.out += said  # answers first: the manager may exit after the rest
         elif job.interruption > interruption and under_way:
             self.watch.stop()
             self.pause.again()
@@ -173,14 +173,15 @@ class Coordinator:
             self.finishing.look(now)
 
     def _refuse(self, event: e.Event, why: str) -> None:
-        """Nothing is done any more, or yet; whoever asked for something is told."""
+        """Answer requests while the manager does not act: it is not in charge yet, or the job is
+        over."""
         if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
             self.job.say(to_operator.Answer(event.request, False, why))
         elif isinstance(event, from_agent.AgentJoined) and self.job.over:
             self.job.say(c.Refuse(event.agent, event.node, OVER))
 
     def deadline(self) -> float | None:
-        """When the next Tick is due; None: nothing is being waited for."""
+        """When the next Tick is due; None if there is no deadline."""
         if self.job.over or not self.election.in_charge:
             return None
         due = (
@@ -193,8 +194,8 @@ class Coordinator:
         return min((t for t in due if t is not None), default=None)
 
     def may(self, holder: int, node: int, agent: str, *, fetch: bool) -> tuple[int, ...] | None:
-        """The ranks of `node`, if `agent` may have their records kept by the agent of node
-        `holder`, or `fetch` those that are there; None: it may not."""
+        """Return the ranks of `node`, if `agent` may store their records with the agent of node
+        `holder`, or with `fetch` get those stored there; None if it may not."""
         topology, election = self.job.topology, self.election
         if fetch:
             granted = topology.may_fetch(holder, node, agent)
@@ -228,7 +229,7 @@ class Coordinator:
         if job.protected:
             self.faults.died(event.rank, event.cause, now)
         elif self.forming.under_way:
-            # the launcher watches its processes itself; what was being built is void
+            # launchers watch their own processes; the communicators being built are void
             job.restart = f"rank {event.rank} {event.cause} before every rank was protected"
 
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
@@ -243,8 +244,8 @@ class Coordinator:
     def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
         if not 0 <= event.fault < len(FAULTS):
             self.job.note(
-                f"rank {event.rank} tells of fault type {event.fault}; known are 0 to"
-                f" {len(FAULTS) - 1}: taken as {from_rank.OTHER}"
+                f"rank {event.rank} reports fault type {event.fault}; known are 0 to"
+                f" {len(FAULTS) - 1}: treated as {from_rank.OTHER}"
             )
             event = from_rank.RankFaulted(
                 event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
@@ -271,7 +272,7 @@ class Coordinator:
         if not job.protected:
             self.succession.waits(event.rank)
         elif self.recovery.incidents == 0 and 0 < event.interruption == job.interruption:
-            # the last word of the manager before us has just reached the rank
+            # the previous manager's last order has only now reached the rank
             self.recovery.fault(UNDER_WAY, now)
             return
         self.recovery.interrupted(event, now)
@@ -299,7 +300,7 @@ class Coordinator:
     # -- operators ---------------------------------------------------------------------------------
 
     def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
-        # in the others it is about to be taken back, and says so again
+        # in other phases the rank is about to be taken back, and will report again
         if self.recovery.phase in (None, Phase.RESUME):
             self.pause.stopped(event)
         self.recovery.committed(event.rank, now)
@@ -318,7 +319,7 @@ class Coordinator:
         text = (
             "faults are repaired"
             if event.on
-            else "faults are not repaired until this is taken back; the next one ends the job"
+            else "faults are not repaired until it is on again; the next one ends the job"
         )
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
@@ -334,7 +335,7 @@ class Coordinator:
             self.switch.tick(now)
 
     def _drop(self, why: str) -> None:
-        """The processes that everything here was about are gone."""
+        """Forget everything about processes that are gone."""
         self.recovery.forget()
         self.faults.forget()
         self.watch.stop()
@@ -352,11 +353,11 @@ class Coordinator:
         job.note(f"all ranks are restarted: {reason}")
         epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
         store, attempt = ("", 0), 0
-        # launchers that were not there at the start could not meet as at the start
+        # launchers that joined later cannot use the rendezvous of the start
         if (job.regroup or job.topology.moved) and (host := job.topology.store_host()) is not None:
             store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
-            job.topology.moved = True  # from now on they meet where they are told
+            job.topology.moved = True  # from now on they use the store in RestartAll
         job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
-            node.keeper_notified = False  # its next processes' records are kept by nobody yet
+            node.keeper_notified = False  # no node keeps its next processes' records yet
         job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

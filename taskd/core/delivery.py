@@ -1,12 +1,11 @@
-"""What one end says arrives at the other once and in order, whatever becomes of the connection
-between them.
+"""Delivers messages exactly once and in order over connections that may break.
 
-A connection that breaks takes with it what was under way, in both directions, and neither end knows
-how much that was. So each numbers what must not be lost and keeps it until the other end has said
-how far it has heard. After a new connection nothing numbered is sent before that is known; then
-everything after it is said again. What is said twice is known by its number. What is true at the
-moment only (a heartbeat, an answer to a progress probe) has no number: it is said again anyway, or
-not needed.
+A broken connection loses the messages in flight, in both directions, and neither end knows how
+many. So each end numbers messages that must not be lost and keeps them until the other end has
+acknowledged them. Over a new connection nothing numbered is sent before the acknowledgment is in;
+then everything after it is sent again. Duplicates are detected by their numbers. A message that is
+valid only at the moment (a heartbeat, an answer to a progress probe) has no number: it is repeated
+anyway, or not needed.
 """
 
 from __future__ import annotations
@@ -20,48 +19,48 @@ T = TypeVar("T")
 
 @dataclass
 class Outbox(Generic[T]):
-    """What one end has said. `in_step`: all of it was handed to the present connection, and the
-    next may follow."""
+    """The messages that one end has sent. `in_step`: all were handed to the current connection, and
+    the next may follow."""
 
-    number: int = 0  # of the last
+    number: int = 0  # of the last message
     in_step: bool = True
-    # what the other end is not known to have heard
+    # messages not acknowledged yet
     kept: deque[tuple[int, T]] = field(default_factory=deque)
-    _last: int = -1  # what it said last that it has heard
+    _last: int = -1  # the last number acknowledged
 
     def add(self, said: T, number: int) -> bool:
-        """Keep what is said under `number`; whether it may be sent at once."""
+        """Keep a message under `number`; return whether it may be sent at once."""
         self.number = abs(number)
         self.kept.append((number, said))
         return self.in_step
 
     def acknowledge(self, number: int) -> list[tuple[int, T]]:
-        """The other end has heard everything up to `number`: what is to be said again, in order."""
+        """Drop the messages up to `number`; return those to send again, in order."""
         while self.kept and abs(self.kept[0][0]) <= number:
             self.kept.popleft()
-        # told the same twice, though there was more to hear: that is lost
+        # the same acknowledgment twice although more was sent: the rest is lost
         again = not self.in_step or number == self._last
         self.in_step, self._last = True, number
         return list(self.kept) if again else []
 
     def clear(self) -> None:
-        """The other end is another one, which is told everything anew."""
+        """Start anew: the other end is a different process and gets everything."""
         self.kept.clear()
         self.in_step, self._last = True, -1
 
 
 @dataclass
 class Inbox:
-    """What one end has heard. `gaps`: the other end numbers for many, so that numbers are left out;
-    it keeps the order by waiting to be told how far we have heard before it sends over a new
-    connection."""
+    """How far one end has received. `gaps`: the sender's numbers are shared among several receivers
+    and so have gaps; it keeps the order by waiting for our acknowledgment before it sends over a
+    new connection."""
 
     number: int = 0
     gaps: bool = False
 
     def take(self, number: int) -> bool:
-        """Whether this is news, and the next. A number below 0 opens: nothing that was said before
-        is needed, or will come."""
+        """Whether the message is new and the next in order. A negative number opens a new series:
+        no earlier message is needed or will arrive."""
         ahead = abs(number) - self.number
         if ahead < 1 or (ahead > 1 and not self.gaps and number > 0):
             return False

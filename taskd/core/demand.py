@@ -1,8 +1,7 @@
-"""What the fault of a device asks of a training job. Which fault asks for what is not known here:
-see `taskd.mindcluster.levels`.
+"""What a device fault demands of a training job; `taskd.mindcluster.levels` maps faults to demands.
 
-A demand is for the least that helps; the ladder joins that with what is configured and with what is
-broken besides, and climbs when it does not help.
+A demand is the least that helps; the ladder combines it with the configuration and other damage,
+and climbs when it does not help.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from enum import Enum
 
 
 class Demand(Enum):
-    """In ascending order of what it costs."""
+    """Demands, in ascending order of cost."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -21,7 +20,7 @@ class Demand(Enum):
     REPLACE_NODE = "replace the node"
 
 
-# strategies that meet it; of those that are configured the first one that fits
+# strategies that meet a demand; the first that is configured and fits is used
 RUNGS: dict[Demand, tuple[str, ...]] = {
     Demand.RETRY: ("retry", "recover-in-place", "recover", "dump", "exit"),
     Demand.REPLACE_RANK: ("recover-in-place", "recover", "dump", "exit"),

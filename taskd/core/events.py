@@ -1,7 +1,7 @@
-"""What can happen to a job: what agents, ranks and operators say (taskd.messages), and what the
-manager finds out by itself.
+"""Events of a job: messages from agents, ranks and operators (taskd.messages), and what the manager
+detects by itself.
 
-An event of another incarnation of a rank than the present one is late and changes nothing.
+An event from any other incarnation of a rank than the current one is ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskd.messages import from_agent, from_operator, from_rank
 
 @dataclass(frozen=True)
 class AgentLost:
-    """Nothing has been heard of the agent for longer than the limit; `why` says which limit."""
+    """The agent has been silent for longer than the limit given in `why`."""
 
     node: int
     why: str
@@ -22,7 +22,7 @@ class AgentLost:
 
 @dataclass(frozen=True)
 class StandbyLost:
-    """A standby has left, or nothing is heard of it; `why` says which."""
+    """A standby has left or is silent, as given in `why`."""
 
     agent: str
     why: str
@@ -30,10 +30,10 @@ class StandbyLost:
 
 @dataclass(frozen=True)
 class DeviceLevel:
-    """Something has arisen on the device of `rank`, whatever process the rank has: `text` says by
-    which rule. `level` is its name, "" for nothing new; `demand` what it asks for, and `why`.
-    `usable`: a process may be started on a device of that level. `unusable`: why no further process
-    may be started on this one, "" where one may. `request`: see NodeSubHealthy."""
+    """The fault level of the device of `rank`, whatever its process, by the rule in `text`.
+    `level`: its name, "" for nothing new. `demand`: what the level demands, and `why`. `usable`: a
+    device of that level may get another process. `unusable`: why this device gets no further
+    process, "" if it may. `request`: see NodeSubHealthy."""
 
     request: str
     rank: int
@@ -47,8 +47,7 @@ class DeviceLevel:
 
 @dataclass(frozen=True)
 class FormerLost:
-    """While `node` moves to another agent: nothing is heard any more of `agent`, which has had
-    it."""
+    """While `node` moves to another agent, its former `agent` no longer responds."""
 
     node: int
     agent: str
@@ -57,9 +56,9 @@ class FormerLost:
 
 @dataclass(frozen=True)
 class VoterStated:
-    """An agent that is connected to this manager says where it stands: the term and manager that it
-    has acknowledged last, the newest roster that it has (`members`: agent -> node; empty where it
-    has only the stamp), and whether it has a manager (`content`). See core.election."""
+    """A connected agent reports its voting state: the last term and manager that it acknowledged,
+    its newest roster (`members`: agent -> node; empty where it has only the stamp), and whether it
+    has a manager (`content`). See core.election."""
 
     agent: str
     term: int
@@ -80,7 +79,7 @@ class AgentVoted:
 
 @dataclass(frozen=True)
 class RosterKept:
-    """The agent has the roster of `stamp`."""
+    """The agent has stored the roster of `stamp`."""
 
     agent: str
     stamp: tuple[int, int]
@@ -88,7 +87,7 @@ class RosterKept:
 
 @dataclass(frozen=True)
 class AgentDisconnected:
-    """The connection over which the agent has said where it stands has ended."""
+    """The connection over which the agent reported its voting state has ended."""
 
     agent: str
 
@@ -102,14 +101,14 @@ class OtherManager:
 
 @dataclass(frozen=True)
 class AgentAnswered:
-    """The agent of `node` lives: it has answered a Challenge."""
+    """The agent of `node` is alive: it has answered a Challenge."""
 
     node: int
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed; deadlines are looked at."""
+    """Time has passed: check the deadlines."""
 
 
 Event = (

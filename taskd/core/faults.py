@@ -1,10 +1,11 @@
-"""What each kind of fault means: whose process is gone, whose cannot be kept, and when the present
+"""Decides what each fault means: which process is gone, which cannot be kept, and when the current
 strategy has failed.
 
-A rank is evicted because of what is known of it alone: its memory page failed before, it hangs, its
-process says that it cannot go on. When ranks fail at what they do together, whoever says so first
-need not be the cause: so all are interrupted, and only if the interruption finds nobody dead,
-silent or at fault, and the same has happened before, that one is replaced. It has one of the ends.
+A rank is evicted only on evidence of its own: its memory page failed before, it hangs, or its
+process reports that it cannot continue. When a collective fails, the first rank to report that need
+not be the cause. So all ranks are interrupted, and the reporting rank, an end of the failed
+connection, is replaced only if the interruption finds no rank dead, silent or at fault, and the
+same has happened before.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from taskd.messages.from_rank import FAULTS
 
 
 class Faults:
-    """Called for the present incarnation of a rank of a protected job."""
+    """Handles faults of the current incarnations of a protected job's ranks."""
 
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
         self._job, self._recovery, self._pause = job, recovery, pause
-        # rank -> the exception its last failed process ended with
+        # rank -> the exception that ended its last failed process
         self._bugs: dict[int, tuple[int, str]] = {}
 
     def died(self, number: int, cause: str, now: float) -> None:
@@ -49,23 +50,23 @@ class Faults:
             self._recovery.spent(why, now)
 
     def forget(self) -> None:
-        """The processes are started anew."""
+        """All processes are restarted."""
         self._bugs.clear()
 
     def collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
-        # in the others all leave their collectives, or say RankFailed
+        # in other phases ranks leave their collectives anyway, or send RankFailed
         if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
             self._nobody(text, now, {event.rank: "its connections failed again"})
 
     def stuck(self, why: str, now: float) -> None:
-        """All ranks wait for each other, and nobody is behind. Somebody may stand before a boundary
-        that is none any more."""
+        """All ranks wait for each other and none is behind. Some may be paused at a boundary that
+        no longer applies."""
         self._pause.remind()
         self._nobody(why, now, {})
 
     def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
-        """Communication has failed, and no rank is known to be the cause."""
+        """Handle failed communication with no rank known to be the cause."""
         before = self._recovery.incident
         again = before is not None and before.broken
         incident = self._recovery.join(text, now=now)
@@ -93,7 +94,7 @@ class Faults:
             and event.rank not in incident.round.restored
         )
         if incident is not None and (stateless or event.rank in incident.killed):
-            # it has no state yet, and says so if a restore has failed; or it will be replaced
+            # it has no state yet, and reports a failed restore itself; or it is being replaced
             # anyway
             self._job.note(text)
         elif (
@@ -102,7 +103,7 @@ class Faults:
             and event.rank not in incident.round.reports
             and not why
         ):
-            # what it will report takes it into account
+            # its report will take the fault into account
             self._recovery.join(text, event.fault != from_rank.NETWORK, now=now)
         elif (
             event.fault == from_rank.NETWORK
@@ -114,8 +115,8 @@ class Faults:
             self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
-        """Something has arisen on a rank's device: what is asked for, as far as that can be had.
-        `refusal`: why its node cannot be moved, or the like."""
+        """Act on the fault level of a rank's device, as far as possible. `refusal`: see
+        Switch.refusal."""
         job, rank = self._job, self._job.ranks[event.rank]
         rank.unusable = event.unusable
         if not event.level:  # nothing new
@@ -129,7 +130,7 @@ class Faults:
         settled = self._settled(event, refusal)
         if event.request:
             answered = event.demand is Demand.NOTHING or job.protected or not event.usable
-            asks = f"it asks: {event.demand.value}{': ' if settled else ''}{settled}"
+            asks = f"required: {event.demand.value}{': ' if settled else ''}{settled}"
             job.say(to_operator.Answer(event.request, answered and not refusal, f"{text}; {asks}"))
         if settled:
             job.note(f"{text}; {settled}")
@@ -137,9 +138,9 @@ class Faults:
             self._meet(event, text, now)
 
     def _settled(self, event: e.DeviceLevel, refusal: str) -> str:
-        """Why nothing is done about it here; "" where something is."""
+        """Why no action is taken; "" if one is."""
         job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
-        remembered = "" if event.usable else ": it is remembered, and acted on then"
+        remembered = "" if event.usable else ": remembered until then"
         strategy = f"a sub-healthy node: {SUB_HEALTHY[job.settings.sub_healthy]}"
         killed = incident is not None and event.rank in incident.killed
         stateless = incident is not None and event.rank in incident.new
@@ -148,10 +149,10 @@ class Faults:
             (event.demand is Demand.MOVE_NODE, refusal or strategy),
             (not job.protected, f"not every rank has begun its protected loop{remembered}"),
             (rank.ended, "the rank has ended"),
-            (killed, "the rank is replaced already"),
+            (killed, "the rank is already being replaced"),
             (
                 stateless and event.demand is Demand.RETRY,
-                "the replacement has no state that could be in doubt",
+                "the replacement has no state that could be corrupt",
             ),
         )
         return next((why for holds, why in reasons if holds), "")
@@ -163,7 +164,7 @@ class Faults:
         if retry and "retry" not in job.settings.ladder:
             why = f"its device is {event.level}, and retry is not configured"
         elif retry and incident is not None and event.rank in incident.retry_requested:
-            why = "its device asks again for the step to be repeated"
+            why = "its device requires another retry"
         gone = frozenset() if rank.alive else frozenset({event.rank})
         evicted = {event.rank: why} if why and rank.alive else None
         self._recovery.fault(text, now, dead=gone, evicted=evicted)
@@ -171,14 +172,14 @@ class Faults:
             self._recovery.incident.retry_requested.add(event.rank)
 
     def hung(self, ranks: Mapping[int, str], now: float) -> None:
-        """Ranks that make no progress while all others wait for them."""
+        """Evict ranks that make no progress while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
         self._recovery.fault(
             text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
     def failed(self, event: from_rank.RankFailed, now: float) -> None:
-        """A rank could not do what it was told in the incident."""
+        """A rank could not carry out an order of the incident."""
         incident = self._recovery.incident
         if incident is None:
             return

@@ -1,4 +1,4 @@
-"""Ranks come to the end of their loops, wait for the others there, and end."""
+"""Handles the end of a pass: ranks finish their loops, wait for the others, and exit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finishing:
         self._job, self._recovery, self._faults, self._pause = job, recovery, faults, pause
 
     def look(self, now: float) -> None:
-        """A rank has come to where it waits for the others: is anybody missed?"""
+        """Check, once a rank waits for the others, whether any of these has already exited."""
         if self._recovery.incident is not None:
             return
         self._pause.look()
@@ -24,15 +24,15 @@ class Finishing:
             return
         missed = self._job.quit_before_the_end()
         if missed:
-            waiting = "the others have come to the end of their loop, and wait for"
+            waiting = "the others have finished their loops and wait for"
             self._recovery.fault(f"{waiting} ranks [{abbreviate(missed)}]", now)
         else:
             self._job.release_if_finished()
 
     def finished(self, event: from_rank.RankFinished, now: float) -> None:
-        """The rank's loop is over; it can still be taken back."""
+        """The rank's loop has ended; it can still be taken back."""
         job = self._job
-        if event.step <= job.released:  # a replacement, on its way to where the others have been
+        if event.step <= job.released:  # a replacement at the end of a pass that the others left
             job.say(to_rank.Release(job.released))
             return
         job.ranks[event.rank].finished = event.step
@@ -40,7 +40,7 @@ class Finishing:
         self.look(now)
 
     def ended(self, event: from_agent.RankEnded, now: float) -> None:
-        """The rank's process has ended by itself, with status 0."""
+        """The rank's process has exited with status 0."""
         rank = self._job.ranks[event.rank]
         if rank.ended or not rank.alive:
             return  # repeated, by an agent that has reconnected
@@ -57,8 +57,8 @@ class Finishing:
         self.look(now)
 
     def _quit(self, event: from_agent.RankEnded, now: float) -> None:
-        """The rank's loop was not over. Where all leave theirs together nobody is missed; who is
-        missed is dead."""
+        """The rank has exited in the middle of its loop. If all ranks do, the job is done; if not,
+        the others miss it, and it counts as dead."""
         job, incident = self._job, self._recovery.incident
         rank = job.ranks[event.rank]
         how = f"exited with status 0 before step {event.step}, in the middle of its loop"

@@ -1,6 +1,7 @@
-"""From the first rank's protect() to the moment when all ranks are protected: generation 1 is made.
+"""Forms the job: from the first rank's protect() until all ranks have generation 1 and are
+protected.
 
-What goes wrong before that is no incident: the launchers restart all ranks.
+A fault before that is no incident: the launchers restart all ranks.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ class Forming:
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self._job, self._recovery = job, recovery
         self.deadline: float | None = None  # for the last rank's protect(), or for generation 1
-        self.building = False  # generation 1 is being made
+        self.building = False  # generation 1 is being built
         self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
 
     @property
     def under_way(self) -> bool:
-        """Some ranks have called protect(), and not all are protected."""
+        """Whether some ranks have called protect() but not all are protected."""
         return self.building or self.deadline is not None
 
     @property
@@ -32,7 +33,8 @@ class Forming:
         return not self._to_join.any(ranks, lambda r: not ranks[r].joined)
 
     def start(self, now: float) -> None:
-        """Scripts run from their beginning. Ranks that have joined elsewhere wait, not forever."""
+        """Scripts start from the beginning. Ranks that have already joined wait, but not forever.
+        """
         self.building = False
         joined = any(rank.joined for rank in self._job.ranks.values())
         self.deadline = now + self._job.settings.form if joined else None
@@ -67,7 +69,7 @@ class Forming:
         self._recovery.nodes.keep_records()
 
     def tick(self, now: float) -> bool:
-        """Whether the time was up."""
+        """Order a restart if the deadline has passed; return whether it has."""
         job = self._job
         if self.deadline is None or now < self.deadline:
             return False

@@ -273,7 +273,7 @@ class Invariants:
         elif command.reason.startswith("its device"):
             times = sum(said[word] for word in NAMED)
             assert times > (
-                command.reason == "its device asks again for the step to be repeated"
+                command.reason == "its device requires another retry"
             ), rank
         elif command.reason.startswith("the memory page"):
             assert any(name.startswith("page") and times > 1 for name, times in said.items()), (

@@ -94,9 +94,9 @@ def test_before_the_job_is_protected_nothing_is_done_and_that_is_said(start, ope
     ("code", "ok", "words"),
     [
         ("80E18005", False, "not every rank has begun its protected loop"),
-        ("80818C00", True, "it is remembered, and acted on then"),
-        ("110001024", True, "it asks: wait"),
-        ("8C1F860B", True, "it asks: nothing"),
+        ("80818C00", True, "remembered until then"),
+        ("110001024", True, "required: wait"),
+        ("8C1F860B", True, "required: nothing"),
         ("80DE0207", False, "not every rank has begun its protected loop"),
     ],
 )
@@ -160,7 +160,7 @@ def test_time_alone_brings_a_level(start, operate, config):
     (config / "faultCustomization.json").write_text(json.dumps(raw))
     manager = start(1, codes=DeviceCodes(str(config)))
     (agent,) = manager.protected(1)
-    assert "it asks: nothing" in tell(operate, manager, 1, "81078603", "occur").text
+    assert "required: nothing" in tell(operate, manager, 1, "81078603", "occur").text
     manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
     assert "PreSeparateNPU" in manager.server.coordinator.job.ranks[1].unusable
     agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
@@ -181,7 +181,7 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
         mount = config
     manager = start(1, codes=DeviceCodes(str(mount)))
     manager.protected(1)
-    assert "it asks: nothing" in tell(operate, manager, 1, "8C1F860B").text
+    assert "required: nothing" in tell(operate, manager, 1, "8C1F860B").text
     with caplog.at_level(logging.INFO, "taskd.manager"):
         if mount is config:
             move(mount, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
@@ -191,7 +191,7 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
             os.symlink("..2", mount / "..new")
             os.replace(mount / "..new", mount / "..data")
         manager.wait(lambda: CHANGED in caplog.text)
-    assert "it asks: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
+    assert "required: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
 
 
 @pytest.mark.parametrize("name", ["faultCode.json", "faultCustomization.json"])
@@ -232,7 +232,7 @@ def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, t
         manager.wait(lambda: CHANGED in caplog.text)
         elsewhere.rename(config)
         manager.wait(lambda: NOT_CHANGED in caplog.text)
-    assert "it asks: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
+    assert "required: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
 
 
 def test_a_separated_device_survives_the_manager_until_it_is_released(start, operate, tmp_path):

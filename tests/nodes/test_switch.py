@@ -76,7 +76,7 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         # the new manager hears of the nodes one after the other
         while "is on no node that has joined" in text:
             status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
-        assert status == 0 and "it asks: replace the node" in text, text
+        assert status == 0 and "required: replace the node" in text, text
         third = job.repaired()
         assert third["strategy"] == "recover" and third["ranks"] == [2, 3], third
         job.trains()

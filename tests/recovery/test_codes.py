@@ -36,7 +36,7 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         assert "80E01801 stands in RestartBusinessCodes" in incident["faults"][0]
 
         # NotHandleFault: nothing
-        assert "it asks: nothing" in told(job, "8C1F860B", "--rank", "1")
+        assert "required: nothing" in told(job, "8C1F860B", "--rank", "1")
 
         # another table while the job trains: what is broken is refused, and the old one stays
         codes = json.loads((config / "faultCode.json").read_text())

@@ -1,4 +1,4 @@
-"""A manager's side of an election: whether it is in charge. The rule: see the package."""
+"""A manager's side of an election: whether it is in charge. The package has the rule."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from taskd.core.election.roster import NONE, Roster, Stamp, is_majority
 
 @dataclass
 class Candidate:
-    """`name` is the manager's process."""
+    """The voting state of one manager; `name` is its process."""
 
     name: str
     term: int = 1
-    successor: bool = False  # another one was in charge before, whoever has been heard so far
+    successor: bool = False  # another manager was in charge before
     roster: Roster = Roster()
     votes: set[str] = field(default_factory=set)  # agents that have acknowledged this term
-    deposed: bool = False  # it was in charge, and another one is
-    _known: Stamp = NONE  # of the newest roster that anybody has spoken of
-    _voices: set[str] = field(default_factory=set)  # of the votes, those of the roster's members
+    deposed: bool = False  # it was in charge, and another manager is now
+    _known: Stamp = NONE  # of the newest roster that any agent has reported
+    _voices: set[str] = field(default_factory=set)  # the votes of the roster's members
     _kept: set[str] = field(default_factory=set)  # members that have the present roster
-    # changes that wait: agent, whether it is added
+    # pending changes: agent, whether to add it
     _wanted: deque[tuple[str, bool]] = field(default_factory=deque)
-    _opened: bool = False  # the roster of the time before has been acknowledged unchanged
+    _opened: bool = False  # the inherited roster has been sent unchanged, under our term
 
     @property
     def fresh(self) -> bool:
-        """Nobody has ever been in charge of this job."""
+        """Whether no manager has ever been in charge of this job."""
         return self._known == NONE and not self.successor
 
     @property
@@ -36,15 +36,15 @@ class Candidate:
 
     @property
     def _current(self) -> bool:
-        """Whether nobody that was heard knows of a newer roster than we."""
+        """Whether no agent so far has reported a newer roster than ours."""
         return NONE < self._known <= self.roster.stamp
 
     def may_claim(self, reachable: set[str]) -> bool:
-        """Whether claiming the term can lead to a majority. Without that no agent is asked: whoever
-        acknowledges a manager that comes to nothing has left one that may be well."""
+        """Whether claiming the term can lead to a majority. If not, no agent is asked: it would
+        leave a manager that may be healthy for one that cannot take charge."""
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
-        # or it need not be looked at who they are
+        # too few in number: no need to check who they are
         enough = is_majority(len(reachable) + len(self.votes), len(self.roster.members))
         return self._current and (
             self._acknowledged or (enough and self.roster.majority(reachable | self.votes))
@@ -52,13 +52,13 @@ class Candidate:
 
     @property
     def _acknowledged(self) -> bool:
-        """Whether a majority has acknowledged this term. Asked for each message, so it is counted
-        as votes come in."""
+        """Whether a majority has acknowledged this term. Needed for each message, so votes are
+        counted as they arrive."""
         return is_majority(len(self._voices), len(self.roster.members))
 
     @property
     def settled(self) -> bool:
-        """Whether a majority has the present roster, and nothing is to be changed."""
+        """Whether a majority has the current roster and no change is pending."""
         return self._committed and not self._wanted
 
     @property
@@ -70,14 +70,14 @@ class Candidate:
         return self._committed and agent in self.roster.members
 
     def hear(self, agent: str, term: int, manager: str, roster: Roster) -> bool:
-        """An agent says where it stands. True when this manager has to claim a term from everybody
-        anew."""
+        """Take in an agent's voting state. Returns True if this manager has to claim a new term
+        from all agents."""
         self._known = max(self._known, roster.stamp)
         if roster.stamp > self.roster.stamp and roster.members:
             self._adopt(roster)
         if term < self.term or (term, manager) == (self.term, self.name):
             return False
-        # in charge until now: whoever was acknowledged after us is
+        # we were in charge until now; the manager acknowledged after us is
         if not self.fresh and self._opened:
             self.deposed = True
             return False
@@ -99,18 +99,18 @@ class Candidate:
     # -- the roster --------------------------------------------------------------------------------
 
     def want(self, agent: str, present: bool) -> None:
-        """The agent shall be on the roster, or not be any more."""
+        """Schedule adding the agent to the roster, or removing it."""
         self._wanted = deque((a, p) for a, p in self._wanted if a != agent)
         if (agent in self.roster.members) != present:
             self._wanted.append((agent, present))
 
     def form(self, agents: frozenset[str]) -> None:
-        """The first roster, of a job that has just been formed."""
+        """Make the first roster, of a job that has just formed."""
         self._adopt(Roster((self.term, 1), agents))
         self._opened, self._known = True, self.roster.stamp
 
     def advance(self) -> Roster | None:
-        """The next roster, to be sent to everybody, if it is time for one."""
+        """Return the next roster to send to all agents, if one is due."""
         if not self.in_charge or self.roster.stamp == NONE:
             return None
         if not self._opened:
@@ -121,7 +121,7 @@ class Candidate:
         for agent, present in self._wanted:
             members = self.roster.members
             members = members | {agent} if present else members - {agent}
-            # Else this manager were in charge no longer: the change waits for more votes.
+            # Otherwise this manager would no longer be in charge: the change waits for more votes.
             if is_majority(len(self.votes & members), len(members)):
                 self._wanted.remove((agent, present))
                 return self._next(members)
@@ -133,7 +133,7 @@ class Candidate:
         return self.roster
 
     def kept(self, agent: str, stamp: Stamp) -> None:
-        """The agent has the roster of `stamp`."""
+        """Note that the agent has the roster of `stamp`."""
         if stamp == self.roster.stamp and agent in self.roster.members:
             self._kept.add(agent)
 

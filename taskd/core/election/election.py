@@ -1,5 +1,5 @@
-"""The manager's part in an election: which agents it asks for their votes, and the roster that it
-sends them. `candidate.py` has the rule; here is who is connected, and who is part of the job.
+"""Tracks agents for the manager's side of an election: which are asked to vote, and which are on
+the roster. `candidate.py` has the rule.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from taskd.core import events as e
 from taskd.core.election.candidate import Candidate
 from taskd.core.election.roster import NONE, Roster
 
-STANDBY = -3  # in place of a node's number: an agent without one
-# agents that may start a manager when this one is gone, and know for that who may vote
+STANDBY = -3  # in place of a node's number: the agent has none
+# hosts whose agents may start the next manager, and so need the members of the roster
 SUCCESSORS = 5
 
 
 class Election:
-    """`name`: of this manager's process. `successor`: another manager was in charge of the job
-    before. `host`: the machine that it runs on."""
+    """The election as this manager sees it. `name`: of its process. `successor`: another manager
+    was in charge of the job before. `host`: the machine that it runs on."""
 
     def __init__(self, name: str = "", successor: bool = False, host: str = "") -> None:
         self.candidate = Candidate(name, successor=successor)
         self._host = host
-        self._connected: set[str] = set()  # agents that have stated their vote
-        self._looking: set[str] = set()  # of these, those that have no manager, or this one
-        # of these, those that have not been asked for their vote since
+        self._connected: set[str] = set()  # agents that have reported their voting state
+        self._looking: set[str] = set()  # of these, those without a manager or with this one
+        # of these, those not asked for their vote since
         self._unasked: set[str] = set()
         self._here: dict[str, int] = {}  # agents that are part of the job -> node
         self._hosts: dict[str, str] = {}  # agent -> its machine
@@ -42,7 +42,7 @@ class Election:
     # -- agents vote -------------------------------------------------------------------------------
 
     def state(self, event: e.VoterStated) -> list[c.Command]:
-        """An agent has stated its vote, its roster and whether it has a manager."""
+        """An agent has reported its vote, its roster and whether it has a manager."""
         candidate, agent, out = self.candidate, event.agent, list[c.Command]()
         self._connected.add(agent)
         self._stop_looking(agent)
@@ -51,14 +51,14 @@ class Election:
             self._unasked.add(agent)
         stale = event.content and event.manager != candidate.name
         if stale and 0 < event.term < candidate.term and self.in_charge:
-            # it obeys, or is, a manager that was cut off: our term is news to it
+            # it obeys a manager that was cut off, and does not know our term yet
             out.append(c.AskToRegister((agent,)))
         roster = Roster(event.stamp, frozenset(event.members))
         anew = candidate.hear(agent, event.term, event.manager, roster)
         if candidate.roster == roster and event.members:
             self._nodes = dict(event.members)
         if anew:
-            self._unasked = set(self._looking)  # for another term
+            self._unasked = set(self._looking)  # the term is a new one
         if candidate.may_claim(self._looking):
             asked, self._unasked = self._unasked - candidate.votes, set()
             if asked:
@@ -89,20 +89,20 @@ class Election:
         self._unasked.discard(agent)
 
     def stranger(self, agent: str) -> bool:
-        """Whether the agent is not, or no longer, one of this job's."""
+        """Whether the agent is not, or no longer, part of this job."""
         return bool(self.roster.members) and agent not in self.roster.members
 
     @property
     def doubtful(self) -> bool:
-        """Whether so few agents of the roster are connected that another manager may be in charge
-        of the others."""
+        """Whether too few agents of the roster are connected to rule out that another manager is in
+        charge of the others."""
         members = self.roster.members
         return bool(members) and self.in_charge and not self.roster.majority(self._connected)
 
     # -- the roster --------------------------------------------------------------------------------
 
     def arrive(self, agent: str, node: int, host: str) -> None:
-        """The agent is part of the job, on `node`, or STANDBY."""
+        """Note that the agent is part of the job, on `node` or as STANDBY."""
         if agent:
             self._here[agent], self._hosts[agent] = node, host or self._hosts.get(agent, "")
 
@@ -111,12 +111,12 @@ class Election:
         self._hosts.pop(agent, None)
 
     def holder(self, node: int) -> str:
-        """The agent of the roster that has `node`, as far as is known; ""."""
+        """Return the agent of the roster that has `node`, "" if unknown."""
         return next((agent for agent, at in self._nodes.items() if at == node), "")
 
     def tend(self, unaccounted: bool) -> list[c.Command]:
-        """Change the roster of a protected job where that is due. `unaccounted`: the manager before
-        this one may have given some node away."""
+        """Change the roster of a protected job if a change is due. `unaccounted`: the previous
+        manager may have given a lost node to an unknown agent."""
         candidate = self.candidate
         if candidate.deposed and not self._resigned:
             self._resigned = True
@@ -129,8 +129,8 @@ class Election:
         if (roster := candidate.advance()) is None:
             return []
         for agent, node in self._nodes.items():
-            # A standby that is not here has nothing that could be lost: when it comes back it is
-            # added again. Not while it may be on its way to a node that it was given before.
+            # Removing an absent standby loses nothing: it is added again when it returns. It must
+            # stay while it may be taking over a node that the previous manager gave it.
             gone = agent not in self._here and agent not in self._connected
             if node == STANDBY and gone and not unaccounted:
                 candidate.want(agent, False)
@@ -146,7 +146,7 @@ class Election:
         hosts = tuple(dict.fromkeys(host for host in known if host))[: SUCCESSORS + 1]
         nodes = self._nodes | self._here
         self._nodes = {agent: nodes.get(agent, STANDBY) for agent in sorted(roster.members)}
-        # of 10,000 agents the names are 400 kB: only those that may start a manager need them
+        # the names of 10,000 agents are 400 kB: only agents that may start a manager need them
         whole = {a for a in roster.members & set(here) if self._hosts.get(a, "") in hosts}
         return c.SendRoster(
             roster.stamp,
@@ -159,8 +159,8 @@ class Election:
     # -- counting ----------------------------------------------------------------------------------
 
     def count(self, reachable: set[str]) -> tuple[int, int] | None:
-        """How many of the roster's agents are among those that are heard, and how many there are;
-        None before there is a roster."""
+        """Return how many agents of the roster are reachable, and its size; None before there is a
+        roster."""
         if self.roster.stamp == NONE:
             return None
         return len(self.roster.members & reachable), len(self.roster.members)

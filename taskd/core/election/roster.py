@@ -1,4 +1,4 @@
-"""Who may vote, and the one rule by which agents of a job are a majority."""
+"""The roster of agents that may vote, and the one rule for a majority of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ NONE: Stamp = (0, 0)
 
 
 def is_majority(part: int, whole: int) -> bool:
-    """Whether `part` of `whole` agents can decide what no other part of them decides otherwise.
-    Exactly half cannot."""
+    """Whether `part` of `whole` agents is a majority, which no disjoint part can contradict.
+    Exactly half is not."""
     return 2 * part > whole
 
 

@@ -1,4 +1,4 @@
-"""An agent's side of an election: which manager it obeys. The rule: see the package."""
+"""An agent's side of an election: which manager it obeys. The package has the rule."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from taskd.core.election.roster import Roster, Stamp
 @dataclass
 class Voter:
     term: int = 0
-    manager: str = ""  # the process that this term was acknowledged to
-    roster: Roster = Roster()  # of agents that cannot become managers the stamp only
-    refused: int = 0  # orders of managers that are not obeyed
+    manager: str = ""  # the process whose claim of this term was acknowledged
+    roster: Roster = Roster()  # only the stamp on agents that cannot start a manager
+    refused: int = 0  # orders of managers that this agent does not obey
 
     def claim(self, term: int, manager: str, stamp: Stamp) -> bool:
-        """A manager claims `term`, and knows the roster of `stamp`. Whether it is acknowledged."""
+        """Whether to acknowledge a manager that claims `term` and knows the roster of `stamp`."""
         if (term, manager) == (self.term, self.manager):
             return True
         if term <= self.term or stamp < self.roster.stamp:
@@ -24,14 +24,14 @@ class Voter:
         return True
 
     def obeys(self, term: int, manager: str) -> bool:
-        """Whether an order of `manager` in `term` is carried out; counted if not."""
+        """Whether to carry out an order of `manager` in `term`; refusals are counted."""
         if (term, manager) == (self.term, self.manager):
             return True
         self.refused += 1
         return False
 
     def learn(self, roster: Roster) -> bool:
-        """The manager in charge sends a roster. Whether it is (or was) taken."""
+        """Adopt the roster from the manager in charge; return whether it is the current one."""
         if roster.stamp > self.roster.stamp:
             self.roster = roster
         return roster.stamp == self.roster.stamp
