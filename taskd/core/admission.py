@@ -35,8 +35,7 @@ class Admission:
         succession: Succession,
         drop: Callable[[str], None],
     ) -> None:
-        """`drop`: forgets everything about the old processes of a restarted job; takes the reason.
-        """
+        """`drop`: forgets everything about the processes of before a restart; takes the reason."""
         self._job, self._recovery, self._pause = job, recovery, pause
         self._forming, self._succession, self._drop = forming, succession, drop
         # node -> registration that waits for the challenge of the node's agent

@@ -151,8 +151,7 @@ class Coordinator:
         )
 
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
-        """Do what may follow from any event. `interruption` and `incident`: their values before it.
-        """
+        """Do what may follow from any event. `interruption`, `incident`: their values before it."""
         job = self.job
         if job.restart:
             self._restart_all(job.restart)

@@ -33,8 +33,7 @@ class Forming:
         return not self._to_join.any(ranks, lambda r: not ranks[r].joined)
 
     def start(self, now: float) -> None:
-        """Scripts start from the beginning. Ranks that have already joined wait, but not forever.
-        """
+        """Scripts start from the beginning. Ranks that have joined wait, but not forever."""
         self.building = False
         joined = any(rank.joined for rank in self._job.ranks.values())
         self.deadline = now + self._job.settings.form if joined else None

@@ -1,6 +1,6 @@
-"""What is done on entering a phase, and what each phase waits for.
+"""The actions on entering a phase, and what each phase waits for.
 
-`enter` and `finished` return the move that follows and why, or None while the incident has to wait:
+`enter` and `finished` return the next move and why, or None while the incident has to wait;
 `driver.py` makes the move.
 """
 
@@ -50,16 +50,16 @@ class Actions:
         }
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        """The phase has just been entered, because of `why` where that is not plain."""
+        """Act on the phase just entered; `why`: the reason, where it is not obvious."""
         return self._enter[incident.phase](incident, why, now)
 
     def finished(self, incident: Incident) -> Next:
-        """Where the phase has nothing left to wait for, what follows."""
+        """Return the next move, once the phase has nothing left to wait for."""
         finished = self._finished.get(incident.phase)
         return finished(incident) if finished is not None else None
 
     def limit(self, phase: Phase) -> float:
-        """Seconds that the phase may take."""
+        """Return the seconds that the phase may take."""
         settings = self._job.settings
         return {
             Phase.INTERRUPT: settings.interruption,
@@ -96,7 +96,7 @@ class Actions:
         )
 
     def _decide(self, incident: Incident, why: str, now: float) -> Next:
-        """The step to go on with, and whose state to use."""
+        """Decide at which step to resume, and whose state to use."""
         members = [self._member(incident, number) for number in self._job.ranks]
         if incident.strategy == "dump":
             able = set(incident.round.reports) - set(incident.evicted)
@@ -137,8 +137,8 @@ class Actions:
         assert incident.round.plan is not None
         if incident.moving is not None:
             self._nodes.moved(incident)
-            self._pause.end_move()  # before ranks are told to go on, or they would stop at once
-        # from here on the replacements hold state like everybody else
+            self._pause.end_move()  # before the ranks resume, or they would stop at once
+        # from here on the replacements have state like all other ranks
         incident.new.clear()
         incident.ready.clear()
         for rank in job.ranks.values():
@@ -147,8 +147,8 @@ class Actions:
         return None
 
     def _climb(self, incident: Incident, why: str, now: float) -> Next:
-        """The strategy has failed because of `why`; "" where it no longer fits the damage, which
-        `tried` says already."""
+        """Go to the next rung: the strategy has failed because of `why`; "" if it no longer fits
+        the damage, which is already in `tried`."""
         if incident.moving is not None:
             self._nodes.put_back(incident, why)
             self._pause.end_move()
@@ -163,7 +163,7 @@ class Actions:
         return None
 
     def _end(self, incident: Incident, why: str, now: float) -> Next:
-        """`why`: the dump is saved; "" where no strategy is left."""
+        """End the job. `why`: the dump that was saved; "" if no strategy is left."""
         passed_over: list[str] = []
         if why:
             incident.tried.append(why)
@@ -180,9 +180,9 @@ class Actions:
             return None
         suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
         if suspects:
-            # replacements that hang have nothing to report to an interruption: it finds none
+            # an interruption cannot find hung replacements: they have nothing to report to it
             silent = incident.new - incident.rebuild_reported
-            mute = dict.fromkeys(silent, "it has given no sign since it was ready")
+            mute = dict.fromkeys(silent, "it has been silent since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})
         missing = self._job.topology.lost and incident.strategy != "dump"
         return (Move.MISSED if missing else Move.INTERRUPTED), ""
@@ -192,8 +192,8 @@ class Actions:
         return self._running.any(self._job.ranks, lambda r: self.running(incident, r))
 
     def running(self, incident: Incident, number: int) -> bool:
-        """Whether INTERRUPT waits for the report of this rank. For those that were killed it waits
-        otherwise."""
+        """Whether INTERRUPT waits for this rank's report; deaths of killed ranks are awaited too,
+        but not here."""
         if (
             number in incident.round.reports
             or number in incident.killed
@@ -201,8 +201,7 @@ class Actions:
             or self._job.topology.is_lost(number)
         ):
             return False
-        # `dump` replaces and ends nobody: some ranks have no process, or one of which nothing can
-        # be expected
+        # `dump` neither replaces nor kills ranks: some have no process, or one that cannot report
         gone = not self._job.ranks[number].alive or number in incident.evicted
         return incident.strategy != "dump" or not gone
 
@@ -220,7 +219,7 @@ class Actions:
         return (Move.REBUILT, "") if done else None
 
     def _all_restored(self, incident: Incident) -> Next:
-        """Replicas must be equal, or nobody goes on."""
+        """Let ranks resume only if all replicas are equal."""
         restored, plan = incident.round.restored, incident.round.plan
         if len(restored) < len(self._job.ranks):
             return None
@@ -234,7 +233,7 @@ class Actions:
         if incident.moving is None and 2 * votes > len(self._job.ranks):
             incident.divergent = {r for r, d in restored.items() if d != digest}
             if not incident.restore_retried and not incident.divergent & set(plan.keep):
-                # what they were given may be at fault; now it comes from elsewhere
+                # their source may have been corrupt; this time they get another
                 incident.restore_retried = True
                 self._job.note(incident.add(why))
                 return self._rounds.another(incident)
@@ -247,7 +246,7 @@ class Actions:
         return (Move.COMMITTED, "") if done else None
 
     def silent(self, incident: Incident) -> list[int]:
-        """Ranks that the present phase is waiting for."""
+        """Return the ranks that the current phase waits for."""
         everybody, here = set(self._job.ranks), incident.round
         done: dict[Phase, set[int]] = {
             Phase.RESCHEDULE: everybody - self._job.topology.absent(),

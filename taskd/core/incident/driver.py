@@ -1,8 +1,8 @@
-"""The incident under way: events in, moves out. The only loop that makes moves is `_drive`.
+"""Drives the incident under way: events in, moves out; `_drive` is the only loop that makes moves.
 
-A fault opens an incident or joins the one that there is. `rounds.py` and `actions.py` say which
-move follows, `phases.py` where it leads; here the move is made, until the incident has to wait for
-a rank, an agent or a deadline. What a fault means is decided in `core/faults.py`.
+A fault opens an incident or joins the current one. `rounds.py` and `actions.py` choose the next
+move, and `phases.py` has the phase it leads to; the driver makes moves until the incident has to
+wait for a rank, an agent or a deadline. `core/faults.py` decides what a fault means.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from taskd.messages import from_agent, from_rank, to_rank
 
 
 class Recovery:
-    """Methods that begin with what a rank said are only called for the present incarnation of a
-    rank of a protected job."""
+    """Handles the incident of a job, if any. Methods that take a rank's report are called only for
+    current incarnations in a protected job."""
 
     def __init__(self, job: JobState, pause: Pause) -> None:
         self._job = job
@@ -47,7 +47,7 @@ class Recovery:
     # -- the loop ----------------------------------------------------------------------------------
 
     def _drive(self, following: Next, now: float) -> None:
-        """Make the move that follows, and those that follow from it."""
+        """Make the next move, and all those that follow from it."""
         incident = self.incident
         assert incident is not None
         while following is not None:
@@ -59,7 +59,7 @@ class Recovery:
             self.incident = None
 
     def _with_a_strategy(self, incident: Incident, move: Move, why: str) -> tuple[Move, str]:
-        """A round needs a strategy that fits the damage: without one the incident ends instead."""
+        """Choose a strategy if the move starts a round; if none fits, end the incident instead."""
         if TABLE[incident.phase].get(move) is not Phase.INTERRUPT:
             return move, why
         incident.rung = self._rounds.choose(incident)
@@ -69,20 +69,19 @@ class Recovery:
             return Move.STOPPED, ""
         if incident.rounds:
             incident.tried.append(
-                f"{incident.strategy}: broken off in {incident.phase.value} by the last fault"
+                f"{incident.strategy}: aborted in {incident.phase.value} by the last fault"
             )
         return Move.SPENT, ""
 
     def advance(self, now: float) -> None:
-        """Something that the incident may have waited for has happened."""
+        """Move on if the event just handled was the last that the phase waited for."""
         if self.incident is not None:
             self._drive(self._actions.finished(self.incident), now)
 
     # -- faults ------------------------------------------------------------------------------------
 
     def join(self, text: str, explains: bool = True, *, now: float) -> Incident:
-        """One more fault of the present incident, or the first of a new one. `explains`: see
-        Incident.add."""
+        """Add a fault to the current incident, or open one. `explains`: see Incident.add."""
         if self.incident is None:
             self._open(now)
         incident = self.incident
@@ -110,9 +109,9 @@ class Recovery:
         evicted: Mapping[int, str] | None = None,
         hung: frozenset[int] = NOBODY,
     ) -> None:
-        """A fault, and the round that answers it. `dead`: ranks without a process. `evicted`:
-        living ranks whose process cannot be kept, and why; of these, `hung` are to tell where they
-        are before they are ended."""
+        """Add a fault and start the round that handles it. `dead`: ranks without a process.
+        `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
+        stacks before they are killed."""
         incident = self.join(text, now=now)
         incident.hung |= hung
         if evicted:
@@ -121,28 +120,28 @@ class Recovery:
             self.again(now, dead)
 
     def again(self, now: float, dead: frozenset[int] = NOBODY) -> None:
-        """Another round."""
+        """Start another round."""
         assert self.incident is not None
         self._drive(self._rounds.another(self.incident, dead), now)
 
     def spent(self, why: str, now: float) -> None:
-        """The present strategy has failed."""
+        """Fail the current strategy."""
         self._drive((Move.SPENT, why), now)
 
     def expected(self, number: int) -> bool:
-        """Whether rank `number` dies because it was evicted: no further fault."""
+        """Whether rank `number` died because it was evicted, which is no further fault."""
         return self.incident is not None and number in self.incident.killed
 
     def evicted(self, number: int, now: float) -> None:
-        """A rank whose death was expected is dead."""
+        """An evicted rank is dead, as expected."""
         assert self.phase is not None and self.incident is not None
         self._job.note(
-            f"incident {self.incident.number}, {self.phase.value}: rank {number} is ended"
+            f"incident {self.incident.number}, {self.phase.value}: rank {number} has ended"
         )
         self.again(now, frozenset({number}))
 
     def lost(self, number: int, why: str, now: float) -> None:
-        """Nothing is heard of node `number` any more."""
+        """Node `number` no longer responds."""
         if self.moves(number):
             self.fault(f"node {number} cannot move: {why}", now)
             return
@@ -154,7 +153,7 @@ class Recovery:
         self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
         self.nodes.keep_records()
 
-    # -- what ranks say in an incident -------------------------------------------------------------
+    # -- reports of ranks in an incident -----------------------------------------------------------
 
     def interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
         incident = self.incident
@@ -202,23 +201,23 @@ class Recovery:
             self.advance(now)
 
     def committed(self, rank: int, now: float) -> None:
-        """The rank has committed the step, or is past the need to: finished, paused, ended well."""
+        """The rank has committed the step, or need not: it has finished, paused or exited."""
         if (incident := self._in(Phase.RESUME)) is not None:
             incident.round.committed.add(rank)
             self.advance(now)
 
     def _in(self, phase: Phase) -> Incident | None:
-        """The incident, if it is in that phase."""
+        """Return the incident, if it is in `phase`."""
         return self.incident if self.phase is phase else None
 
     def silent(self) -> list[int]:
-        """Ranks that the present phase is waiting for."""
+        """Return the ranks that the current phase waits for."""
         return self._actions.silent(self.incident) if self.incident is not None else []
 
     # -- the dump ----------------------------------------------------------------------------------
 
     def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
-        """A part of the dump is written, or cannot be."""
+        """A part of the dump has been written, or could not be."""
         if (saving := self._saving(event.interruption)) is None:
             return
         if isinstance(event, from_rank.StateSaved):
@@ -241,7 +240,7 @@ class Recovery:
         self._drive((Move.SAVED, f"dump: done, {done}"), now)
 
     def _saving(self, interruption: int) -> dump.Dump | None:
-        """The dump that is being written in the round of `interruption`."""
+        """Return the dump that is being written in the round of `interruption`."""
         incident = self._in(Phase.DUMP)
         current = incident is not None and interruption == self._job.interruption
         return incident.round.dump if incident is not None and current else None
@@ -249,15 +248,15 @@ class Recovery:
     # -- nodes -------------------------------------------------------------------------------------
 
     def moves(self, number: int) -> bool:
-        """Whether a standby is about to become node `number`, whose agent is well."""
+        """Whether a standby is taking over node `number` from its healthy agent."""
         moving = self.incident.moving if self.incident is not None else None
         return moving is not None and moving.node == number
 
     def switch(self, moving: Moving, now: float) -> None:
-        """All ranks stand before the same step: the node's move to a standby that is ready."""
+        """Move a node to the standby that is ready; all ranks are paused before the same step."""
         incident = self.join(f"node {moving.node} moves: {moving.why}", now=now)
         incident.moving = moving
-        # should it fail, all go on as they were, whatever is configured for faults
+        # `retry` even if not configured: if the move fails, all ranks continue as they were
         incident.rungs = (
             ladder.HOT_SWITCH,
             *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder),
@@ -265,23 +264,23 @@ class Recovery:
         self.again(now)
 
     def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
-        """The job shall end, by `rungs`."""
+        """End the job, by `rungs`."""
         incident = self.join(text, now=now)
         incident.rungs, incident.leaving = rungs, True
-        if incident.strategy not in rungs:  # else it is on its way
+        if incident.strategy not in rungs:  # otherwise it is already ending
             self.again(now)
 
     def former_lost(self, event: e.FormerLost) -> None:
-        """The agent that had the node that moves is gone."""
+        """The former agent of the moving node is gone."""
         moving = self.incident.moving if self.incident is not None else None
         if moving is not None and moving.before is not None and moving.before.agent == event.agent:
             moving.former_lost = event.why
             self._job.note(
-                f"node {event.node}, which moves: the agent that had it is gone: {event.why}"
+                f"node {event.node}, which moves: its former agent is gone: {event.why}"
             )
 
     def standby(self, now: float) -> None:
-        """Another standby is there."""
+        """Another standby is available."""
         incident = self.incident
         if incident is not None and incident.strategy == "recover":
             self.nodes.assign(incident)
@@ -318,8 +317,8 @@ class Recovery:
         self._job.say(to_rank.Interrupt(self._job.interruption, "asked again"))
 
     def _too_late(self, incident: Incident, now: float) -> None:
-        """The phase's time is up. Who is waited for is evicted; where that cannot help, the
-        strategy has failed."""
+        """The phase's time is up: evict the ranks it waits for; if that cannot help, the strategy
+        has failed."""
         settings, silent, phase = self._job.settings, self.silent(), incident.phase
         undead = [r for r in silent if r in incident.killed]
         if phase is Phase.RESCHEDULE and incident.moving is not None:
@@ -344,7 +343,7 @@ class Recovery:
         self._drive(late, now)
 
     def _not_taken(self, incident: Incident, now: float) -> None:
-        """The time for lost nodes is up."""
+        """The time to replace lost nodes is up."""
         topology, settings = self._job.topology, self._job.settings
         waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
         if waiting:

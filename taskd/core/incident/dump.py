@@ -1,9 +1,8 @@
-"""The dying gasp: the training state of the last step is saved before the job ends, by as few as
-hold it.
+"""The dying gasp: saves the training state of the last step before the job ends.
 
-One clean rank saves what is replicated; every agent saves the records of its node's ranks, and
-those of lost nodes that it keeps. When all have said what they have written, one agent seals it: a
-dump that is not sealed does not exist.
+One clean rank saves the replicated state; every agent saves the records of its node's ranks, and
+of the lost nodes whose keeper it is. When all have reported their files, one agent seals the dump:
+an unsealed dump does not exist.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ File = tuple[str, int, str]  # name in the dump's directory, bytes, checksum
 
 @dataclass
 class Dump:
-    """One try at saving: who is waited for, and what has been written."""
+    """One attempt to save: what is still missing and what has been written."""
 
     step: int
-    name: str  # of the directory that is written to
+    name: str  # of the directory being written
     saver: int
     node: int  # of the saver; its agent seals
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
@@ -35,10 +34,10 @@ class Dump:
 def begin(
     job: JobState, members: list[repair.Member], able: Iterable[int]
 ) -> Dump | repair.Refusal:
-    """Choose step and saver, and say who saves what. `able`: living ranks that have reported, and
-    can be told what to do."""
+    """Choose the step and the saver, and give the orders. `able`: living ranks that have reported
+    and can take orders."""
     plan = repair.plan(members)
-    # ranks of which nothing is known cannot be resumed bit for bit; the state can be had
+    # without their records some ranks cannot resume bit for bit, but the state can be saved
     if isinstance(plan, repair.Refusal):
         plan = repair.plan([m for m in members if m.position is not None])
     if isinstance(plan, repair.Refusal):
@@ -55,7 +54,7 @@ def begin(
         for i, n in sorted(nodes.items())
         if n.lost and n.keeper in living and n.keeper is not None
     )
-    # nobody else writes into a directory of this name: another half of the job has other savers
+    # unique to this attempt: a partitioned half of the job would have another saver
     dump = Dump(
         plan.step, f".step-{plan.step}-{job.interruption}-{saver}.partial", saver, node, living
     )
@@ -73,7 +72,7 @@ def begin(
 
 
 def advance(job: JobState, dump: Dump) -> None:
-    """Have it sealed when everything is there."""
+    """Have the dump sealed once it is complete."""
     if dump.saved and not dump.waiting and not dump.sealing:
         dump.sealing = True
         job.say(

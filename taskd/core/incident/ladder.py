@@ -1,8 +1,8 @@
-"""What to try for a fault, what next, and why. The configured strategies, in their order of cost,
-are the rungs.
+"""Chooses the strategy for a fault, and the next one if it fails, each with its reason.
 
-Documented names and order of cost (settings table of the vendor's guide): retry, recover-in-place,
-recover, elastic-training, dump, exit. `exit` always stands at the end.
+The rungs are the configured strategies in order of cost. Documented names and order (settings table
+of the vendor's guide): retry, recover-in-place, recover, elastic-training, dump, exit. `exit` is
+always the last rung.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 IGNORE, SAVE, END, MOVE = "ignore", "save", "end", "move"
-# what is done about a node that is sub-healthy, the default first
+# the ways to treat a sub-healthy node, the default first
 SUB_HEALTHY = {
     IGNORE: "it is ignored",
     SAVE: "the state is saved, and the job ends",
     END: "the job ends",
     MOVE: "it moves to a standby",
 }
-HOT_SWITCH = "hot-switch"  # not configured: what moves a node that is sub-healthy; see switch.py
+HOT_SWITCH = "hot-switch"  # never configured: moves a sub-healthy node; see switch.py
 AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
-ENDING = frozenset({"dump", "exit"})  # what is left while recovery is paused
+ENDING = frozenset({"dump", "exit"})  # those that remain while recovery is paused
 
 
 class UnknownStrategy(ValueError):
-    """A configured name is not one of the documented six."""
+    """A configured name is none of the six documented ones."""
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """`"retry,recover"` -> the rungs in order of cost, `exit` last. Raises UnknownStrategy."""
+    """Parse `"retry,recover"` into rungs in order of cost, `exit` last. Raises UnknownStrategy."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UnknownStrategy(
@@ -47,17 +47,17 @@ def parse(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is broken, as the ladder sees it."""
+    """The damage, as the ladder sees it."""
 
     dead: frozenset[int]  # ranks without a process
-    lost_nodes: frozenset[int]  # nodes whose agent is gone, and no other one is in its place
-    protected: bool  # every rank had called protect() and begun its loop
-    ended: frozenset[int] = frozenset()  # ranks whose process has ended well and is not coming back
+    lost_nodes: frozenset[int]  # nodes whose agent is gone and not yet replaced
+    protected: bool  # every rank has called protect() and begun its loop
+    ended: frozenset[int] = frozenset()  # ranks whose process has exited with status 0
     # living ranks whose process cannot be kept, and why
     evicted: Mapping[int, str] = field(default_factory=dict)
     living_nodes: int = 1
-    moving: bool = False  # a node is being given to a standby, and everything else is well
-    # of dead and evicted ranks, those whose device is, and why
+    moving: bool = False  # a node is moving to a standby
+    # dead and evicted ranks whose device gets no further process, and why
     unusable: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -65,12 +65,12 @@ class Damage:
 class Rung:
     strategy: str
     reason: str
-    skipped: tuple[str, ...] = ()  # "strategy: why not" of the rungs passed over
+    skipped: tuple[str, ...] = ()  # the rungs passed over, as "strategy: why not"
 
 
 def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at: str = "") -> Rung:
-    """The first configured rung that fits `damage`, from `at` on, where the incident stands, and
-    above all that have `failed` in it."""
+    """Choose the first configured rung that fits `damage`, from the incident's current rung `at`
+    on, and above all rungs that have `failed` in it."""
     rungs, spent = list(ladder), set(failed)
     lowest = max(
         (
@@ -115,7 +115,7 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
     if strategy == "dump":
         return None
     if strategy == "recover":
-        return None if damage.living_nodes else "no node is left to train on with"
+        return None if damage.living_nodes else "no node is left to train on"
     if damage.lost_nodes:
         return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
     if strategy == "recover-in-place" and damage.unusable:

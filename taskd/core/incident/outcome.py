@@ -1,4 +1,4 @@
-"""How an incident ends: closed, or with a restart of all ranks, or with the job."""
+"""Ends an incident: by closing it, by restarting all ranks, or by ending the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskd.messages import to_agent
 
 
 def close(job: JobState, incident: Incident, now: float) -> None:
-    """Every rank has committed the step that was interrupted."""
+    """Close the incident: every rank has committed the interrupted step."""
     assert incident.round.plan is not None
     step, seconds = incident.round.plan.step, now - incident.began
     phases = incident.timeline.durations(now)
@@ -35,8 +35,8 @@ def close(job: JobState, incident: Incident, now: float) -> None:
 
 
 def give_up(job: JobState, incident: Incident, passed_over: list[str], now: float) -> None:
-    """No strategy is left. All ranks are restarted where `fault-retry-times` allows it, or the job
-    ends; the reason is the paragraph that the user reads."""
+    """Restart all ranks if `fault-retry-times` allows it, otherwise end the job: no strategy is
+    left. The user reads the reason as one paragraph."""
     tried = "; ".join(incident.tried) or "nothing"
     skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
     reason = (
@@ -45,7 +45,7 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
         f" {job.generation}. What was tried: {tried}.{skipped}"
     )
-    # a restart would start a process on a device that takes none, or on a node that is gone
+    # a restart cannot work on a device that takes no process, or on a node that is gone
     possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
     if possible and not incident.leaving and job.retried < job.settings.retries:
         job.retried += 1

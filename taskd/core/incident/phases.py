@@ -1,31 +1,30 @@
 """The phases of an incident and every move between them, in one table.
 
-Theory of operation. An incident is one fault and all that is done about it. DETECT is its first
-moment, in which the strategy is chosen; what has to be found out first (who of the ranks that make
-no progress is at fault) is found out before there is an incident. INTERRUPT brings every living
-rank out of its collectives; its number is the round of the incident. A reason that becomes known
-only now (the death behind a failed collective) is a fault of the next round. RESCHEDULE, where a
-node is lost, waits until a standby has taken it over and has its ranks' records. DECIDE is not
-waited in: it is the call of `repair.plan` on the ranks' reports. Replacements are started when a
-death becomes known, in whatever phase; REPLACE waits until the last of them has run its script up
-to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings every
-rank's state to the start of the step, RESUME lasts until every rank has committed that step; then
-the incident is CLOSED. Under `dump` nothing is replaced: DUMP follows DECIDE, in which the state is
-saved, and then the job is over.
+Theory of operation. An incident is one fault and everything done about it. DETECT is passed at
+once and chooses the strategy; which of several ranks without progress is at fault is found out
+before the incident opens. INTERRUPT takes every living rank out of its collectives and begins a
+round. A cause that is detected only now (the death behind a failed collective) is a fault of the
+next round. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
+ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
+started as soon as a death is known, in any phase; REPLACE waits until the last of them has run its
+script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings
+every rank's state to the start of the step, and RESUME lasts until every rank has committed that
+step; then the incident is CLOSED. Under `dump` no rank is replaced: DUMP follows DECIDE and saves
+the state, and then the job is over.
 
 A rank whose process cannot be kept is *evicted*: it is killed at the start of a round, INTERRUPT
 waits for its death, and the death starts the next round, in which it is replaced.
 
-A further fault, in any phase, joins the incident and starts the next round at INTERRUPT: what had
-been done in the round is done again, because a rebuild that lost a member is void. A phase that
-passes its deadline names the ranks it is waiting for, and these are evicted; where it waits for
-replacements to start, or for evicted ranks to die, the strategy itself has failed. FAILED takes the
-next rung of the ladder: another round under another strategy, or ENDED. A node that is sub-healthy
-moves to a standby in an incident of its own, under the strategy hot-switch: what goes wrong before
-all ranks have their state puts everything back, and the next round is that of an ordinary fault.
+A further fault, in any phase, joins the incident and starts the next round at INTERRUPT: the work
+of the round is repeated, because a rebuild that lost a member is void. A phase that passes its
+deadline evicts the ranks it waits for; if it waits for replacements to start, or for evicted ranks
+to die, the strategy itself has failed. FAILED takes the next rung of the ladder: another round
+under another strategy, or ENDED. A sub-healthy node moves to a standby in an incident of its own,
+under the strategy hot-switch: a fault before all ranks have their state puts everything back, and
+the next round is that of an ordinary fault.
 
-What does not fit the table: a fault before every rank is protected never opens an incident (the
-launcher restarts all).
+One case is outside the table: a fault before every rank is protected never opens an incident (the
+launcher restarts all ranks).
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class Phase(Enum):
 
 
 class Move(Enum):
-    FAULT = "fault"  # a rank died, or failed at what it was told
+    FAULT = "fault"  # a rank died, or failed at an order
     DEADLINE = "deadline"  # the phase's time is up
-    # the strategy can do no more: too many rounds or deaths, the same again, or it does not fit the
+    # the strategy is spent: too many rounds or deaths, the same fault again, or unfit for the
     # damage
     SPENT = "spent"
     INTERRUPTED = "all interrupted"
@@ -126,12 +125,12 @@ TABLE: dict[Phase, dict[Move, Phase]] = {
     Phase.ENDED: {},
 }
 
-# left within the same call, so without a deadline
+# left within the same call, so they have no deadline
 PASSING = frozenset({Phase.DETECT, Phase.DECIDE, Phase.FAILED})
 FINAL = frozenset({Phase.CLOSED, Phase.ENDED})
 
 
 def after(phase: Phase, move: Move) -> Phase:
-    """The phase that `move` leads to. Raises KeyError for a move that the table does not have: a
+    """Return the phase that `move` leads to. Raises KeyError for a move that is not in the table: a
     bug, not a fault."""
     return TABLE[phase][move]

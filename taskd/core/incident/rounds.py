@@ -1,7 +1,7 @@
-"""A round: whom it interrupts, evicts and replaces, and whether there may be another one.
+"""A round: which ranks it interrupts, evicts and replaces, and whether there may be another one.
 
-Functions that say what follows return a `Next`: the move to make and why, or None where the
-incident has to wait. They change what is known and give orders; `driver.py` makes the moves.
+Functions that choose what follows return a `Next`: the move to make and why, or None if the
+incident has to wait. They update the incident and give orders; `driver.py` makes the moves.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Rounds:
     def another(
         self, incident: Incident, dead: frozenset[int] = NOBODY, move: Move = Move.FAULT
     ) -> Next:
-        """Another round because of `move`, unless the strategy has had its rounds. `dead`: ranks
-        without a process."""
+        """Return `move`, which starts another round, or SPENT if the strategy has used up its
+        rounds or replacements. `dead`: ranks without a process."""
         settings = self._job.settings
         if incident.moving is not None and incident.rounds:
             return Move.SPENT, incident.faults[-1]
-        # `dump` replaces nobody
+        # `dump` replaces no rank
         lost = dead | set(incident.evicted) if incident.strategy != "dump" else NOBODY
         spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
         if spent:
@@ -44,15 +44,15 @@ class Rounds:
             times = incident.replaced[rank]
             return Move.SPENT, f"rank {rank} was replaced {times} times and {again}"
         rounds = incident.rounds - incident.first
-        # two more for each rank that is replaced: faults are reported one by one
+        # two more for each replaced rank: faults are reported one by one
         if rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.evicted)):
             return Move.SPENT, f"{rounds} rounds without a committed step"
         return move, ""
 
     def evict(self, incident: Incident, ranks: Mapping[int, str], move: Move = Move.FAULT) -> Next:
-        """Another round, in which the processes of `ranks` are replaced. The values say why they
-        cannot be kept."""
-        # once everything is where it was, it is found out again who is at fault
+        """Return the move to a round that replaces the processes of `ranks`; the values are why
+        they cannot be kept."""
+        # put everything back first; a rank at fault will be detected again
         if incident.moving is not None:
             return Move.SPENT, incident.faults[-1]
         incident.evicted.update(ranks)
@@ -63,7 +63,7 @@ class Rounds:
     # -- what it begins with -----------------------------------------------------------------------
 
     def choose(self, incident: Incident) -> Rung:
-        """The strategy of the next round."""
+        """Choose the strategy of the next round."""
         return ladder.choose(
             incident.rungs or self._job.settings.ladder,
             self._damage(incident),
@@ -92,7 +92,7 @@ class Rounds:
         )
 
     def begin(self, incident: Incident, rung: Rung, now: float) -> None:
-        """Interrupt every rank, kill who is evicted, replace who has no process."""
+        """Interrupt every rank, kill the evicted ones, replace those without a process."""
         job = self._job
         if rung.strategy != incident.strategy:
             passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""

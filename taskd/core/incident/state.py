@@ -1,4 +1,4 @@
-"""What is known about one incident, over all of its rounds and in the present one."""
+"""The data of one incident, over all its rounds and for the current one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskd.messages.values import Plan, Position
 
 @dataclass
 class Moving:
-    """A node that moves to standby `assignee`, and what is put back if that fails."""
+    """A node that moves to standby `assignee`, with the state to put back if that fails."""
 
     node: int
     assignee: str
@@ -29,7 +29,7 @@ class Moving:
 
 @dataclass
 class Round:
-    """From one interruption of all ranks to the next. Every round starts with an empty one."""
+    """The data of one round, from one interruption of all ranks to the next."""
 
     asked_again: bool = False  # ranks that had not stopped in time were asked a second time
     reports: dict[int, Position] = field(default_factory=dict)  # of ranks that have stopped
@@ -42,7 +42,7 @@ class Round:
 
 @dataclass
 class Timeline:
-    """When each phase of an incident was entered, for the report."""
+    """Records when each phase of an incident was entered, for the report."""
 
     entered: list[tuple[str, float]] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Timeline:
         self.entered.append((phase, now))
 
     def durations(self, end: float) -> dict[str, float]:
-        """Seconds spent in each phase, in order of first entry; a phase entered twice is summed."""
+        """Return the seconds spent in each phase, over all its entries, in order of first entry."""
         out: dict[str, float] = {}
         for (phase, begin), (_, after) in zip(
             self.entered, [*self.entered[1:], ("", end)], strict=True
@@ -69,8 +69,8 @@ class Incident:
     deadline: float = 0.0
     round: Round = field(default_factory=Round)
     # the ladder
-    rungs: tuple[str, ...] = ()  # in place of those that are configured
-    leaving: bool = False  # the job shall end where it is
+    rungs: tuple[str, ...] = ()  # in place of the configured ones
+    leaving: bool = False  # the job ends, and is not restarted
     rung: Rung | None = None  # the last one chosen
     strategy: str = ""
     failed: list[str] = field(default_factory=list)  # strategies
@@ -81,21 +81,21 @@ class Incident:
     replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
     new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state
     ready: set[int] = field(default_factory=set)  # of these, those that wait for orders
-    evicted: dict[int, str] = field(default_factory=dict)  # living, cannot be kept: and why
+    evicted: dict[int, str] = field(default_factory=dict)  # living ranks -> why not to be kept
     killed: dict[int, float] = field(default_factory=dict)  # of these, when each was killed
-    hung: set[int] = field(default_factory=set)  # of these, those whose stacks are wanted
-    retry_requested: set[int] = field(default_factory=set)  # by their devices
+    hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks
+    retry_requested: set[int] = field(default_factory=set)  # ranks whose device required a retry
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
-    restore_retried: bool = False  # of such ranks, in the same processes
-    # rank -> rebuilds or restores that failed first on its present process
+    restore_retried: bool = False  # for divergent ranks, in the same processes
+    # rank -> rebuilds or restores that failed first on its current process
     failures: Counter[int] = field(default_factory=Counter)
-    rebuild_reported: set[int] = field(default_factory=set)  # by their present process
-    # communication that has failed with no rank known to be the cause
+    rebuild_reported: set[int] = field(default_factory=set)  # ranks, by their current process
+    # communication has failed with no rank known to be the cause
     broken: bool = False
-    suspects: dict[int, str] = field(default_factory=dict)  # evicted if the round finds nobody else
+    suspects: dict[int, str] = field(default_factory=dict)  # evicted if no other rank is at fault
     blamed: int | None = None  # rank whose failure began the round
     # nodes
-    missing: float | None = None  # since when a node is
+    missing: float | None = None  # since when a node is missing
     moving: Moving | None = None  # until its ranks have their state
 
     def enter(self, phase: Phase, now: float) -> None:
@@ -103,8 +103,8 @@ class Incident:
         self.timeline.enter(phase.value, now)
 
     def add(self, text: str, explains: bool = True) -> str:
-        """One more fault; returns the note about it. `explains`: it may be why others failed at
-        what they do together, so nobody is suspected of that any more."""
+        """Add a fault; return the note about it. `explains`: it may be the cause of failed
+        communication, so no rank is suspected of that any more."""
         self.faults.append(text)
         if explains:
             self.broken, self.suspects = False, {}
@@ -115,8 +115,8 @@ class Incident:
         return f"incident {self.number}{where}: {text}"
 
     def renew(self, number: int, rank: RankState) -> str:
-        """The rank gets another process, which has no state yet. Returns why the present one could
-        not be kept."""
+        """Give the rank a new process, which has no state yet. Returns why the old one could not be
+        kept."""
         rank.incarnation += 1
         rank.alive, rank.finished, rank.raised, rank.quit = True, None, None, ""
         rank.pages.clear()
@@ -129,13 +129,13 @@ class Incident:
         return self.evicted.pop(number, "") or self.faults[-1]
 
     def undo_renew(self, number: int) -> None:
-        """The rank keeps the process that it had before `renew`."""
+        """Give the rank back the process that it had before `renew`."""
         self.replaced -= Counter({number: 1})
         self.forget((number,))
         self.divergent.discard(number)
 
     def forget(self, ranks: tuple[int, ...]) -> None:
-        """Drop what is known of the processes of `ranks`: they have none, and get none here."""
+        """Drop all data on the processes of `ranks`, which are gone and not replaced here."""
         for number in ranks:
             for known in (self.new, self.ready, self.rebuild_reported, self.hung):
                 known.discard(number)

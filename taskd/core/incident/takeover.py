@@ -1,13 +1,13 @@
-"""Lost nodes, and who takes their place: the part of an incident that needs another agent.
+"""Assigns lost and moving nodes to standbys: the part of an incident that needs another agent.
 
-A node is lost when nobody is heard there, or when it is given up because a rank of it cannot be
-replaced where it is. A standby is told to take it over; from that moment the agent that was there
-is *fenced*: whatever it says changes nothing, and its ranks end. Nothing is taken over without the
-majority of all agents, standbys among them: the others may be well, cut off from us only, and do
-the same with a manager of their own.
+A node is lost when its agent no longer responds, or when it is given up because one of its ranks
+cannot be replaced in place. A standby is ordered to take it over; from then on its former agent is
+*fenced*: whatever it sends is ignored, and its ranks end. A takeover needs a majority of all
+agents, standbys included: the others may be healthy but cut off from us, and do the same under a
+manager of their own.
 
-A node that *moves* (switch.py) is treated like a lost one, but that its agent is fenced only when
-the standby's ranks have their state: until then everything can be put back as it was.
+A node that *moves* (switch.py) is treated like a lost one, except that its agent is fenced only
+once the standby's ranks have their state: until then everything can be put back as it was.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Takeover:
         self._job = job
 
     def broken(self, incident: Incident | None) -> list[int]:
-        """Living nodes that `recover` gives up: with a rank whose process is gone or cannot be
-        kept, where replacing it on its node is not configured, has failed, or its device takes no
-        process any more."""
+        """Return the living nodes that `recover` gives up: those with a rank whose process is gone
+        or cannot be kept, if replacing it in place is not configured, has failed, or its device
+        gets no further process."""
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
@@ -45,7 +45,7 @@ class Takeover:
         )
 
     def lose(self, number: int) -> None:
-        """The node's processes are gone for us."""
+        """Mark the node as lost, and its processes as gone."""
         node = self._job.topology.nodes[number]
         node.lost, node.assignee = True, ""
         for rank in node.ranks:
@@ -54,7 +54,7 @@ class Takeover:
             state.alive, state.left, state.finished, state.unusable = False, None, None, ""
 
     def give_up(self, number: int, why: str) -> None:
-        """A node that is heard, and is not used any more."""
+        """Stop using a node whose agent is still reachable."""
         self.lose(number)
         self._job.note(f"node {number} is given up: {why}")
         self._fence(number, why)
@@ -64,13 +64,13 @@ class Takeover:
         if node.agent:
             self._job.fence(node.agent, number, why)
         node.agent = ""
-        # lost with the manager before this one, which knew who it was
+        # lost with the previous manager, which knew its agent
         holder = self._job.election.holder(number)
         if holder and holder not in self._job.fenced:
             self._job.fence(holder, number, why)
 
     def assign(self, incident: Incident) -> None:
-        """A standby for every lost node, as far as there are any."""
+        """Assign a standby to every lost node, as far as standbys are available."""
         topology = self._job.topology
         for number in topology.lost:
             node = topology.nodes[number]
@@ -128,7 +128,7 @@ class Takeover:
     # -- a node that moves -------------------------------------------------------------------------
 
     def move(self, incident: Incident) -> None:
-        """The standby gets the node, and its agent keeps what it has."""
+        """Give the node to the standby, while its agent keeps its processes."""
         moving = incident.moving
         assert moving is not None
         node = self._job.topology.nodes[moving.node]
@@ -141,7 +141,7 @@ class Takeover:
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
-        """Its ranks have their state: there is no way back, and no need for one."""
+        """Complete the move: the new ranks have their state, so it is final."""
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
@@ -149,7 +149,7 @@ class Takeover:
         self._job.fence(moving.before.agent, moving.node, why)
 
     def put_back(self, incident: Incident, why: str) -> None:
-        """The node stays with the agent that has had it."""
+        """Undo the move: the node stays with its former agent."""
         moving, incident.moving = incident.moving, None
         assert moving is not None
         moving.failed = why
@@ -168,13 +168,13 @@ class Takeover:
         if moving.former_lost:
             self.lose(number)
             incident.faults.append(f"node {number}: {moving.former_lost}")
-        else:  # what it has said meanwhile was not heard
+        else:  # its messages meanwhile were ignored
             self._job.say(c.AskToRegister((moving.before.agent,)))
         self.keep_records()
 
     def keep_records(self) -> None:
-        """Every living node has its records copied to a living one, where a lost node can be
-        replaced at all."""
+        """Assign every living node a living keeper for its records, if lost nodes can be replaced
+        at all."""
         job = self._job
         if "recover" not in job.settings.ladder or not job.protected:
             return
