@@ -272,9 +272,7 @@ class Invariants:
             assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
         elif command.reason.startswith("its device"):
             times = sum(said[word] for word in NAMED)
-            assert times > (
-                command.reason == "its device requires another retry"
-            ), rank
+            assert times > (command.reason == "its device requires another retry"), rank
         elif command.reason.startswith("the memory page"):
             assert any(name.startswith("page") and times > 1 for name, times in said.items()), (
                 f"{rank}: no page failed twice"

@@ -275,9 +275,7 @@ class Recovery:
         moving = self.incident.moving if self.incident is not None else None
         if moving is not None and moving.before is not None and moving.before.agent == event.agent:
             moving.former_lost = event.why
-            self._job.note(
-                f"node {event.node}, which moves: its former agent is gone: {event.why}"
-            )
+            self._job.note(f"node {event.node}, which moves: its former agent is gone: {event.why}")
 
     def standby(self, now: float) -> None:
         """Another standby is available."""
