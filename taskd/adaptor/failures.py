@@ -48,7 +48,7 @@ class Failures:
         if dead := self.dead(context):
             return self.defect(dead)
         first = self._set_up.stuck(reason)
-        return f"The job ends: {set_up.LIMIT} starts in a row ended so: {first}" if first else ""
+        return f"The job ends: {set_up.LIMIT} starts in a row ended alike: {first}" if first else ""
 
     def defect(self, failures: dict[int, ProcessFailure]) -> str:
         """Why no further start can help after these failures of an unprotected one, with the first

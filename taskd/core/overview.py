@@ -1,4 +1,4 @@
-"""What a job does right now, in a few lines for people."""
+"""Renders the current status of a job as a few lines of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
     from taskd.core.topology import Node
 
-NODES = 40  # that are named each
+NODES = 40  # listed one by one
 
 
 def overview(job: Coordinator) -> str:
@@ -28,8 +28,8 @@ def overview(job: Coordinator) -> str:
         lines.append(f"node {number}: ranks {node.ranks[0]}-{node.ranks[-1]}, {_of(node)}")
     if len(state.topology.nodes) > NODES:
         lines.append(
-            f"and {len(state.topology.nodes) - NODES} nodes more, {len(state.topology.lost)} of all"
-            " are lost"
+            f"and {len(state.topology.nodes) - NODES} more nodes; {len(state.topology.lost)} of all"
+            " nodes are lost"
         )
     waiting = state.topology.standbys
     if waiting:

@@ -1,10 +1,10 @@
-"""All ranks stop at the same step boundary, stay alive, and go on when asked: no incident, nothing
-is rebuilt.
+"""Pauses all ranks at the same step boundary, without an incident or a rebuild, until they may
+continue.
 
-Which boundary is not known beforehand, because ranks begin steps while messages travel. So agents
-are asked for the first step that nobody on their node has begun; all stop before the highest
-answer. A rank that has begun that step meanwhile says so (RankPassed), and the boundary moves
-behind it; those that have stopped already go on to it.
+The boundary is not known beforehand, because ranks begin steps while messages are in flight. So
+each agent reports the first step that no rank on its node has begun, and all ranks stop before the
+highest one. A rank that has begun that step meanwhile reports it (RankPassed), and the boundary
+moves behind it; ranks that have already stopped continue to the new one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 
 
 class Pause:
-    """At most one pause at a time, of operators, of a node's move, or of both; operators' requests
-    for it are all answered."""
+    """At most one pause at a time, for operators, for a node's move, or for both; each operator's
+    request is answered."""
 
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self._operators = False  # want it
-        self._move = False  # wants it
+        self._operators = False  # operators want the pause
+        self._move = False  # a move needs the pause
         self.step: int | None = None  # the boundary, once it is known
         self.paused: set[int] = set()
         self._requests: list[str] = []
-        self._owed = False  # ranks of nodes that had not joined yet have not been told to go on
-        self._begun: dict[int, int] = {}  # node -> its answer
+        self._owed = False  # Continue is still to be sent to nodes that had not joined yet
+        self._begun: dict[int, int] = {}  # node -> the first step not begun on it
         self._to_tell, self._to_stop = PendingSet(), PendingSet()  # nodes, ranks
 
     def request(self, request: str) -> None:
@@ -45,7 +45,7 @@ class Pause:
         if not wanted:
             self._ask()
         elif self._move and self.step is not None:
-            self._job.say(self._order(self.step))  # it does not end with the move
+            self._job.say(self._order(self.step))  # it no longer ends with the move
 
     @property
     def wanted(self) -> bool:
@@ -57,7 +57,7 @@ class Pause:
             self._ask()
 
     def end_move(self) -> None:
-        """A node has moved, or will not: ranks go on, unless operators pause them too."""
+        """End the pause for a node's move: ranks continue, unless operators pause them too."""
         moved, self._move = self._move, False
         if moved and not self._operators:
             self.step = None
@@ -69,7 +69,7 @@ class Pause:
         self._job.say(to_agent.AskSteps())
 
     def begun(self, event: from_agent.StepsBegun) -> None:
-        """A node's answer."""
+        """Take a node's answer; set the boundary once all have answered."""
         if not self.wanted or self.step is not None:
             return
         self._begun[event.node] = event.step
@@ -91,22 +91,22 @@ class Pause:
 
     def stopped(self, event: from_rank.RankPaused) -> None:
         if self.step is None or event.step < self.step:
-            return  # it goes on to the boundary
+            return  # it continues to the boundary
         if event.step > self.step:
             self._set(event.step)
         self.paused.add(event.rank)
 
     def again(self) -> None:
-        """Ranks have been taken back, or replaced: each will say again that it is paused."""
+        """Ranks have been taken back or replaced: each will report again once it is paused."""
         self.paused.clear()
-        # whoever was asked may be gone, and another agent in its place
+        # an agent that was asked may be gone, and another one in its place
         if self.wanted and self.step is None:
             self._begun.clear()
             self._job.say(to_agent.AskSteps())
 
     @property
     def all_paused(self) -> bool:
-        """Everybody has stopped. Ranks that have finished or ended stand still anyway."""
+        """Whether all ranks have stopped; those that have finished or ended count as stopped."""
         return self.step is not None and not self._to_stop.any(self._job.ranks, self._goes_on)
 
     def _goes_on(self, number: int) -> bool:
@@ -114,29 +114,30 @@ class Pause:
         return number not in self.paused and rank.finished is None and not rank.ended
 
     def look(self) -> None:
-        """Answer if everybody has stopped."""
+        """Answer the requests if all ranks have stopped."""
         if self._requests and self.all_paused:
             text = f"all ranks are paused before step {self.step}"
             if over := [r for r in self._job.ranks if r not in self.paused]:
                 text = (
-                    f"all ranks stand still; ranks [{abbreviate(over)}] have come to the end of"
-                    f" their loop before step {self.step}"
+                    f"all ranks have stopped; ranks [{abbreviate(over)}] have finished their loops"
+                    f" before step {self.step}"
                 )
             self._job.note(text)
             self._answer(True, text)
 
     def release(self, request: str) -> None:
-        """Said also when no pause is known: a manager before this one may have ordered it."""
+        """Let paused ranks continue, even if no pause is known: a previous manager may have ordered
+        it."""
         self._answer(False, "the pause was ended before every rank had stopped")
         self._operators = False
         if self._move:
             if self.step is not None:
-                self._job.say(self._order(self.step))  # from now on for a moment only
+                self._job.say(self._order(self.step))  # from now on it ends with the move
             self._job.say(
                 to_operator.Answer(
                     request,
                     True,
-                    "the ranks go on as soon as a node has moved, for which they stand",
+                    "the ranks go on as soon as the node that they are paused for has moved",
                 )
             )
             return
@@ -154,17 +155,17 @@ class Pause:
         )
 
     def complete(self) -> None:
-        """All agents are here: whoever was not, when the pause was ended, hears of it."""
+        """All agents have joined: send Continue to those that missed it."""
         if self._owed:
             self._owed = False
             self._job.say(to_rank.Continue())
 
     def remind(self) -> None:
-        """An agent may have missed what was said last; nobody else minds."""
+        """Repeat the last order for an agent that may have missed it; the others ignore it."""
         self._job.say(to_rank.Continue() if self.step is None else self._order(self.step))
 
     def drop(self, why: str) -> None:
-        """The processes that were paused are gone, or the job is over."""
+        """Forget the pause: its processes are gone, or the job is over."""
         self._answer(False, why)
         self._operators = self._move = False
         self.step = None

@@ -1,9 +1,9 @@
-"""Does any of very many still have to do something? Asked after each that has.
+"""Tests quickly whether any of very many ranks is still pending, after each of them has reported.
 
-A job has tens of thousands of ranks, and each says that it has stopped: were all looked at each
-time, it would be looked at some 10^9 ranks. Those that were found waiting are remembered, one of
-them is asked first, and all are looked at again only when none of these waits any more. The answer
-is always that of looking at all: nothing has to be told here when something changes.
+A job has tens of thousands of ranks, and each reports that it has stopped: a full scan each time
+would check some 10^9 ranks. Those found pending are remembered, one of them is checked first, and a
+full scan is repeated only when none of these is pending. The answer always equals that of a full
+scan, and callers need not announce changes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 
 class PendingSet:
     def __init__(self) -> None:
-        self._known: list[int] = []  # waited when all were last looked at
+        self._known: list[int] = []  # pending at the last full scan
 
     def any(self, everybody: Iterable[int], waits: Callable[[int], bool]) -> bool:
-        """Whether `waits` holds for any of `everybody`. What is known of numbers that have left
-        `everybody` must not wait."""
+        """Whether `waits` holds for any of `everybody`. It must not hold for numbers that have left
+        `everybody`."""
         known = self._known
         while known:
             if waits(known[-1]):

@@ -1,18 +1,18 @@
-"""Who is at fault when ranks make no progress? Every rank is asked how far it has come, twice.
+"""Judges which rank is at fault when ranks make no progress, from two reports of every rank.
 
-In a job that trains in lockstep one rank that stops makes all others stop too: they wait for it in
-a collective. The state pages say
-*that* a rank makes no progress, not why. So each is asked for its step and for the number of
-collectives that it has begun in it. Who does not answer, or is furthest behind, is the one that did
-not arrive. It is only called hung when it is past its own limit (a first step, a compilation and an
-announced long operation have none) and when a second call finds it where it was.
+In a job that trains in lockstep, one rank that stops makes all others wait for it in a collective.
+The state pages show *that* a rank makes no progress, not why. So each is probed for its step and
+the number of collectives that it has begun in it. The rank that does not answer, or else the one
+furthest behind, is the one that did not arrive. It counts as hung only if it is past its own limit
+(a first step, a compilation and an announced long operation have none) and a second call finds it
+in the same place.
 
-A busy machine makes healthy ranks late and dumb. Between the two calls a rank that works has been
-on a processor or ready for one; what it has waited there stretches its limit as much. One that is
-stopped, or waits for what will not come, was neither.
+On a busy machine healthy ranks are late and slow to answer. Between the two calls a working rank
+has been running or runnable; its limit is stretched in proportion to the time it was runnable
+without a CPU. A rank that is stopped, or waits for something that will not come, was neither.
 
-When nobody is behind, all wait or all work. If nobody has used the processor since the last call
-about the same place, the collective itself is stuck, and the communicators are made anew. Otherwise
+If no rank is behind, all wait or all work. If none has used the CPU since the last judgment and all
+are in the same place, the collective itself is stuck, and the communicators are rebuilt. Otherwise
 the step is merely long.
 """
 
@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 from taskd.messages.from_agent import ProgressReport
 
-# of one processor: ranks that wait in a collective use about nothing, ranks that compute use one or
-# more
+# of one CPU: ranks that wait in a collective use almost none, ranks that compute use one or more
 IDLE = 0.05
-# of the time between two calls that a rank must have run, or been ready to, to be one that works:
-# its answer takes ~1 ms of it
+# share of the time between two calls that a working rank must have been running or runnable; its
+# answer takes ~1 ms of it
 WORKS = 0.5
-# at most so many times longer; nobody has to wait forever for a rank that gets no processor at all
+# the most a limit is stretched: the others do not wait forever for a rank that gets no CPU at all
 STRETCH = 30.0
 
 
@@ -55,11 +54,11 @@ Answers = Mapping[int, ProgressReport]
 def judge(
     first: Answers, second: Answers, before: Answers, since: float, between: float = 0.0
 ) -> Verdict:
-    """`first` and `second`: two calls `between` seconds apart, each with every rank. `before`: the
-    answers of an earlier judgement, `since` seconds ago; empty: none."""
+    """Judge the answers of two calls, `first` and `second`, `between` seconds apart, each with
+    every rank. `before`: the answers of an earlier judgment, `since` seconds ago; empty: none."""
     late = _late(second)
-    # late at both calls: when the one that all waited for goes on between them, those that have not
-    # gone on yet look like it
+    # late at both calls: if the awaited rank proceeds between them, ranks that have not followed
+    # yet look late too
     hung = {
         r: a
         for r, a in _late(first).items()
@@ -83,20 +82,20 @@ def judge(
             a = min(inside, key=lambda a: (a.seconds, a.rank))
             return Stuck(
                 f"all ranks wait in the same collective for {a.seconds:.1f} s and none of them"
-                f" works ({_place(a)})"
+                f" uses the CPU ({_place(a)})"
             )
     return Waiting("no rank is behind: all are in the same place")
 
 
 def behind(answers: Answers) -> set[int]:
-    """Whom all others wait for, if for anybody."""
+    """Return the ranks that all others wait for, if any."""
     return set(_late(answers))
 
 
 def _late(answers: Answers) -> dict[int, ProgressReport]:
-    """Whom all wait for: who does not answer, else who is furthest behind. Between these and the
-    first of all there may be ranks that wait for them in an earlier collective, one that not
-    everybody has to wait in (the root of a broadcast, whose receivers go on)."""
+    """Return the ranks that all wait for: those that do not answer, else those furthest behind.
+    Between these and the leading ranks there may be others that wait for them in an earlier
+    collective in which not all have to wait (the root of a broadcast; its receivers proceed)."""
     silent = {r: a for r, a in answers.items() if not a.answered and not a.waiting}
     inside = {r: a for r, a in answers.items() if not a.waiting}
     if silent or not inside:
@@ -109,7 +108,7 @@ def _late(answers: Answers) -> dict[int, ProgressReport]:
 
 
 def _overdue(before: ProgressReport, now: ProgressReport, between: float) -> bool:
-    """Whether the rank is past its limit, which is as much longer as it was kept from running."""
+    """Whether the rank is past its limit, stretched by the time it was kept from running."""
     if not now.overdue or now.stopped or before.incarnation != now.incarnation:
         return now.overdue
     ran, queued = now.cpu - before.cpu, now.queued - before.queued

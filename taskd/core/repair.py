@@ -1,25 +1,25 @@
-"""Where to resume after a fault, and who gives the training state to whom. A pure function of what
-the ranks report.
+"""Plans where to resume after a fault and which rank gives the state to which: a pure function of
+the ranks' reports.
 
-The rule in words. The interrupted step is the last one that *every* rank has begun: only there is
-the private state (random numbers, loader position, batch-norm statistics) of every rank known
-exactly. If some rank has run ahead, it goes back; nobody goes forward alone, because what a dead
-rank's random numbers would have been is not known.
+The rule in words. The job resumes at the last step that *every* rank has begun: only there is the
+private state (random numbers, loader position, batch-norm statistics) of every rank known exactly.
+A rank that has run ahead goes back; no rank goes forward alone, because the random numbers that a
+dead rank would have drawn are unknown.
 
-The training state at the start of that step is found, for each rank, in this order:
-1. its own memory, when no attempt has changed it;
-2. the stripes on its node: each rank of a node keeps 1/L of the state as it was at the start of the
+The replicated state at the start of that step is found, for each rank, in this order:
+1. its own memory, if no attempt has changed it;
+2. the stripes on its node: each of a node's L ranks keeps 1/L of the state at the start of the
 step, in shared memory that outlives it, so L complete stripes are a whole copy;
-3. the memory of a replica that is clean, on the same node if possible, sources taken in turn;
+3. the memory of a clean replica, on the same node if possible, sources taken in turn;
 4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
 
-A rank that is *doubted* (its result was not finite, and memory may have failed without saying so)
-takes the state from one that is not, if there is one, and stripes of which it has written a part
-are not used then.
+A *doubted* rank (its result was not finite, so its memory may be silently corrupt) takes the state
+from one that is not doubted, if there is any, and then the stripes that it wrote a part of are not
+used.
 
-A *provisional* entry (recorded at the commit before) counts, of a dead rank and of a living one
-alike, when a living rank has begun that step and found that user code between the steps had changed
-nothing: the ranks run the same program, and none of them runs that code again.
+A *provisional* entry (recorded at the previous commit) counts, for dead and living ranks alike, if
+a living rank has begun that step and found that user code between the steps had changed nothing:
+the ranks run the same program, and none of them runs that code again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from taskd.messages.values import Plan, Position
 
 @dataclass(frozen=True)
 class Member:
-    """One rank as repair sees it. `position` is None for a rank of which nothing is known."""
+    """One rank as repair sees it. `position` is None for a rank that left no record."""
 
     rank: int
     node: int
@@ -48,9 +48,9 @@ class Refusal:
 
 
 def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusal:
-    """Decide for all ranks of a job; `members` has each rank once, in any order. `resumed`: the
-    step of the plan before, whose provisional entries were vouched for then; who vouched may be
-    dead by now."""
+    """Plan for all ranks of a job; `members` has each rank once, in any order. `resumed`: the step
+    of the previous plan, whose provisional entries were vouched for then, perhaps by a rank that is
+    now dead."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     if not ranks:
         return Refusal("the job has no ranks")
@@ -82,7 +82,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
 
 
 def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, frozenset[int]]:
-    """For each rank the steps at whose start its private state is known."""
+    """Return for each rank the steps at whose start its private state is known."""
     positions = {r: m.position for r, m in ranks.items() if m.position is not None}
     living = [p for r, p in positions.items() if ranks[r].alive]
     vouched = {s for p in living for s in p.final} - {s for p in living for s in p.drifted}
@@ -93,7 +93,7 @@ def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, froz
 
 
 def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
-    """A plan for `step`, which was chosen because of `why`, or why there is none."""
+    """Return a plan for `step`, which was chosen because of `why`, or why there is none."""
     clean = [
         r
         for r, m in ranks.items()
@@ -101,7 +101,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     ]
     doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
     trusted = [r for r in clean if r not in doubted]
-    keep = trusted or clean  # where everybody is doubted there is nobody to be compared with
+    keep = trusted or clean  # if all are doubted, no rank is better than another
     keeping = frozenset(keep)
     nodes: dict[tuple[int, int], list[Member]] = {}
     for m in ranks.values():
@@ -123,7 +123,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         holders = [h for h in (*keep, *stripes) if ranks[h].shard == shard]
         if not holders:
             return (
-                f"at step {step} nobody holds the state of shard {shard}: no rank's memory is"
+                f"at step {step} no rank holds the state of shard {shard}: no rank's memory is"
                 " unchanged and no node's stripes are complete"
             )
         source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keeping, h))

@@ -1,8 +1,8 @@
-"""Whether a script fails in its set-up because of a defect: then no restart mends it, and thousands
-are allowed.
+"""Detects a script whose set-up fails because of a defect, which a restart does not fix, though
+thousands may be allowed.
 
-Asked by each launcher about its own ranks. What ends a rank from outside (SIGKILL, SIGTERM) is no
-defect of its script.
+Each launcher checks its own ranks. A rank killed from outside (SIGKILL, SIGTERM) is no evidence of
+a defect.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LIMIT = 3  # starts in a row: two may be chance
-# seconds; a rank that ends later was past its set-up: a job's ranks are waited for as long, see
-# core.settings.Settings.form
+# seconds; a rank that fails later was past its set-up: that is how long a job's ranks are awaited,
+# see core.settings.Settings.form
 LONG = 600.0
 # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: what a process does to itself
 FATAL = frozenset({-4, -6, -7, -8, -11})
@@ -22,8 +22,8 @@ _FRAME = re.compile(r'^ *File "(.*)", line (\d+)')
 
 @dataclass(frozen=True)
 class Failure:
-    """`status` is the exit code, negative for a signal; `traceback` of the exception that ended the
-    process, "" where none is known."""
+    """The end of one rank. `status` is the exit code, negative for a signal; `traceback`: of the
+    exception that ended the process, "" if unknown."""
 
     rank: int
     status: int
@@ -32,15 +32,15 @@ class Failure:
 
 class SetUp:
     def __init__(self) -> None:
-        # way -> starts in a row, and what it was the first time
+        # way -> starts in a row, and the first failure
         self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}
-        # the same of starts in which no rank ended, and all were restarted for a reason
+        # the same for starts given up with every rank alive: way, starts in a row, first reason
         self._stuck: tuple[str, int, str] = ("", 0, "")
 
     def failed(self, failures: Iterable[Failure], seconds: float) -> Failure | None:
-        """A start has failed after so many seconds, before every rank was protected. Returns what
-        it was the first time that ranks ended in the way in which they have ended LIMIT times in a
-        row, None otherwise."""
+        """Count a start that failed after `seconds`, before every rank was protected. Once ranks
+        have failed in the same way LIMIT times in a row, returns the first such failure, otherwise
+        None."""
         self._stuck = ("", 0, "")
         own = [f for f in failures if f.status > 0 or f.status in FATAL] if seconds < LONG else []
         ways = {_way(f): f for f in sorted(own, key=lambda f: f.rank)[::-1]}
@@ -51,29 +51,28 @@ class SetUp:
         return next((first for times, first in self._times.values() if times >= LIMIT), None)
 
     def stuck(self, reason: str) -> str:
-        """A start was given up for `reason`, with every rank alive. Returns what it was the first
-        time that this happened LIMIT times in a row, "" otherwise; ranks and generations may
-        differ."""
+        """Count a start given up for `reason`, with every rank alive. After LIMIT times in a row,
+        returns the first reason, otherwise ""; ranks and generations may differ."""
         way = re.sub(r"[0-9]+", "N", reason)
         last, times, first = self._stuck
         self._stuck = (way, times + 1, first) if way == last else (way, 1, reason)
         return self._stuck[2] if self._stuck[1] >= LIMIT else ""
 
     def passed(self) -> None:
-        """Every rank is protected."""
+        """Start counting anew: every rank is protected."""
         self._times.clear()
         self._stuck = ("", 0, "")
 
 
 def _way(failure: Failure) -> tuple[object, ...]:
-    """Of all ranks that raise the same exception some are ended by their launcher before they can;
-    the text of one may name a port."""
+    """Return the way a rank failed, not its number or text: the launcher kills some of the ranks
+    before they raise the same exception, and its text may contain a port."""
     frames, name = read(failure.traceback)
     return (failure.status, name, *frames) if frames else (failure.status, failure.rank)
 
 
 def read(traceback: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """The frames of a traceback as Python prints it, and the name of the exception."""
+    """Return the frames of a traceback as Python prints it, and the exception's name."""
     frames, name = [], ""
     for line in traceback.splitlines():
         if found := _FRAME.match(line):
@@ -85,12 +84,12 @@ def read(traceback: str) -> tuple[tuple[tuple[str, int], ...], str]:
 
 
 def reason(first: Failure) -> str:
-    """Why the job ends, as one sentence."""
+    """Explain why the job ends."""
     frames, name = read(first.traceback)
     where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
     how = f"exit status {first.status}" if first.status >= 0 else f"signal {-first.status}"
     return (
         f"The job ends: rank {first.rank} failed before all ranks were protected, and {LIMIT}"
-        f" starts in a row ended so ({how}{where}): a defect of the script or its surroundings that"
-        " no restart mends. Correct it and start the job again."
+        f" starts in a row ended alike ({how}{where}): a defect of the script or its"
+        " environment that a restart does not fix. Fix it and start the job again."
     )

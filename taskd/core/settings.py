@@ -1,4 +1,4 @@
-"""The limits by which the coordinator decides, and the shape of the job."""
+"""The coordinator's limits, and the shape of the job."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of the coordinator, all in seconds unless said otherwise. Where a number comes from
-    stands beside it."""
+    """Limits of the coordinator, in seconds unless stated otherwise, each with its source."""
 
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
     sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY
-    # ask a second time: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
+    # until Interrupt is repeated: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     interrupt_again: float = 0.5
-    # agents ask for more for ranks that are in user code and within their limit (RankBusy)
+    # agents request more for ranks that are in user code and within their limit (RankBusy)
     interruption: float = 2.0
-    # fault-retry-times: how often all ranks are restarted where they are when the ladder has come
-    # to its end
+    # fault-retry-times: how often all ranks are restarted in place once the ladder is exhausted
     retries: int = 0
-    # until a standby has come for a lost node (wait-reschedule-timeout, documented: 30 to 270)
+    # until a standby is available for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     reschedule: float = 270.0
     # until a standby's ranks have run the user's script up to its first attempt; documented: 15
     # minutes
     prepare: float = 900.0
-    # until all ranks are paused before the same step, so that a node may move: a step may be long
+    # until all ranks are paused for the move of a node: a step may be long
     pause_all: float = 300.0
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
@@ -34,30 +32,27 @@ class Settings:
     rebuild: float = 20.0  # 16 ranks need 0.2 s
     restore: float = 120.0  # ~4 GB/s on a node
     dump: float = 1800.0  # MindIO's documented limit for a save: 30 minutes
-    # the first step may be long; a hang in it is the watchdog's business, this is the last net
+    # the first step may be long; the watchdog handles a hang in it, and this is the backstop
     resume: float = 300.0
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     # deaths of a rank's replacements in one incident before the strategy is given up
     replacements: int = 3
-    # interruptions under one strategy before it is given up; two more for each rank that is
-    # replaced, or shall be
+    # interruptions under one strategy before it is given up; two more for each replaced or evicted
+    # rank
     rounds: int = 12
-    # times that a rank may fail at a rebuild or restore in one incident before its process is
-    # replaced
+    # failed rebuilds or restores of a rank in one incident before its process is replaced
     failures: int = 2
-    # in a repair, until it is seen whether a rank was stopped; from call to call twice as long.
-    # None: never
+    # in a repair, until the first progress probe; the interval then doubles. None: no probes
     look: float | None = 2.0
-    looks: float = 8.0  # at most so long from call to call
-    # that a replacement may wait for something without using a processor, while all others wait for
-    # it
+    looks: float = 8.0  # longest interval between two of these probes
+    # that a replacement may wait without using the CPU while all others wait for it
     idle: float = 20.0
     progress_probe: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     form: float = 600.0  # from the first rank's protect() to the last one's
-    # until a new manager has heard of all living nodes; they find it in ~0.3 s, but a standby that
-    # was sent to a lost node by the one before is only heard when it has that node: 3.3 s on a busy
-    # machine
+    # until all living nodes have registered with a new manager; they find it in ~0.3 s, but a
+    # standby that the previous one ordered to a lost node registers only once it has taken it over:
+    # 3.3 s on a busy machine
     gather: float = 6.0
 
     def __post_init__(self) -> None:

@@ -1,5 +1,4 @@
-"""What is known of one job: shared by the parts of the coordinator, changed by them, decided about
-in none but them."""
+"""The state of one job, shared by the parts of the coordinator, which alone decide about it."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from taskd.messages.values import Position
 class RankState:
     incarnation: int = 0
     joined: bool = False
-    finished: int | None = None  # its loop is over before this step
+    finished: int | None = None  # its loop has ended before this step
     ended: bool = False
-    quit: str = ""  # it has ended, well and before its loop was over for all: how
+    quit: str = ""  # how it exited, with status 0 but before all loops had ended
     quit_at: int = -1  # and before which step
     alive: bool = True
-    left: Position | None = None  # what its last process left behind
-    # step and text of the exception its process is ending with
+    left: Position | None = None  # the position its last process left behind
+    # step and text of the exception that is ending its process
     raised: tuple[int, str] | None = None
-    # addresses of memory pages of its present process that have failed
+    # addresses of failed memory pages of its current process
     pages: set[int] = field(default_factory=set)
     unusable: str = ""  # why its device gets no further process
 
@@ -42,11 +41,11 @@ class JobState:
         self.protected = False  # every rank is in its loop, under our communicators
         self.released = -1  # no step before this one will be repeated
         self.over = False
-        self.repairs = True  # faults are repaired; else nothing is done but what ends the job
+        self.repairs = True  # faults are repaired; otherwise the next fault ends the job
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
-        self.restart = ""  # why all ranks shall be restarted now
-        self.regroup = False  # then: their launchers cannot meet as at the start
-        self.fenced: set[str] = set()  # agents that are no part of the job any more
+        self.restart = ""  # why to restart all ranks now
+        self.regroup = False  # then their launchers cannot use the rendezvous of the start
+        self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
         self._unfinished = PendingSet()
 
@@ -60,15 +59,15 @@ class JobState:
         self.out += commands
 
     def fence(self, agent: str, node: int, why: str) -> None:
-        """The agent, which has or had `node`, is no part of the job any more."""
+        """Exclude the agent, which has or had `node`, from the job."""
         self.fenced.add(agent)
         self.election.depart(agent)
         self.election.candidate.want(agent, False)
         self.out.append(to_agent.Fence(agent, node, why))
 
     def reachable(self) -> tuple[int, int]:
-        """How many of the agents that may vote are heard, and how many there are: those on the
-        roster, or all that are known before there is one."""
+        """Return how many of the agents that may vote are reachable, and how many there are: those
+        on the roster, or all known agents before there is one."""
         nodes = self.topology.nodes.values()
         agents = {n.agent for n in nodes if n.living} | {n.assignee for n in nodes}
         return (
@@ -76,8 +75,7 @@ class JobState:
         )
 
     def majority(self) -> bool:
-        """Whether what is decided here cannot be decided otherwise by a manager that the rest of
-        the agents hear."""
+        """Whether so many agents are reachable that no manager of the others can decide."""
         return is_majority(*self.reachable())
 
     def end(self, ok: bool, reason: str) -> None:
@@ -85,8 +83,7 @@ class JobState:
         self.out.append(to_agent.End(ok, reason))
 
     def take_for_dead(self) -> dict[int, str]:
-        """Ranks that have ended by themselves while others train on, and are missed now; and how
-        each ended."""
+        """Count ranks that exited while others train on as dead; return how each exited."""
         missed = {r: s.quit for r, s in self.ranks.items() if s.quit}
         for rank in missed:
             state = self.ranks[rank]
@@ -94,15 +91,15 @@ class JobState:
         return missed
 
     def rebuild(self, same: bool = False) -> None:
-        """Everybody makes the communicators of the present generation. `same`: no process is
-        new."""
+        """Order all ranks to build the communicators of the current generation. `same`: no process
+        is new."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
         self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same))
 
     def quit_before_the_end(self) -> list[int]:
-        """When all others wait at the end of their loop: ranks that have left theirs too early, and
-        are missed. Those that have committed the last step have finished like the others."""
+        """Return the ranks that exited before the end of their loops, once all others have finished
+        theirs. Those that exited after the last step count as finished."""
         ends = [s.finished for s in self.ranks.values() if s.finished is not None]
         if (
             not self.protected
@@ -117,8 +114,7 @@ class JobState:
         return missed
 
     def release_if_finished(self) -> None:
-        """When every rank's loop is over: nobody will be taken back any more, all go on behind
-        it."""
+        """Release all ranks once every loop has ended: none will be taken back any more."""
         if not self.protected or self._unfinished.any(
             self.ranks, lambda r: self.ranks[r].finished is None
         ):

@@ -1,8 +1,8 @@
-"""A new manager of a job that is under way: its agents are gathered, then the job is taken over.
+"""Takes over a running job as its new manager, after its agents have registered.
 
-Each agent says everything that it knows when it joins. When all have, or after a deadline those
-that are left, the job goes on where it was: with an incident, where the manager before was in one,
-or ranks or nodes were lost while there was none.
+Each agent reports all its state when it joins. Once all have joined, or the deadline has passed,
+the job continues where it was: with an incident, if the previous manager was in one or ranks or
+nodes were lost in between.
 """
 
 from __future__ import annotations
@@ -21,43 +21,41 @@ class Succession:
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming) -> None:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self.deadline: float | None = None  # for the last agent
-        # node -> the newest step of its records that are kept, and the node that keeps them, as
-        # agents have said
+        # node -> the newest step of its kept records, and their keeper, as reported by agents
         self._keeps: dict[int, tuple[int, int]] = {}
-        # replacements that an earlier manager has ordered, and that have no state yet
+        # replacements ordered by an earlier manager that have no state yet
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
 
     def learn(self, event: from_agent.AgentJoined) -> None:
-        """What an agent says about its ranks' processes, which are new to this manager."""
+        """Learn from an agent about its ranks' processes, which are new to this manager."""
         ranks = set(event.ranks)
         self._new = self._new - ranks | set(event.new)
         self._ready = self._ready - ranks | set(event.ready)
         self._waiting = self._waiting - ranks | set(event.waiting)
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
-        """Where the records of other nodes are. A keeper that was replaced by another has old ones
-        still."""
+        """Learn where the records of other nodes are. A former keeper may still have old ones."""
         for node, step in event.keeps:
             self._keeps[node] = max(self._keeps.get(node, (-1, -1)), (step, event.node))
 
     def gather(self, now: float) -> None:
-        """An agent of a job that is under way has joined."""
+        """An agent of a running job has joined: set the deadline for the others."""
         settings = self._job.settings
         if not self._job.protected and self.deadline is None:
-            patient = "recover" not in settings.ladder  # nobody could take a missing node over
+            patient = "recover" not in settings.ladder  # a missing node could not be replaced
             self.deadline = now + (settings.form if patient else settings.gather)
 
     def stop(self) -> None:
         self.deadline = None
 
     def waits(self, rank: int) -> None:
-        """The rank waits for orders while agents are gathered."""
+        """Note that the rank waits for orders before all agents have joined."""
         self._waiting.add(rank)
 
     def take_over(self, now: float) -> None:
-        """All agents are here."""
+        """Take over the job: all agents have joined."""
         job = self._job
         if not self._forming.all_joined:
             return
@@ -77,13 +75,13 @@ class Succession:
         self._pause.complete()
 
     def _join(self, text: str, now: float) -> None:
-        """An incident in which the replacements of an earlier manager are replacements."""
+        """Join an incident that knows an earlier manager's replacements as its own."""
         incident = self._recovery.join(text, now=now)
         incident.new |= self._new
         incident.ready |= self._ready
 
     def tick(self, now: float) -> bool:
-        """Whether the time was up."""
+        """Act if the deadline has passed; return whether it has."""
         if self.deadline is None or now < self.deadline:
             return False
         if not self._without_missing_nodes(now):
@@ -94,14 +92,14 @@ class Succession:
                 if job.topology.node_of(r) is None or not rank.joined
             ]
             job.restart = (
-                f"a new manager has heard nothing of ranks [{abbreviate(missing)}] within"
+                f"a new manager has heard nothing from ranks [{abbreviate(missing)}] within"
                 f" {job.settings.form:.0f} s"
             )
         return True
 
     def _without_missing_nodes(self, now: float) -> bool:
-        """Nodes that were not heard of were lost with the manager before: go on without them, where
-        others can take them over."""
+        """Continue without the nodes that did not register, if standbys can replace them: they were
+        lost with the previous manager."""
         job, nodes = self._job, self._job.topology.nodes
         each = job.settings.ranks_per_node
         missing = [n for n in range(job.settings.nodes) if n not in nodes]
@@ -118,8 +116,8 @@ class Succession:
                 job.ranks[rank].joined = True
         self._protect()
         if self._new:
-            self._join(f"nodes [{abbreviate(missing)}] were not heard", now)
+            self._join(f"nodes [{abbreviate(missing)}] did not register", now)
         for number in missing:
-            why = "nothing is heard of it since the manager before this one was lost"
+            why = "it has been silent since the previous manager was lost"
             self._recovery.lost(number, why, now)
         return True

@@ -1,11 +1,10 @@
-"""What is done about a node that still works and should not be relied on.
+"""Handles sub-healthy nodes, which still work but are unreliable.
 
-It is ignored; or the training state is saved, and the job ends; or the job ends; or the node
-*moves*: a standby takes its place while the job goes on. It starts the node's
+As configured, the node is ignored, the state is saved and the job ends, the job just ends, or the
+node *moves*: a standby takes its place while the job continues. The standby starts the node's
 ranks, which run the user's script up to its first attempt; when they are ready, all ranks are
-stopped before the same step, and the node moves in an incident of its own (recovery.py, strategy
-hot-switch). Whatever goes wrong before the new ranks have their state leaves the job where it is.
-One node moves at a time.
+paused before the same step, and the node moves in an incident of its own (strategy hot-switch). A
+fault before the new ranks have their state leaves the node where it is. One node moves at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
-# preparations for one move, when ranks of the node are replaced or the standby is needed elsewhere
-# meanwhile
+# preparations for one move, in case ranks of the node are replaced or the standby is needed
+# elsewhere meanwhile
 TRIES = 3
 
 
@@ -56,7 +55,7 @@ class Switch:
     def due(self) -> float | None:
         return self._plans[0].deadline if self._plans else None
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def reported(self, event: from_operator.NodeSubHealthy, now: float) -> None:
         job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
@@ -77,12 +76,12 @@ class Switch:
             self._answer([event.request], True, f"{text}: ignored")
 
     def refusal(self, number: int) -> str:
-        """Why nothing can be done about a node that is sub-healthy; "" where something can."""
+        """Why a sub-healthy node cannot be handled; "" if it can."""
         job = self._job
         node = job.topology.nodes.get(number)
         alone = job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
         reasons = (
-            (node is None, f"node {number} is none of this job's"),
+            (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),
             (not job.protected, "not every rank has begun its protected loop"),
             (alone, "a job of one node has its state nowhere else"),
@@ -109,19 +108,19 @@ class Switch:
             self._recovery.fault(why, now)
 
     def _with(self, node: int, agent: str) -> _Plan | None:
-        """The plan under way, if it is for that node and standby."""
+        """Return the plan under way, if it is for that node and standby."""
         plan = self._plans[0] if self._plans else None
         return plan if plan is not None and (plan.node, plan.assignee) == (node, agent) else None
 
     # -- stages ------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """After every event: whether the move under way can go on, or cannot any more."""
+        """Continue or abort the move under way; called after every event."""
         while self._plans and self._advance(self._plans[0], now):
             pass
 
     def _advance(self, plan: _Plan, now: float) -> bool:
-        """True when there may be more to do at once."""
+        """Advance a plan by one stage; return whether there may be more to do at once."""
         topology, recovery = self._job.topology, self._recovery
         node = topology.nodes[plan.node]
         if plan.stage is Stage.MOVING:
@@ -129,7 +128,7 @@ class Switch:
             if recovery.incident is None or plan.moving.failed:
                 return self._moved(plan, plan.moving)
             return False
-        # lost, or it has got a node that nobody has
+        # the standby is lost, or was given a lost node
         if plan.assignee and plan.assignee not in topology.standbys:
             reserved = node.assignee == plan.assignee
             plan.assignee = ""
@@ -156,7 +155,7 @@ class Switch:
         agent = topology.free(len(node.ranks))
         if agent is None:
             if plan.deadline is None:
-                job.note(f"node {plan.node} waits for a standby, to move to")
+                job.note(f"node {plan.node} waits for a standby to move to")
                 plan.deadline = now + job.settings.reschedule
             return False
         topology.reserved[agent] = plan.node
@@ -178,7 +177,7 @@ class Switch:
         return False
 
     def _incarnations(self, node: int) -> tuple[int, ...]:
-        """Of the next processes of the node's ranks."""
+        """Return the incarnations of the next processes of the node's ranks."""
         return tuple(
             self._job.ranks[r].incarnation + 1 for r in self._job.topology.nodes[node].ranks
         )
@@ -194,7 +193,7 @@ class Switch:
         return True
 
     def _again(self, plan: _Plan, why: str, now: float) -> bool:
-        """From the beginning, with any standby."""
+        """Start the plan again from the beginning, with any standby."""
         if plan.tries >= TRIES:
             return self._break_off(plan, why)
         self._job.note(f"the move of node {plan.node} begins anew: {why}")
@@ -222,7 +221,7 @@ class Switch:
         self._plans.clear()
 
     def drop(self, why: str) -> None:
-        """The processes that were to move are gone."""
+        """Abort all moves: their processes are gone."""
         for plan in list(self._plans):
             self._break_off(plan, why)
 

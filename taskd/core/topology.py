@@ -1,5 +1,4 @@
-"""Who is where: nodes, their ranks, the agents that own them, and the standbys that wait for a
-node."""
+"""Nodes, their ranks, the agents that own them, and the standbys that wait for a node."""
 
 from __future__ import annotations
 
@@ -12,15 +11,14 @@ class Node:
     ranks: tuple[int, ...]
     store: tuple[str, int]
     epoch: int
-    agent: str = ""  # names the process of its agent
-    records: tuple[str, int] = ("", 0)  # where its agent takes copies of other nodes' records
-    ended: bool | None = None  # None while its agent is at work; else whether it ended well
-    lost: bool = False  # nobody is heard of there; until a standby is in its place
-    assignee: str = ""  # the standby that has been told to take it over
+    agent: str = ""  # the process of its agent
+    records: tuple[str, int] = ("", 0)  # where its agent accepts copies of other nodes' records
+    ended: bool | None = None  # None while its agent runs; then whether it ended well
+    lost: bool = False  # its agent is gone, and no standby has taken it over yet
+    assignee: str = ""  # the standby that was ordered to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
-    keeper_notified: bool = False  # its agent, who that is
-    # the agent that the keeper had then, "" where an earlier manager has told it and nobody has
-    # looked yet
+    keeper_notified: bool = False  # its agent knows the keeper
+    # the keeper's agent when notified, "" if an earlier manager chose it and it is not checked yet
     kept_by: str = ""
 
     @property
@@ -34,11 +32,11 @@ class Topology:
 
     world_size: int
     nodes: dict[int, Node] = field(default_factory=dict)
-    # agent -> ranks that it can run; of those that have no node yet
+    # agents that have no node yet -> ranks that they can run
     standbys: dict[str, int] = field(default_factory=dict)
-    # of these, those that have been told to be ready for a node
+    # of these, those ordered to prepare for a node -> that node
     reserved: dict[str, int] = field(default_factory=dict)
-    # standbys from which a node was taken back, until they say that they wait again
+    # standbys from which a node was taken back, until they register as standbys again
     stood_down: set[str] = field(default_factory=set)
     moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
@@ -53,7 +51,7 @@ class Topology:
         agent: str = "",
         records: tuple[str, int] = ("", 0),
     ) -> str | None:
-        """Add or renew a node; returns why not, and changes nothing then."""
+        """Add or renew a node; on refusal return why, and change nothing."""
         if (
             not ranks
             or len(set(ranks)) != len(ranks)
@@ -86,7 +84,7 @@ class Topology:
 
     @property
     def lost(self) -> list[int]:
-        """Nodes that nobody runs, or nobody yet."""
+        """The nodes that no agent runs, or none yet."""
         return sorted(i for i, n in self.nodes.items() if n.lost)
 
     def absent(self) -> set[int]:
@@ -97,22 +95,22 @@ class Topology:
         return self._node_of.get(rank)
 
     def is_lost(self, rank: int) -> bool:
-        """Whether the rank's node is."""
+        """Whether the rank's node is lost."""
         node = self._node_of.get(rank)
         return node is not None and self.nodes[node].lost
 
     def store_host(self) -> int | None:
-        """The node that hosts the next generation's store: the lowest living one; no node is
-        special."""
+        """Return the node that hosts the next generation's store: the lowest living one, as no node
+        is special."""
         return min((i for i, n in self.nodes.items() if n.living), default=None)
 
     def reachable(self) -> tuple[int, int]:
-        """How many agents of this job are heard of, standbys among them, and how many there are."""
+        """Return how many agents of this job, standbys included, are reachable and exist."""
         living = sum(n.living or bool(n.assignee) for n in self.nodes.values())
         return living + len(self.standbys), len(self.nodes) + len(self.standbys)
 
     def free(self, ranks: int) -> str | None:
-        """A standby that can run that many ranks: the one that has waited longest."""
+        """Return the longest-waiting free standby that can run `ranks` ranks."""
         return next(
             (
                 agent
@@ -123,49 +121,48 @@ class Topology:
         )
 
     def standby_for(self, number: int) -> str | None:
-        """The standby for a node that is lost: one that is ready for it, a free one, or one that is
-        to be ready for another node, which is a precaution only."""
+        """Return the standby for a lost node: one reserved for it, a free one, or one reserved for
+        another node, whose move can wait."""
         ranks = len(self.nodes[number].ranks)
         ready = (a for a, n in self.reserved.items() if n == number)
         others = (a for a in self.reserved if self.standbys.get(a, 0) >= ranks)
         return next(ready, None) or self.free(ranks) or next(others, None)
 
     def may_keep(self, holder: int, number: int, agent: str) -> bool:
-        """Whether the agent of node `holder` is to keep what `agent` says are records of node
-        `number`."""
+        """Whether the agent of node `holder` is to keep records of node `number` for `agent`."""
         node = self.nodes.get(number)
         return node is not None and node.living and node.agent == agent and node.keeper == holder
 
     def may_fetch(self, holder: int, number: int, agent: str) -> bool:
-        """Whether the agent of node `holder` is to give the records of node `number` to `agent`: it
-        has been told to take that node over, or to be ready for it. The records are with the node's
-        keeper; those of a node that moves, with itself."""
+        """Whether the agent of node `holder` is to give the records of node `number` to `agent`,
+        which was ordered to take over that node or prepare for it. The node's keeper has the
+        records; those of a moving node are on the node itself."""
         node = self.nodes.get(number)
         asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, node.keeper)
 
     @property
     def unaccounted(self) -> bool:
-        """Whether there is a lost node of which it is not known who has had it."""
+        """Whether there is a lost node whose former agent is unknown."""
         return any(n.lost and not n.agent and not n.assignee for n in self.nodes.values())
 
     def had_been_given(self, number: int, agent: str) -> bool:
-        """Whether a manager before this one may have told `agent`, one of the job's, to take the
-        node over: nobody is known to have it, and the agent has no other."""
+        """Whether a previous manager may have ordered `agent`, which is on the roster, to take over
+        the node: no agent is known to have the node, and this agent has no other."""
         node = self.nodes.get(number)
         free = node is None or (node.lost and not node.assignee)
         return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
 
     def renew_keepers(self) -> list[int]:
-        """Give every living node whose keeper is not living the next living node as keeper; returns
-        whose agents have to be told: also where another agent has the keeper's node by now, which
-        has none of the records and listens elsewhere."""
+        """Make the next living node the keeper of every living node that has no living keeper.
+        Returns the nodes whose agents have to be notified, including those whose keeper's node has
+        another agent now, which has none of the records and another address."""
         changed = []
         able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
             if keeper is not None and keeper.living and not node.kept_by:
-                # told by an earlier manager, as its agent says: from now on we know by whom
+                # chosen by an earlier manager, as reported by the agent
                 node.kept_by = keeper.agent
             same = keeper is not None and keeper.living and node.kept_by == keeper.agent
             if not node.living or (same and node.keeper_notified):

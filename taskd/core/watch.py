@@ -1,10 +1,10 @@
-"""Ranks that make no progress: the progress probe, from the first complaint to the verdict.
-`progress_probe.py` judges.
+"""Runs progress probes on ranks that make no progress, from the first report to the verdict of
+`progress_probe.py`.
 
-In a repair what a rank is told to do may take long: copies of a large state, the script of a
-replacement. There a call is held now and then, and those are called hung that the kernel does not
-let run; and a replacement that waits for something, without using a processor, while everybody
-waits for it: as often as not for ranks that do not run the code in which it speaks to them.
+In a repair an order may take long: copying a large state, or the script of a replacement. So a
+probe is run at intervals there, and only two kinds of ranks count as hung: those stopped by a
+signal, and replacements that wait, without using the CPU, while all other ranks wait for them. Such
+a replacement often waits for ranks that do not run the same code again.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from taskd.messages import from_agent, to_rank
 
 REPAIRING = (Phase.INTERRUPT, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
-# of one processor: what a process that waits uses for its threads that look now and then
+# of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
 
 
 class Watch:
-    """At most one progress probe at a time. Agents complain again as long as a rank makes no
-    progress, so nothing is kept up here."""
+    """Runs at most one progress probe at a time. Agents repeat RankStalled while a rank makes no
+    progress, so no state is kept between probes for that."""
 
     def __init__(self, job: JobState, recovery: Recovery, faults: Faults) -> None:
         self._job, self._recovery, self._faults = job, recovery, faults
         self._due: float | None = None
-        self._called = 0.0  # when the last call was held
+        self._called = 0.0  # time of the last call
         self._call = 0
         self._answers: dict[int, from_agent.ProgressReport] = {}
         self._first: dict[int, from_agent.ProgressReport] | None = (
-            None  # answers to the first call of the two
+            None  # answers to the first of the two calls
         )
         self._pausing = False  # between the two calls
-        # what the judgement before this one knew, and when
+        # the answers of the previous judgment, and its time
         self._last: tuple[dict[int, from_agent.ProgressReport], float] = ({}, 0.0)
         self._said = ""
-        self._asked = 0.0  # when the first call of the two was answered
-        # since when each has used no processor, and what it answered then
+        self._asked = 0.0  # when the first of the two calls was answered
+        # rank -> its answer when it last used the CPU or moved, and when
         self._still: dict[int, tuple[from_agent.ProgressReport, float]] = {}
         self._pending = PendingSet()
 
     def stop(self) -> None:
-        """Whatever was being found out has been overtaken."""
+        """Drop the probe under way, which is obsolete."""
         self._due, self._first, self._pausing, self._last, self._said = (
             None,
             None,
@@ -59,7 +59,7 @@ class Watch:
 
     @property
     def due(self) -> float | None:
-        """When to look again."""
+        """When the next tick is due."""
         incident, look = self._recovery.incident, self._job.settings.look
         if (
             self._due is not None
@@ -103,8 +103,8 @@ class Watch:
             self._ask(now)
         else:
             self._say(
-                "progress probe: nothing was said about ranks"
-                f" [{abbreviate(self._missing())}]; their agents are waited for"
+                "progress probe: no reports about ranks"
+                f" [{abbreviate(self._missing())}]; waiting for their agents"
             )
             self._due = None
 
@@ -142,8 +142,8 @@ class Watch:
             self._say(f"progress probe: {verdict.why}")
 
     def _stopped(self, phase: Phase | None) -> dict[int, str]:
-        """Who is stopped by a signal at both calls, and waited for, or long enough; and why that is
-        hung."""
+        """Return the ranks stopped by a signal at both calls that the phase waits for or that are
+        overdue, and why they are hung."""
         assert self._first is not None
         incident = self._recovery.incident
         twice = {
@@ -173,7 +173,7 @@ class Watch:
             self._still[rank] = base, since
 
     def _waits_alone(self, phase: Phase | None, now: float) -> dict[int, str]:
-        """Replacements that have waited for too long without using a processor, while all others
+        """Return the replacements that have waited too long without using the CPU, while all others
         wait for them."""
         incident, settings = self._recovery.incident, self._job.settings
         if incident is None or phase not in (Phase.REPLACE, Phase.RESUME):
@@ -195,13 +195,13 @@ class Watch:
                 and rank not in incident.killed
             ):
                 found[rank] = (
-                    f"its replacement has waited for {now - since:.0f} s without using a processor"
-                    f" ({base.where}), while all others wait for it: perhaps in a collective, or"
-                    " for a word, of ranks that do not run this code again"
+                    f"its replacement has waited for {now - since:.0f} s without using the CPU"
+                    f" ({base.where}), while all others wait for it: perhaps in a collective with,"
+                    " or for a message from, ranks that do not run this code again"
                 )
         return found
 
     def _say(self, text: str) -> None:
-        if text != self._said:  # the same is found again and again while a step is long
+        if text != self._said:  # the verdict repeats while a step is long
             self._said = text
             self._job.note(text)

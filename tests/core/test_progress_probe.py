@@ -109,7 +109,7 @@ def test_words():
         }
     )
     assert judge(IN_LINE, IN_LINE, IN_LINE, 30.0) == Stuck(
-        "all ranks wait in the same collective for 31.0 s and none of them works (step 5,"
+        "all ranks wait in the same collective for 31.0 s and none of them uses the CPU (step 5,"
         " all_reduce, collective 3)"
     )
     slow = calls(at(0), at(1, collectives=2, overdue=False, where="forward"))

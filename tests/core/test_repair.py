@@ -187,7 +187,7 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
         (
             [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
             (
-                "at step 5 nobody holds the state of shard 0: no rank's memory is unchanged and no"
+                "at step 5 no rank holds the state of shard 0: no rank's memory is unchanged and no"
                 " node's stripes are complete; step 4 is the last before: ranks 0,1 ahead, taken"
                 " back, ranks 0,1 from the node's stripes"
             ),

@@ -187,7 +187,9 @@ def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
     result = training.run(command, directory, training.environment(directory))
     assert result.status == 1
     assert (directory / "starts").read_text() == "xxx"
-    assert "3 starts in a row ended so (exit status 1, ValueError in " in training.paragraph(result)
+    assert "3 starts in a row ended alike (exit status 1, ValueError in " in training.paragraph(
+        result
+    )
     shown = result.output.partition("taskd: The job ends")[2]
     assert (
         "Rank 0, the first time:\nTraceback" in shown and shown.count("ValueError: in start 0") == 1
