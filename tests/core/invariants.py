@@ -75,7 +75,7 @@ class Invariants:
             incident is None
             and k.job.protected
             and k.pause.wanted
-            and k.pause.standing
+            and k.pause.all_paused
             and not k.job.over
         )
         assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
@@ -285,7 +285,7 @@ class Invariants:
             assert said["failed"] >= world.settings.failures
         elif "differs" in command.reason:
             assert said["digest ffff"]
-        elif "no sign" in command.reason:
+        elif "silent since" in command.reason:
             assert rank.blank
         else:
             assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), (

@@ -68,7 +68,7 @@ class World:
         ]
         ladder = chance.choice(ladders)
         sub_healthy = chance.choice([*["move"] * 8, "ignore", "save", "end"])
-        times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "stand": 60.0}
+        times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
         self.manager = 0  # how many there have been
         self.electorate = Electorate(self)
