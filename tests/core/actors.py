@@ -1,4 +1,4 @@
-"""Who is in the world: ranks and nodes, and what each remembers."""
+"""The ranks and nodes of the world, and their state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETUP, TRAINING, HELD, PAUSED, FINISHED, ENDED = (
     "finished",
     "ended",
 )
-# makes no progress: and says nothing any more, and still answers progress probes
+# no progress: HUNG does not answer progress probes, LOOPING still does
 HUNG, LOOPING = "hung", "looping"
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
 PATIENCE = 15.0  # seconds after which the collective library gives up
@@ -36,7 +36,7 @@ GUARDED = (
     | from_rank.StepCommitted
 )
 
-# orders that nobody in here carries out
+# commands that the world does not carry out
 UNHEARD = (
     c.Note | to_operator.Answer | to_agent.KeepRecords | c.Admit | c.Refuse | c.Challenge | c.Resign
 )
@@ -53,11 +53,11 @@ class Rank:
     step: int = 0
     stage: int = COMPUTING
     entered: bool = False  # its part of the step is done, it waits in the collective
-    clean: bool = True  # what is in memory is the state at the start of `step`
+    clean: bool = True  # its memory holds the state at the start of `step`
     spoiled: bool = False  # a page was lost since the last restore: it does not train
-    told: bool = False  # the first commit after a resume
+    told: bool = False  # the first commit after a resume is reported
     interrupted: int = 0
-    built_at: int = 0  # number of the interruption that the present communicators were built in
+    built_at: int = 0  # number of the interruption that the current communicators were built in
     rebuilding: int = 0
     left: Position | None = None
     immortal: bool = False
@@ -65,17 +65,17 @@ class Rank:
     begun: bool = False  # its loop
     since: float = 0.0  # when the step was entered
     beat: float = 0.0  # when it last made progress
-    turn: int = 0  # numbers what it does next: the last that was decided
+    turn: int = 0  # number of its last scheduled action
     steps: int = 0  # committed by this process
     slow: float = 0.0  # until then it is in user code, within its limit
     cpu: float = 0.0
     bad: int = 0  # a memory page that fails whenever the step is computed
     unfit: str = ""
-    record: Position | None = None  # what another node knows of it, when its own is lost
+    record: Position | None = None  # its record on the keeper, once its node is lost
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     died: float = 0.0
-    quit: bool = False  # its script has ended by itself, too early
-    # what this process has said against itself
+    quit: bool = False  # its script has exited too early
+    # faults that this process has reported
     evidence: Counter[str] = field(default_factory=Counter)
 
     def position(self) -> Position:
@@ -100,18 +100,18 @@ class Node:
     protected: bool = False
     interruption: int = 0
     pause: int | None = None  # ranks stop before this step
-    passing: bool = False  # as long as the present manager is there
-    gone: bool = False  # nobody is there
-    cut: bool = False  # nothing is heard of it, and it hears nothing
+    passing: bool = False  # the pause ends with the current manager
+    gone: bool = False  # its agent is dead
+    cut: bool = False  # partitioned: it neither sends nor receives
     agent: str = ""
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
-    joined: int = -1  # the manager that has heard of it
+    joined: int = -1  # the manager that it has registered with
 
 
 @dataclass
 class Former:
-    """What a node was before it has moved, as long as it may be put back."""
+    """The state of a node before its move, as long as it may be put back."""
 
     assignee: str
     node: dict[str, Any]

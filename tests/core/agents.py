@@ -1,4 +1,4 @@
-"""Agents of the world and what their ranks do when they are told: stop, rebuild, restore."""
+"""The agents of the world, and how their ranks carry out orders: stop, rebuild, restore."""
 
 from __future__ import annotations
 
@@ -133,8 +133,7 @@ class Agents:
             )
 
     def stand(self, node: Node, pause: int | None) -> None:
-        """Ranks look at the boundary when they begin a step; here is told who had begun it
-        before."""
+        """Set the boundary, which ranks check when they begin a step; report ranks past it."""
         node.pause = pause
         for rank in node.ranks:
             if not rank.alive:
@@ -150,7 +149,7 @@ class Agents:
                 self.world.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
 
     def answer(self, node: Node, call: int) -> None:
-        """A progress probe. The agent answers for those who do not; it may be gone itself."""
+        """Answer a progress probe, if the agent itself is alive; it answers for silent ranks."""
         if self.world.likely(0.03):
             self.world.counts["progress probe unanswered"] += 1
             return
@@ -221,7 +220,7 @@ class Agents:
                 self.world.training.begin(rank)
 
     def leave(self, rank: Rank, interruption: int) -> None:
-        """A rank is asked to stop; a hung one does not hear it."""
+        """Interrupt a rank; a hung one does not react."""
         node = self.world.nodes[rank.node]
 
         def out() -> None:
@@ -231,7 +230,7 @@ class Agents:
                 or interruption <= rank.built_at
             ):
                 return
-            if rank.blank:  # it has nothing to report, but leaves what it is in
+            if rank.blank:  # it has nothing to report, but leaves its collective
                 rank.interrupted, rank.rebuilding = interruption, 0
                 return
             paused = node.pause is not None and rank.step >= node.pause
@@ -378,7 +377,7 @@ class Agents:
             return
         if self.world.likely(0.02):
             self.world.training.die(rank, "was killed by SIGKILL")
-        # a page of a replacement that has told nobody
+        # or a replacement lost a page and has not reported it
         elif self.world.likely(0.03) or (rank.blank and rank.spoiled):
             rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)

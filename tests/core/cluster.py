@@ -1,4 +1,4 @@
-"""Nodes and standbys of the world: they start, are lost, come back, move and are taken over."""
+"""The nodes and standbys of the world: they start, fail, return, move and are taken over."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class Cluster:
                     node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
                 )
         ended = [r for r in node.ranks if r.mode == ENDED]
-        for rank in ended:  # what it said of them may have been lost
+        for rank in ended:  # its earlier reports may have been lost
             self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
         if len(ended) == len(node.ranks):
             self.world.say(node, from_agent.AgentLeft(node.number, True))
 
     def standby(self, agent: str) -> None:
-        """It waits, and says so again when it is asked by a new manager."""
+        """Register a waiting standby, again if a new manager orders it."""
         again = agent in self.world.standbys
         self.world.standbys.add(agent)
         if not again:
@@ -96,7 +96,7 @@ class Cluster:
             self.world.deliver(e.StandbyLost(agent, "its connection has ended"))
 
     def fence(self, agent: str) -> None:
-        """Its ranks end, and nothing that it says is heard."""
+        """Fence an agent: its ranks end, and its messages are ignored."""
         self.world.fenced.add(agent)
         self.world.standbys.discard(agent)
         self.world.formers = {
@@ -113,8 +113,8 @@ class Cluster:
             rank.alive = False
 
     def kept(self, rank: Rank) -> Position:
-        """What another node knows of it: the record of a step is there before the rank goes into
-        the step's first collective."""
+        """Return the keeper's record of a rank: the record of a step reaches the keeper before the
+        rank enters the step's first collective."""
         begun = rank.stage != COMMITTED or self.world.chance.random() < 0.5
         last = rank.step if begun else rank.step - 1
         return Position(
@@ -125,7 +125,7 @@ class Cluster:
         )
 
     def lose_node(self, node: Node) -> None:
-        """Its processes are gone, or nothing is heard of it for a while."""
+        """Kill a node's processes, or cut it off for a while."""
         if node.gone or node.cut:
             return
         noticed = self.world.chance.choice([0.05, 1.2])
@@ -170,7 +170,7 @@ class Cluster:
                     lambda: self.lose_former(order.node, former),
                 )
         if order.agent not in self.world.standbys or self.world.likely(0.05):
-            return  # it is gone, or says nothing
+            return  # it is gone, or silent
         manager, prepared = self.world.manager, self.world.prepared.pop(order.agent, None)
         ready = prepared is not None and (prepared.node, prepared.incarnations) == (
             order.node,
@@ -208,7 +208,7 @@ class Cluster:
         )
 
     def stand_down(self, agent: str, number: int) -> None:
-        """The standby waits again; whoever has had the node has it again."""
+        """Let the standby wait again, and give the node back to its former agent."""
         self.world.prepared.pop(agent, None)
         former = self.world.formers.get(number)
         if former is not None and former.assignee == agent:

@@ -1,5 +1,5 @@
-"""The agents of the world as voters: they say where they stand to the present manager, acknowledge
-it or not, and keep the rosters that it sends."""
+"""The agents of the world as voters: they report their voting state to the current manager,
+acknowledge it or not, and store its rosters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Electorate:
         self._in_charge: dict[int, str] = {}  # term -> manager
 
     def election(self) -> Election:
-        """Of the next manager."""
+        """Return the election of the next manager."""
         number = self._world.manager
         return Election(f"manager-{number}", number > 0, f"node-{number % 3}")
 
     def connect(self, agent: str) -> None:
-        """The agent meets the present manager, and says where it stands."""
+        """Connect the agent to the current manager and report its voting state."""
         voter = self._voters.setdefault(agent, Voter())
         election = self._world.coordinator.election
         own = voter.manager == election.candidate.name
@@ -43,7 +43,7 @@ class Electorate:
         return agent not in world.fenced and (there or former or agent in world.standbys)
 
     def carry_out(self, command: c.Command) -> bool:
-        """Whether the command was one to voters."""
+        """Carry out a command to voters; return whether it is one."""
         world = self._world
         if isinstance(command, c.RequestVotes):
             for agent in command.agents:

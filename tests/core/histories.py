@@ -1,4 +1,4 @@
-"""What a rank has kept after some steps, by the rules of the product."""
+"""Builds the records that a rank has kept after some steps, by the rules of the product."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from taskd.core.snapshots import PROVISIONAL, SLOTS, Snapshots
 
 
 def after_steps(step: int, *, committed: bool, striped: bool = True) -> Snapshots:
-    """What a rank has kept that has begun `step`, or has `committed` it, with nothing changed
-    between two steps."""
+    """Return the records of a rank that has begun `step`, or `committed` it, with no change between
+    steps."""
     kept = Snapshots()
     for number in range(max(step - SLOTS, 0), step + 1):
         kept.enter(number, same=True)

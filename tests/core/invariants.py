@@ -1,4 +1,4 @@
-"""What must hold at every command that the coordinator gives in a `World`."""
+"""Invariants, checked at every command that the coordinator gives in a `World`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ NO_DIGITS = str.maketrans("", "", "0123456789")
 class Invariants:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.done: set[str] = set()  # requests that were answered well
-        self._requests: set[str] = set()  # that wait for their answer
+        self.done: set[str] = set()  # requests that succeeded
+        self._requests: set[str] = set()  # requests without an answer yet
         self._generation = self._interruption = self._interrupted = 0
         self.newest = {r.number: 0 for r in world.ranks}  # incarnation last ordered or announced
-        # generation -> what the coordinator has been told
+        # generation -> the digests reported to the coordinator
         self._restored: dict[int, dict[int, str]] = {}
         self._floor = 0  # no incident resumes before this step
-        self._tellings: list[str] = []  # deaths told since the last incident was closed
-        self._rungs: dict[int, int] = {}  # incident -> the rung it stands on
-        self._standing = False  # all are paused, and the coordinator knows it
+        self._tellings: list[str] = []  # deaths reported since the last incident was closed
+        self._rungs: dict[int, int] = {}  # incident -> its current rung
+        self._standing = False  # all ranks are paused, and the coordinator knows it
         self._incident: object = None
 
     def new_manager(self) -> None:
-        """It knows nothing of what went before; whoever has been ordered meanwhile is not coming
-        any more."""
+        """Forget what the previous manager knew; replacements it ordered that have not started are
+        void."""
         self._generation = self._interruption = self._interrupted = 0
         self._tellings, self._rungs, self._standing = [], {}, False
         self._requests.clear()
@@ -51,7 +51,7 @@ class Invariants:
         k = self.world.coordinator
         job, incident = k.job, k.recovery.incident
         self._incident = incident
-        # what it was ordered may not have reached it
+        # the node's orders may not have reached it
         if isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
@@ -84,12 +84,12 @@ class Invariants:
             return
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
-        saving = incident.strategy == "dump"  # which ends nobody
+        saving = incident.strategy == "dump"  # which kills no rank
         assert set(incident.killed) == (set() if saving else set(incident.evicted)) or k.job.over, (
-            "evicted, and left alone"
+            "evicted, but not killed"
         )
         assert not incident.killed or incident.phase is Phase.INTERRUPT or k.job.over, (
-            "evicted ranks are waited for in no other phase"
+            "only INTERRUPT waits for evicted ranks"
         )
         if incident.strategy:
             ladder = ("hot-switch", *STRATEGIES)
@@ -102,8 +102,8 @@ class Invariants:
             self._rungs[incident.number] = rung
 
     def _nothing_is_lost(self) -> None:
-        """A manager that is connected with an agent, and runs, knows its dead ranks soon; and
-        whatever else it was told."""
+        """A running manager that is connected to an agent soon knows its dead ranks, and all else
+        the agent has sent."""
         world = self.world
         known = world.coordinator.job.ranks
         for wire in world.wires:
@@ -126,7 +126,7 @@ class Invariants:
 
     def begins(self, rank: Rank) -> None:
         assert not self._standing, (
-            f"rank {rank.number} begins step {rank.step}, and everybody is said to be paused"
+            f"rank {rank.number} begins step {rank.step}, but all ranks were reported paused"
         )
 
     def at_the_end(self) -> None:
@@ -138,10 +138,10 @@ class Invariants:
         k = self.world.coordinator
         job, incident = k.job, k.recovery.incident
         assert job.generation >= self._generation and job.interruption >= self._interruption, (
-            "a number went back"
+            "a number decreased"
         )
         self._generation, self._interruption = job.generation, job.interruption
-        # two at once, when nobody is left to wait for in the first
+        # two in one call, if the first has no rank to wait for
         if isinstance(command, to_rank.Interrupt):
             assert (
                 command.interruption == self._interrupted
@@ -154,7 +154,7 @@ class Invariants:
         if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.generation == job.generation
             assert incident is None or not incident.evicted, (
-                "somebody is to be killed, and built with"
+                "an evicted rank takes part in the rebuild"
             )
         if isinstance(command, to_rank.SaveState):
             rank = self.world.ranks[command.rank]
@@ -170,7 +170,7 @@ class Invariants:
             )
             if not command.stripes and rank.alive and not rank.spoiled:
                 assert rank.position().clean == command.step, (
-                    "what is in its memory is not the state of that step"
+                    "its memory does not hold the state of that step"
                 )
         if isinstance(command, to_agent.Seal):
             self.world.counts["sealed"] += 1
@@ -178,7 +178,7 @@ class Invariants:
             self._check_take_over(command)
         if isinstance(command, to_agent.Replace):
             assert command.incarnation == self.newest[command.rank] + 1, (
-                "an incarnation twice, or one left out"
+                "an incarnation is repeated or skipped"
             )
             assert "recover-in-place" in self.world.settings.ladder
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
@@ -209,7 +209,7 @@ class Invariants:
             )
         elif isinstance(command, to_rank.Release):
             self._floor = max(self._floor, command.step)
-            left = all(r.quit for r in self.world.ranks)  # by themselves, all of them
+            left = all(r.quit for r in self.world.ranks)  # all exited by themselves
             assert left or command.step == self.world.total
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
@@ -219,7 +219,7 @@ class Invariants:
             and "failed" not in command.text
         ):
             self.world.counts["stuck found"] += 1
-            # or waits for a replacement that only the manager before this one knew of
+            # or it waits for a replacement that only the previous manager knew of
             assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), (
                 "this collective would have ended"
             )
@@ -233,27 +233,27 @@ class Invariants:
             command.former and world.settings.sub_healthy == "move"
         )
         assert asked and node.lost and command.agent not in world.fenced
-        assert command.agent.startswith("standby"), "an agent that has a node"
+        assert command.agent.startswith("standby"), "the agent already has a node"
         reachable, everybody = world.coordinator.job.topology.reachable()
-        assert 2 * reachable > everybody, "a node is given away without a majority"
+        assert 2 * reachable > everybody, "a takeover without a majority"
         if command.former:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1
         else:
             assert world.nodes[command.node].agent in world.fenced or world.manager, (
-                "the one that had it is not fenced"
+                "its former agent is not fenced"
             )
         for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
-            # else its earlier processes are not known, and not heard
+            # otherwise its earlier processes are unknown, and ignored
             heard = world.nodes[command.node].joined == world.manager
             assert incarnation == self.newest[rank] + 1 or not heard, (
-                "an incarnation twice, or one left out"
+                "an incarnation is repeated or skipped"
             )
             self.newest[rank] = incarnation
         world.counts["taken over"] += 1
 
     def _check_kill(self, command: to_agent.Kill) -> None:
-        """Whoever is killed has given a reason, or gives no sign."""
+        """A killed rank has reported a fault, or is silent."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
         assert incident is not None and command.rank in incident.evicted
@@ -261,11 +261,11 @@ class Invariants:
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
         if not rank.alive or rank.incarnation != command.incarnation:
-            return  # it has died meanwhile
+            return  # it has already died
         if command.reason == "it hangs":
-            assert rank.mode in ("hung", "looping"), f"{rank} was taken for hung"
+            assert rank.mode in ("hung", "looping"), f"{rank} is not hung"
         elif command.reason.startswith("silent in INTERRUPT"):
-            # a manager before this one may have ordered a replacement that has nothing to say
+            # an earlier manager may have ordered a replacement, which has nothing to report
             assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, (
                 f"{rank} was not silent"
             )
@@ -299,7 +299,7 @@ class Invariants:
             r.number for r in ranks
         ]
         assert plan.step >= self._floor, (
-            f"step {plan.step} is repeated, {self._floor} was behind everybody"
+            f"step {plan.step} is repeated, but all ranks had passed {self._floor}"
         )
         k = self.world.coordinator
         incident = k.recovery.incident
@@ -311,9 +311,9 @@ class Invariants:
         known = [p for p in ends if p]
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
         if final := [max(p.final) for p in known if p.final]:
-            # of lost nodes only what was recorded at a commit is known
+            # of lost nodes only the provisional records are known
             oldest = [max(p.provisional) for p in known if not p.final]
-            # of ranks that were paused only the record is written, and not the stripes
+            # paused ranks write only the record, not the stripes
             known_nowhere = not self._is_somewhere(min(final))
             assert (
                 min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
@@ -324,8 +324,8 @@ class Invariants:
                 assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
 
     def _is_somewhere(self, step: int) -> bool:
-        """Whether the state at the start of `step` is in a living rank's memory, or in a node's
-        stripes."""
+        """Whether a living rank's memory or a node's stripes hold the state at the start of
+        `step`."""
         k = self.world.coordinator
         incident = k.recovery.incident
         assert incident is not None
@@ -341,7 +341,7 @@ class Invariants:
         )
 
     def _check_answer(self, command: to_operator.Answer) -> None:
-        """Each request has one, and a pause that is answered well is one."""
+        """Each request has one answer, and a successful pause has paused all ranks."""
         assert command.request in self._requests, (
             f"{command.request} is answered twice, or was never made"
         )
@@ -356,8 +356,8 @@ class Invariants:
             moving = [
                 r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
             ]
-            assert not moving, f"told to be paused, and not: {moving}"
-            # one that has stopped for another reason has said so, and that is on its way
+            assert not moving, f"reported paused, but not: {moving}"
+            # a rank stopped for another reason has reported that, and the report is in flight
             assert all(r.spoiled or r.evidence for r in living if r.mode == "paused")
             assert len({r.step for r in living if r.mode in ("standing", "finished")}) <= 1, (
                 "not at the same step"
@@ -382,9 +382,9 @@ class Invariants:
         incident = self.world.coordinator.recovery.incident
         if incident is not None and incident.rounds:
             assert not tried.startswith("nothing"), (
-                "something was tried, and the paragraph denies it"
+                "a strategy was tried, but the paragraph denies it"
             )
         if "did not end within" in reason:
-            # or the order to end it came late
+            # or the order to kill it came late
             slow = any(r.immortal or r.deaf for r in self.world.ranks)
-            assert slow or self.world.fenced, "a rank that would have died was not waited for"
+            assert slow or self.world.fenced, "a rank that was about to die was not awaited"

@@ -1,4 +1,4 @@
-"""What goes wrong in a `World`: kinds of faults, each counted under its name."""
+"""Injects faults into a `World`, each kind counted under its name."""
 
 from __future__ import annotations
 
@@ -45,15 +45,14 @@ class Nemesis:
         self.generation = 0
 
     def in_user_code(self, rank: Rank) -> None:
-        """A long first step, or an operation that the script has announced: no limit is passed by
-        it."""
+        """Start a long first step or an announced long operation, neither of which is overdue."""
         if self.slow > 0 and self.world.likely(0.2 if rank.steps == 0 else 0.05):
             self.slow -= 1
             self.world.counts["long first step" if rank.steps == 0 else "long operation"] += 1
             rank.slow = self.world.now + self.chance.choice([1.0, 6.0, 60.0])
 
     def link_is_broken(self, rank: Rank) -> bool:
-        """In each generation the first step fails, as long as it lasts."""
+        """Whether the link fails now: in the first step of each generation while it is broken."""
         generation = self.world.nodes[rank.node].generation
         if self.broken and rank.number in self.ends and generation > self.generation:
             self.broken, self.generation = self.broken - 1, generation
@@ -137,15 +136,15 @@ class Nemesis:
                 o.alive = False
 
     def _soon(self, rank: Rank, action) -> None:
-        """In whatever phase the job is by then."""
+        """Act a little later, in whatever phase the job is then."""
         self.world.after(
             self.chance.choice([0.0, 0.001, 0.3, 2.0]),
             self.world.training.alive(rank, lambda: action(rank)),
         )
 
     def _hang(self, rank: Rank, how: str) -> None:
-        """When all ranks compute forever nobody can tell that from a long step: somebody ends
-        them."""
+        """Hang a rank. If all ranks loop, that looks like a long step, so each is killed in the
+        end."""
         if rank.mode == "training":
             rank.mode = how
             self.world.after(
@@ -165,8 +164,8 @@ class Nemesis:
         self._stop(rank, from_rank.NETWORK, "port down", 0)
 
     def _stop(self, rank: Rank, fault: int, text: str, page: int) -> None:
-        """The rank waits for orders. What is in its memory cannot be relied on, but for a fault of
-        the network."""
+        """Report a fault and wait for orders. Except for a network fault, the rank's memory is
+        corrupt."""
         node = self.world.nodes[rank.node]
         if not node.protected or rank.mode in ("ended", "setup", "hung", "looping"):
             return

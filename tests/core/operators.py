@@ -1,4 +1,4 @@
-"""Operators of the world: they pause the job, let it go on, report what is ill."""
+"""The operators of the world: they pause the job, let it continue, and report faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Operators:
         self.world.after(self.world.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
 
     def go_on(self) -> None:
-        """Until somebody has said that the ranks go on, or there is nobody."""
+        """Repeat the request until it succeeds or the job is over."""
         self.world.asked += 1
         request = f"continue-{self.world.asked}"
         self.request(from_operator.ContinueRequested(request))
@@ -44,7 +44,7 @@ class Operators:
         )
 
     def device(self) -> None:
-        """A fault code of any level on some rank's device."""
+        """Report a fault code of any level on some rank's device."""
         level = self.world.chance.choice(list(Level))
         self.world.counts[level.word] += 1
         unusable = "" if TABLE[level].usable else "it is separated"

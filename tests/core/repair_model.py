@@ -1,8 +1,8 @@
 """A model of ranks that train, are killed and are repaired.
 
-A rank's training state is the number of updates it has had, its private state a number that every
-step and every piece of user code between steps changes. What the undisturbed run has at the start
-of a step is known: a state that mixes steps is seen.
+A rank's replicated state is its number of updates; its private state is a number that every step
+and all user code between steps change. The undisturbed run's state at the start of each step is
+known, so a state that mixes steps is detected.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Rank:
     step: int = 0
     stage: int = 0
     alive: bool = True
-    recorded: int | None = None  # the private state at the commit before, while it can be compared
-    kept: Snapshots = field(default_factory=Snapshots)  # outlives the rank, as do:
+    recorded: int | None = None  # the private state at the last commit, while it can be compared
+    kept: Snapshots = field(default_factory=Snapshots)  # outlives the rank, as do the next two
     privates: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, kind) -> private
     shards: dict[int, int] = field(default_factory=dict)  # step -> trained
     drifted: set[int] = field(default_factory=set)
@@ -41,13 +41,13 @@ class Rank:
         self.privates[self.step, kind] = self.private
 
     def private_at(self, step):
-        """By its newest record."""
+        """Return the private state in the newest record of `step`."""
         return self.privates[max(r for r in self.kept.records if r is not None and r[0] == step)]
 
 
 class World:
-    """Ranks that train together. `advance` moves one rank by one stage; a stage is what a kill can
-    find half done."""
+    """Ranks that train together. `advance` moves one rank by one stage, the unit that a kill can
+    leave half done."""
 
     def __init__(self, per_node, nodes, drifting, striped=True):
         self.ranks = [Rank(n, n // per_node) for n in range(per_node * nodes)]
@@ -56,16 +56,15 @@ class World:
         self.repairs = 0
 
     def right(self, step):
-        """The private state at the start of `step` in the undisturbed run."""
+        """Return the private state at the start of `step` in the undisturbed run."""
         return step + DRIFT * sum(1 for d in self.drifting if d <= step)
 
     def passed(self, rank, stage):
-        """Whether everybody has come as far as `stage` of this rank's step: a collective in it
-        ends."""
+        """Whether all ranks have reached `stage` of this rank's step, which ends its collective."""
         return all((r.step, r.stage) >= (rank.step, stage) for r in self.ranks)
 
     def advance(self, r):
-        """One stage of a living rank; False when it is blocked in a collective."""
+        """Run one stage of a living rank; return False if it is blocked in a collective."""
         stage = STAGES[r.stage]
         if stage(self, r) is False:
             return False
@@ -75,8 +74,8 @@ class World:
         return True
 
     def between(self, r):
-        """User code between two steps; then the loop asks for the next one. Survivors may be called
-        out from here."""
+        """Run user code between two steps; then the loop asks for the next one. Survivors can be
+        interrupted here."""
         if r.step in self.drifting and r.recorded is not None:
             r.private += DRIFT
 
@@ -133,16 +132,16 @@ class World:
     # -- faults
 
     def leave(self, chance):
-        """Survivors come out: each goes on to where it can be called out, or further, as far as the
-        dead let it."""
+        """Interrupt the survivors: each runs to a point where it can be interrupted, or further, as
+        far as the dead ranks allow."""
         for r in chance.sample(self.ranks, len(self.ranks)):
             while r.alive and (r.stage not in OUT or chance.random() < 0.3):
                 if not self.advance(r):
                     break
 
     def repair(self, chance, harm=0.0):
-        """One round. With `harm`, some ranks get through, some half, some not at all. False: there
-        is no plan."""
+        """Run one round. With `harm`, some ranks complete it, some half, some not at all. Returns
+        False if there is no plan."""
         members = [Member(r.number, r.node, r.alive, r.position()) for r in self.ranks]
         found = plan(members, self.resumed)
         if isinstance(found, Refusal):
@@ -203,12 +202,12 @@ STAGES = [
     World.committed,
 ]
 AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
-# where an interruption is looked at, or breaks a collective
+# where a rank notices an interruption, or an interruption breaks its collective
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
 def started(per_node, nodes, drifting, striped=True):
-    """A world in which everybody has begun step 0."""
+    """Return a world in which all ranks have begun step 0."""
     world = World(per_node, nodes, drifting, striped)
     for r in world.ranks:
         while r.stage < AT_REDUCE:
@@ -217,8 +216,7 @@ def started(per_node, nodes, drifting, striped=True):
 
 
 def life(world, chance, faults, steps=1000):
-    """Train; kill; repair; until `faults` have been repaired. True; or False when there was no
-    plan."""
+    """Train, kill and repair until `faults` are repaired; return False if there was no plan."""
     for _ in range(faults):
         for _ in range(chance.randrange(steps)):
             world.advance(chance.choice(world.ranks))

@@ -1,40 +1,40 @@
-"""Scenario texts: what happens to a job, line by line, and below each line what the coordinator
-wants done.
+"""Plays scenario texts: events of a job, line by line, and below each line the coordinator's
+commands.
 
 A line at the left margin is an input; the lines indented below it are the expected output; `#`
 begins a comment. Inputs:
 
-    with notes                                               decisions in words are output too
+    with notes                                               notes are output too
     job 4 ranks on 2 nodes [ladder=retry,exit rounds=3]      a coordinator; any field of Settings may be given;
                                                              without look=2 there are no progress probes
                                                              in a repair
-    form 4 ranks on 2 nodes [...]                            the same, and brought as far as the first step
-    at 0.350                                                 time passes until then; ticks are given when they are due
+    form 4 ranks on 2 nodes [...]                            the same, run up to the first step
+    at 0.350                                                 time passes until then, with ticks when due
     wait                                                     time passes until the next tick is due
-    show                                                     where the coordinator stands
-    the manager is replaced by a new one                     nothing is known any more
+    show                                                     the coordinator's state
+    the manager is replaced by a new one                     the new one knows nothing
     node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48
     node 1 leaves | node 1 leaves with an error: text
     node 1 is lost: text
-    standby S waits [ranks=2]                                without: as many as a node has
+    standby S waits [ranks=2]                                default: as many as a node has
     standby S is lost: text
     recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A
-    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it takes no further process
+    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it gets no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
-    standby S has taken node 1 @ POSITION / POSITION         what the ranks left, by the records; one for all; `nothing`
+    standby S has taken node 1 @ POSITION / POSITION         the ranks' records; one for all; `nothing`
     WHO joined | ready | ended
     WHO ended before 5 @ POSITION                            step 5 is the next that it would have begun
-    WHO died: cause @ POSITION                               without @: it left nothing behind
+    WHO died: cause @ POSITION                               without @: it left no record
     WHO raised in step 5: text
     WHO lost a collective in step 5: text
-    WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; without page: not of a page
-    WHO stalled for 30 s in step 5 [stopped=1]               stopped: it was found stopped by a signal all that time
-    WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   to the last progress probe: step 5, 3 collectives begun; each part but
-                                                             the first may be left out; `waiting`:
-                                                             for the others, on purpose; `stopped`:
-                                                             by a signal
+    WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; default: no page
+    WHO stalled for 30 s in step 5 [stopped=1]               stopped: by a signal, all that time
+    WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   answers the last progress probe: step 5, 3 collectives begun;
+                                                             each part but the first is optional;
+                                                             `waiting`: interrupted, paused or
+                                                             finished; `stopped`: by a signal
     WHO interrupted @ POSITION | WHO interrupted @ POSITION; unfit: text
     WHO is busy for 30 s
     WHO has saved the state
@@ -46,12 +46,12 @@ begins a comment. Inputs:
     node 1: nobody has begun 6
     WHO paused before 6 | WHO had begun 6
 
-WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (whom the
-phase waits for). A POSITION is `computing 5` (the step is begun, nothing changed), `updated 5`
-(after the optimizer, before the end of the attempt), `committed 5` (between steps 5 and 6), `paused
-6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`. A line may
-end in `[incarnation=0 interruption=1 generation=2 call=1 cpu=0.5]`; without, these are the present ones,
-and no processor time was used.
+WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (the ranks
+that the phase waits for). A POSITION is `computing 5` (the step has begun, nothing has changed),
+`updated 5` (after the optimizer, before the end of the attempt), `committed 5` (between steps 5 and
+6), `paused 6` (stopped before step 6), each with changes such as `stripes=none clean=5 drifted=6`.
+A line may end in `[incarnation=0 interruption=1 generation=2 call=1 cpu=0.5]`; the defaults are the
+current numbers and no CPU time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ INDENT = "  "
 
 
 def rewrite(text: str) -> str:
-    """The scenario with the output that the coordinator gives now."""
+    """Return the scenario with the coordinator's current output."""
     play, out = Play(), []
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(INDENT):

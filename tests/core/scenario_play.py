@@ -1,4 +1,4 @@
-"""One scenario under way: what each input line does."""
+"""Plays one scenario: what each input line does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.scenario_words import numbers, pairs, position, ranks, words
 
 
 class ScenarioError(Exception):
-    """A line that cannot be understood, or a scenario that never comes to rest."""
+    """A line that cannot be parsed, or a scenario that never settles."""
 
 
 @dataclass
@@ -240,7 +240,7 @@ def origin(error: BaseException) -> str:
 
 
 def rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
-    """`make(play, options, rank, incarnation, **groups)` for each rank meant."""
+    """Call `make(play, options, rank, incarnation, **groups)` for each selected rank."""
 
     def take(play: Play, options: dict[str, str], who: str, **groups: str) -> list[str]:
         return play.each(

@@ -1,4 +1,4 @@
-"""Values of a scenario text as words, and words as values."""
+"""Converts values of a scenario text to words, and words to values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def position(text: str) -> Position:
-    """See the module docstring."""
+    """Parse a POSITION; see scenario.py."""
     words = text.replace(":", " ").split()
     step = int(words[1])
     stages = {
@@ -151,8 +151,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
 
 
 def words(said: list[c.Command], notes: bool) -> list[str]:
-    """One line each; the paragraph of GiveUp is not repeated."""
-    # admitted is who is not refused or fenced
+    """Render each command as a line; the paragraph of GiveUp is not repeated."""
+    # an agent is admitted unless refused or fenced
     hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
     out, given_up = [], None
     for command in said:

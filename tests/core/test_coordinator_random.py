@@ -1,5 +1,5 @@
-"""The coordinator in a world where anything goes wrong at any moment: see world.py; invariants.py
-has what is checked at every command."""
+"""The coordinator in a world where anything may fail at any moment: see world.py; invariants.py
+has the checks at every command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def play(seed, trouble=1.0):
 
 @cache
 def played(block):
-    """What has happened in a tenth of all seeds, and how they ended."""
+    """Count the events in a tenth of all seeds, and how they ended."""
     counts, outcomes = Counter(), Counter()
     for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
         world, outcome = play(seed)
@@ -50,7 +50,7 @@ def test_without_trouble_there_is_no_incident(seed):
 
 
 def test_everything_that_can_go_wrong_does():
-    """That the world above is not a quiet one."""
+    """The world above is not a quiet one."""
     counts, outcomes = Counter(), Counter()
     for block in range(10):
         counts += played(block)[0]

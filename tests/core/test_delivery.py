@@ -1,4 +1,4 @@
-"""Two ends and a connection that breaks anywhere: everything arrives once and in order."""
+"""Over a connection that breaks anywhere, every message arrives once and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_is_unheard_is_said_again_over_a_new_connection():
     for number in (1, 2, 3):
         outbox.add(f"message {number}", number)
     assert inbox.take(1)
-    assert outbox.acknowledge(inbox.number) == []  # over the same connection the rest is on its way
+    assert outbox.acknowledge(inbox.number) == []  # over the same connection the rest is in flight
     outbox.in_step = False
     assert outbox.acknowledge(inbox.number) == [(2, "message 2"), (3, "message 3")]
     assert not outbox.add("message 4", 4) or outbox.in_step
@@ -42,9 +42,9 @@ def test_told_the_same_twice_the_rest_is_lost():
     ("gaps", "numbers", "taken"),
     [
         (False, [1, 2, 2, 1, 3], [1, 2, 3]),
-        (False, [1, 3, 2], [1, 2]),  # 3 comes again
+        (False, [1, 3, 2], [1, 2]),  # 3 arrives again
         (True, [1, 3, 2, 7], [1, 3, 7]),
-        (False, [1, -5, 6, 5, -5], [1, -5, 6]),  # it begins anew at 5
+        (False, [1, -5, 6, 5, -5], [1, -5, 6]),  # a new series begins at 5
         (False, [4, -3, 4], [-3, 4]),
     ],
 )
@@ -65,7 +65,7 @@ def test_everything_arrives_once_and_in_order(acts, dice):
     up, said = True, 0
 
     def send(number, what):
-        # without a connection it waits at this end, and may go over the next one
+        # without a connection it waits here, and may go over the next one
         (line if up else paused).append((number, what))
 
     def arrive():

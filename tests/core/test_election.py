@@ -1,4 +1,4 @@
-"""No two managers act: the rule of core.election, played with partitions, returning managers and
+"""Never two managers act: the rule of core.election under partitions, returning managers and
 changing rosters."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taskd.core.election.voter import Voter
 
 
 def formed(agents: str) -> tuple[Candidate, dict[str, Voter]]:
-    """A job whose first manager, M, is in charge of agents `agents`."""
+    """Return a job whose first manager, M, is in charge of `agents`."""
     candidate, voters = Candidate("M"), {a: Voter() for a in agents}
     for name, voter in voters.items():
         assert voter.claim(candidate.term, candidate.name, candidate.roster.stamp)
@@ -29,7 +29,7 @@ def formed(agents: str) -> tuple[Candidate, dict[str, Voter]]:
 
 
 def stand(name: str, voters: dict[str, Voter], agents: str) -> Candidate:
-    """A new manager that hears `agents`, until nothing changes any more."""
+    """Run a new manager that reaches `agents`, until nothing changes any more."""
     candidate = Candidate(name)
     for _ in range(10):
         for agent in agents:
@@ -132,8 +132,8 @@ def test_a_change_that_is_taken_back_before_it_was_made():
 
 @dataclass
 class Play:
-    """Managers and agents that hear each other or not, a network that drops and repeats, standbys
-    that come and agents that are fenced."""
+    """Managers and agents under partitions, a network that drops and repeats, standbys that join
+    and agents that are fenced."""
 
     seed: int
     voters: dict[str, Voter] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Play:
     def turn(self, candidate: Candidate, heard: list[str], dice: random.Random) -> None:
         for agent in heard:
             voter = self.voters[agent]
-            # else what it said was lost, or was said before it learned more
+            # otherwise its report was lost, or sent before it learned more
             if dice.random() < 0.7:
                 candidate.hear(agent, voter.term, voter.manager, voter.roster)
         if candidate.deposed:
@@ -197,8 +197,8 @@ class Play:
             assert len(roster.members ^ before.members) <= 1
         for agent in heard:
             voter = self.voters[agent]
-            # an agent that is cut off carries out what was sent before: a roster is only taken from
-            # whom it obeys
+            # an agent that is cut off carries out earlier orders: it accepts a roster only from the
+            # manager that it obeys
             if (
                 voter.obeys(candidate.term, candidate.name)
                 and voter.learn(roster)
@@ -211,7 +211,7 @@ class Play:
             and candidate._committed
             and roster not in self.committed
         ):
-            for other in self.committed:  # one line, whoever was in charge
+            for other in self.committed:  # one line of rosters, under all managers
                 older, newer = sorted((roster.stamp, other.stamp))
                 while newer > older:
                     newer = self.parents[newer]

@@ -1,5 +1,5 @@
-"""core imports the standard library and the messages only, and imports point one way through the
-house."""
+"""core imports only the standard library and the messages, and imports between packages point one
+way."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "taskd"
 
-# What each part may import from taskd. Shared by the parts above protocol: small things without a
-# place of their own.
+# What each package may import from taskd. The packages above protocol share a few small modules.
 SHARED = {
     f"taskd.{n}"
     for n in (
@@ -53,7 +52,7 @@ ALLOWED = {
     "start.py": set(),
     "control.py": BELOW,
 }
-# The zygote is a process of its own, and what it forks are ranks.
+# The zygote is a process of its own, and it forks ranks.
 BESIDES = {"agent/zygote.py": {"taskd.worker"}}
 
 
@@ -63,13 +62,12 @@ def modules(part):
 
 
 def package_of(path):
-    """The package that relative imports in the file at `path` start from."""
+    """Return the package that relative imports in the file at `path` start from."""
     return ".".join(("taskd", *path.relative_to(ROOT).parent.parts))
 
 
 def imported(source, package=""):
-    """Names of the modules that `source` imports, wherever in it; `from a import b` counts as a and
-    as a.b."""
+    """Return the modules that `source` imports anywhere; `from a import b` counts as a and a.b."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, False) for alias in node.names)
@@ -86,7 +84,7 @@ def imported(source, package=""):
 
 
 def strangers(source, allowed, package=""):
-    """Imports of `source` from taskd outside `allowed`."""
+    """Return the imports of `source` from taskd outside `allowed`."""
     names = {
         n
         for n, only_base in imported(source, package)
@@ -95,12 +93,12 @@ def strangers(source, allowed, package=""):
     return sorted(n for n in names if not any(n == a or n.startswith(a + ".") for a in allowed))
 
 
-# Beside the standard library.
+# Besides the standard library.
 ALONE = {"core": {"taskd.core", "taskd.messages"}, "messages": {"taskd.messages", "msgspec"}}
 
 
 def outside(source, allowed, package=""):
-    """Imports of `source` that are neither the standard library nor `allowed`."""
+    """Return the imports of `source` that are neither in the standard library nor `allowed`."""
     names = {n for n, _ in imported(source, package)}
     return sorted(
         n
@@ -120,7 +118,7 @@ def test_what_core_and_the_messages_import(part):
     assert {name: names for name, names in found.items() if names} == {}
 
 
-# Standard library, but not pure: a clock, a thread, a socket, a file, chance.
+# Standard library, but not pure: clocks, threads, sockets, files, random numbers.
 IMPURE = {
     "asyncio",
     "io",

@@ -1,4 +1,4 @@
-"""The table of phases, walked; and what the coordinator waits for in each phase."""
+"""Walks the table of phases, and checks what the coordinator waits for in each phase."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def test_every_phase_is_left_but_the_final_ones(phase):
 
 @pytest.mark.parametrize("phase", WAITED, ids=lambda p: p.value)
 def test_a_phase_that_is_waited_in_has_a_way_out_when_nobody_answers(phase):
-    # a deadline leads to a round in which the silent ranks are killed; and there, when they do not
-    # die, SPENT leads out. Where replacements, standbys or a disk are waited for there is nobody to
-    # kill
+    # a deadline leads to a round in which the silent ranks are killed; if they do not die, SPENT
+    # leads out of it. A phase that waits for replacements, standbys or a disk has no rank to kill
     nobody_to_kill = phase in (Phase.REPLACE, Phase.RESCHEDULE, Phase.DUMP)
     assert TABLE[phase][Move.DEADLINE] is (Phase.FAILED if nobody_to_kill else Phase.INTERRUPT)
     assert TABLE[phase][Move.SPENT] is Phase.FAILED
@@ -109,7 +108,7 @@ def test_the_theory_above_the_table_names_every_phase(phase):
     )
 
 
-# Every limit another number, so that one taken for another is seen.
+# All limits differ, so that a mix-up is detected.
 LIMITS = {
     "interrupt_again": 2.0,
     "interruption": 30.0,
@@ -137,7 +136,7 @@ def trained(**changes):
     return k
 
 
-# What leads from each phase to the next, for rank 1 dead.
+# The events that lead from each phase to the next after the death of rank 1.
 STORY = [
     ("interruption", from_agent.RankDied(1, 0, "was killed", AT.but(clean=None))),
     ("replace", from_rank.RankInterrupted(0, 0, 1, AT)),
@@ -149,7 +148,7 @@ STORY = [
 
 @pytest.mark.parametrize("length", range(1, len(STORY) + 1), ids=lambda n: STORY[n - 1][0])
 def test_each_phase_has_its_own_limit(length):
-    # told one second apart, so that a limit counted from the wrong moment is seen
+    # one second apart, so that a limit counted from the wrong moment is detected
     k, now = trained(), 10.0
     for _, *events in STORY[:length]:
         now += 1.0
@@ -170,8 +169,8 @@ def test_each_phase_has_its_own_limit(length):
         assert k.job.over and due is None
         return
     assert killed
-    # the ranks that are not killed are asked once more, and have their time again; then the killed
-    # ones are waited for
+    # the ranks that are not killed are interrupted once more, with a new deadline; then the killed
+    # ones are awaited
     again = now + LIMITS[limit] + LIMITS["interrupt_again"]
     for rank in set(k.recovery.silent()) - set(killed):
         assert k.deadline() == again
@@ -185,7 +184,7 @@ def test_each_phase_has_its_own_limit(length):
 
 
 def test_all_phases_that_are_waited_in_are_in_the_story():
-    # RESCHEDULE is waited in where a node is lost, below; DUMP under its own strategy
+    # RESCHEDULE waits only if a node is lost, see below; DUMP has its own strategy
     assert len(STORY) + 2 == len(WAITED)
 
 
@@ -207,7 +206,7 @@ def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_lon
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(from_agent.StandbyJoined("s", 1), 50.0)
     assert k.deadline() == 50.0 + 7.0
-    k.step(e.Tick(), 57.0)  # given up: the next one has the rest of the time
+    k.step(e.Tick(), 57.0)  # given up: the next standby has the rest of the time
     k.step(from_rank.RankInterrupted(0, 0, 2, AT), 58.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(e.Tick(), 111.0)

@@ -1,4 +1,4 @@
-"""Which strategy is chosen for which damage, and in what words."""
+"""Which strategy is chosen for which damage, and with what reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The boundary of a pause, and who is answered when. How it stands to incidents is in
-tests/scenarios/pause*.txt."""
+"""The boundary of a pause, and the answers to requests. tests/scenarios/pause*.txt have pauses in
+incidents."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_any_story(story):
     job, pause = standing()
     requests = answered = 0
     open_requests: set[str] = set()
-    boundary: int | None = None  # by what was said
+    boundary: int | None = None  # as ordered
     operators = move = passing = False
     begun: dict[int, int] = {}
-    stopped: dict[int, int] = {}  # rank -> the step before which it has said last that it stands
+    stopped: dict[int, int] = {}  # rank -> the step before which it last reported to be paused
     for what, who, step in story:
         job.out = []
         if what == "request":
@@ -82,13 +82,13 @@ def test_any_story(story):
             begun[who] = step
             assert bool(moves) == (len(begun) == NODES)
             assert not moves or moves == [max(begun.values())], (
-                "a node's ranks are asked to stop before a step that they have begun"
+                "ranks are ordered to stop before a step that they have begun"
             )
         for to in moves:
-            # the same boundary once more: for a moment, or not any more
+            # the same boundary once more, with another `passing`
             joins = what in ("request", "continue") and move
             assert boundary is None or to > boundary or (joins and to == boundary), (
-                "the boundary goes back: those behind it stand forever"
+                "the boundary goes back: ranks behind it stay paused forever"
             )
             boundary = to
         operators = what == "request" or (operators and what not in ("continue", "drop"))
@@ -98,12 +98,12 @@ def test_any_story(story):
                 what == "drop"
                 or boundary is None
                 or any(isinstance(x, to_rank.Continue) for x in job.out)
-            ), "nobody tells the ranks"
+            ), "the ranks get no Continue"
             boundary = None
         for order in (x for x in job.out if isinstance(x, to_rank.Pause)):
             passing = order.passing
         assert boundary is None or not (operators and passing), (
-            "what operators pause ends with the manager"
+            "a pause for operators ends with the manager"
         )
         assert pause.step == boundary
         if boundary is not None and what == "passed":

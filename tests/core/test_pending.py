@@ -1,4 +1,4 @@
-"""The answer is always that of looking at all, however those that wait come and go."""
+"""The answer always equals that of a full scan, however pending ranks come and go."""
 
 from __future__ import annotations
 

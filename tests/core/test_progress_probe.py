@@ -1,4 +1,4 @@
-"""Who is hung? Single cases with their words, and what must hold for any answers."""
+"""Which rank is hung: single cases with their reasons, and invariants for any answers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_who_is_hung(second, hung):
 
 
 def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_are_not_hung():
-    # rank 2 was waited for and is in the next step; ranks 0 and 1 have answered just before they
-    # noticed
+    # the others waited for rank 2, which is in the next step; ranks 0 and 1 answered just before
+    # they noticed
     first = calls(at(0), at(1), at(2, collectives=2))
     second = calls(at(0), at(1), at(2, step=6, collectives=0, overdue=False))
     assert isinstance(judge(first, second, {}, 0.0), Waiting)
@@ -68,15 +68,15 @@ def test_when_the_late_one_goes_on_between_the_calls_those_that_waited_for_it_ar
 @pytest.mark.parametrize(
     ("ran", "queued", "seconds", "hung"),
     [
-        (0.0, 0.0, 31.0, True),  # it waits for what will not come
-        # the same, and its second thread had to wait for a processor to answer
+        (0.0, 0.0, 31.0, True),  # it waits for something that will not come
+        # the same, and its second thread had to wait for a CPU to answer
         (0.001, 0.01, 31.0, True),
-        (0.2, 0.0, 31.0, True),  # it runs in a circle, and nobody disturbs it
-        (0.02, 0.18, 31.0, False),  # it gets a tenth of a processor, and may take ten times as long
+        (0.2, 0.0, 31.0, True),  # it loops, undisturbed
+        (0.02, 0.18, 31.0, False),  # it gets a tenth of a CPU, and may take ten times as long
         (0.02, 0.18, 99.0, False),
         (0.02, 0.18, 101.0, True),
         (0.0, 0.2, 299.0, False),
-        (0.0, 0.2, 301.0, True),  # nobody waits forever for one that gets none
+        (0.0, 0.2, 301.0, True),  # the others do not wait forever for a rank that gets no CPU
     ],
 )
 @pytest.mark.parametrize("answered", [True, False])
@@ -163,7 +163,7 @@ def answers(draw, ranks):
 
 @st.composite
 def some(draw):
-    """Two calls, in which most ranks stay where they were, and what an earlier judgement knew."""
+    """Draw two calls, in which most ranks stay in place, and the answers of an earlier judgment."""
     ranks = draw(st.integers(1, 5))
     first, other, before = draw(answers(ranks)), draw(answers(ranks)), draw(answers(ranks))
     moved = draw(st.sets(st.integers(0, ranks - 1), max_size=2))

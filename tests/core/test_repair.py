@@ -1,5 +1,5 @@
-"""repair.plan against the rules of its docstring, said a second time and differently; and in a
-model of ranks that train and are killed anywhere."""
+"""repair.plan against an independent statement of its rules, and in a model of ranks that train and
+are killed anywhere."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def knows(member, members, step, resumed=None):
 
 
 def whole(member, members, step):
-    """Whether the node of `member` has the training state of its shard at the start of `step` in
-    stripes."""
+    """Whether the stripes of `member`'s node hold its shard of the state at the start of `step`."""
     return all(
         step in m.position.stripes
         for m in members
@@ -229,14 +228,13 @@ def _killed_anywhere(seed):
 def test_without_stripes_a_tail_that_was_cut_is_refused_and_never_guessed():
     for seed in range(60):
         world = started(3, 1, set(), striped=False)
-        # what it asserts is that nobody trains on a mixture
+        # the model asserts that no rank trains on a mixture
         life(world, random.Random(seed), faults=8, steps=40)
 
 
 @pytest.mark.parametrize("changed", [set(), {4}, {5}], ids=["no drift", "before", "after"])
 def test_killed_at_every_stage(changed):
-    """Two ranks; rank 1 is killed at each stage of step 4 while rank 0 stands at each other one
-    that can be."""
+    """Of two ranks rank 1 is killed at each stage of step 4, rank 0 being at each possible one."""
     for first in range(len(STAGES)):
         for second in range(len(STAGES)):
             _killed_at(first, second, changed)

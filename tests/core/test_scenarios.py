@@ -1,5 +1,5 @@
-"""Each text in tests/scenarios is played and must give the output written in it. REWRITE=1 writes
-what comes out now instead: a change of behaviour is then a diff to read."""
+"""Each text in tests/scenarios must produce the output written in it. REWRITE=1 writes the current
+output instead: a change of behavior is then a diff to read."""
 
 from __future__ import annotations
 

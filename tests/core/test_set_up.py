@@ -1,4 +1,4 @@
-"""A script that fails in its set-up in the same way again and again ends."""
+"""A script that keeps failing in its set-up in the same way ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def raised(line: int, text: str = "no such file", name: str = "ValueError") -> s
 
 
 def ends(*starts, seconds=5.0):
-    """After which start the job ends, and what is shown then; None: it goes on."""
+    """Return after which start the job ends, and the failure shown; None if it continues."""
     set_up = SetUp()
     for number, failures in enumerate(starts, 1):
         if (first := set_up.failed(failures, seconds)) is not None:
@@ -45,7 +45,7 @@ def test_other_codes_ranks_and_places_are_other_ways():
 
 
 def test_the_same_exception_on_any_rank():
-    """The launcher ends the others once it has seen the first, so which ones raise is chance."""
+    """The launcher kills the others once it sees the first, so which ranks raise is chance."""
     assert (
         ends(
             [Failure(0, 1, raised(7)), Failure(2, 1, raised(7))],

@@ -1,4 +1,4 @@
-"""What a rank keeps, whenever it is killed: its step and the one before."""
+"""A rank keeps the records of its step and the previous one, whenever it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is where."""
+"""Nodes, ranks, standbys and keepers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_whoever_keeps_records_is_named_again_when_another_agent_has_its_node():
     assert topology.renew_keepers() == [0, 1]
     assert topology.renew_keepers() == []
     for node in topology.nodes.values():
-        node.kept_by = ""  # as a new manager hears it
+        node.kept_by = ""  # as reported to a new manager
     assert topology.renew_keepers() == []
     topology.join(1, (2, 3), STORE, 1, "standby", ("elsewhere", 1))
     assert topology.renew_keepers() == [
@@ -107,7 +107,7 @@ def test_an_agent_keeps_and_fetches_for_its_own_node_alone():
         for n in (0, 1, 7)
         for a in ("agent-0", "agent-1", "S", "")
     )
-    topology.standbys["S"], topology.reserved["S"] = 2, 1  # to be ready for node 1
+    topology.standbys["S"], topology.reserved["S"] = 2, 1  # prepares for node 1
     assert (
         topology.may_fetch(1, 1, "S")
         and not topology.may_fetch(0, 0, "S")

@@ -1,4 +1,4 @@
-"""Ranks of the world as they train: begin steps, wait in collectives, die, end."""
+"""How the ranks of the world train: they begin steps, wait in collectives, die and end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Training:
         self.world = world
 
     def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
-        """`action`, unless the process is another one by then."""
+        """Return `action` guarded: it runs only if the process is still the same."""
         node, incarnation, epoch = (
             self.world.nodes[rank.node],
             rank.incarnation,
@@ -80,7 +80,7 @@ class Training:
                 )
 
     def quit(self, rank: Rank) -> None:
-        """The script ends by itself, in the middle of its loop."""
+        """Exit the script in the middle of its loop."""
         node = self.world.nodes[rank.node]
         if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
             return
@@ -109,7 +109,7 @@ class Training:
             )
 
     def begin(self, rank: Rank) -> None:
-        """The top of the loop: its end, a pause, or the next step."""
+        """Run the top of the loop: its end, a pause, or the next step."""
         node = self.world.nodes[rank.node]
         if rank.step >= self.world.total:
             # the end of the pass is recorded like the start of a step
@@ -131,22 +131,21 @@ class Training:
             self.next(rank, self.world.chance.uniform(0.01, 0.2))
 
     def next(self, rank: Rank, delay: float) -> None:
-        """The rank trains on after `delay`, unless that is decided anew before."""
+        """Train on after `delay`, unless rescheduled before."""
         rank.turn = turn = rank.turn + 1
         self.world.after(
             delay, self.alive(rank, lambda: self.train(rank) if rank.turn == turn else None)
         )
 
     def move(self, rank: Rank) -> None:
-        """The rank makes progress, and is complained of when it makes none for too long after
-        that."""
+        """Note progress; report the rank as stalled if it then makes none for too long."""
         rank.beat = beat = self.world.now
         self.world.after(
             LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat))
         )
 
     def complain(self, rank: Rank, beat: float, times: int = 1) -> None:
-        if rank.beat != beat or times > 25:  # whatever it is, it is found out by then
+        if rank.beat != beat or times > 25:  # the cause has been found by then
             return
         if self.world.nodes[rank.node].protected and rank.overdue(self.world.now):
             self.world.say(
@@ -158,7 +157,7 @@ class Training:
         self.world.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
 
     def arrived(self, rank: Rank) -> bool:
-        """Whether all have come into the collective."""
+        """Whether all ranks have entered the collective."""
         return not (self.world.jam and rank.step >= self.world.jam_from) and all(
             o.alive
             and not o.blank
@@ -167,7 +166,7 @@ class Training:
         )
 
     def train(self, rank: Rank) -> None:
-        """From stage to stage, the update of a step when all have begun it."""
+        """Move from stage to stage; the update of a step comes once all ranks have begun it."""
         if rank.mode != TRAINING:
             return
         node, waits = self.world.nodes[rank.node], False
@@ -180,7 +179,7 @@ class Training:
                 return
             rank.entered = True
             self.move(rank)
-            if self.arrived(rank):  # those that wait notice at once
+            if self.arrived(rank):  # waiting ranks notice at once
                 for other in self.world.ranks:
                     if (
                         other.mode == TRAINING

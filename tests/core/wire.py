@@ -1,6 +1,7 @@
-"""The connection between an agent and the manager in a `World`: it breaks at any message, in either
-direction, before or after that has arrived; and the manager's process may stand still. What both
-ends do about it is core.delivery."""
+"""The connection between an agent and the manager in a `World`, with the delivery of core.delivery.
+
+It breaks at any message, in either direction, before or after the message has arrived; and the
+manager's process may be stopped for a while."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
     from tests.core.world import Node, World
 
 PASSING = from_agent.RankStalled | from_agent.ProgressReport
-SOON = 1.0  # seconds in which everything has arrived that was said over a connection that holds
+SOON = 1.0  # seconds in which all messages over an intact connection have arrived
 
 
 class Wire:
-    """Of one node. `up`: there is a connection; `since`: when that came about, or either end began
-    anew."""
+    """The connection of one node. `up`: it is established; `since`: when it was, or when either end
+    was replaced."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world, self.node, self.chance = world, node, world.chance
@@ -28,19 +29,19 @@ class Wire:
         self.begin()
 
     def begin(self) -> None:
-        """Both ends know nothing of each other: another manager, or another agent."""
+        """Reset both ends, for another manager or another agent."""
         self.said: Outbox[e.Event] = Outbox()  # by the agent
         self.ordered: Outbox[Any] = Outbox()
         self.inbox, self.taken = Inbox(), Inbox(gaps=True)
-        # said while there was no connection, and sent when there is one
+        # messages that wait for a connection
         self.waits: list[tuple[int, Any]] = []
         self.opening = True
         self.connection += 1
         self.since, self.up = self.world.now, True
-        # when what was said, by the agent or not, under which number
+        # of each message: when it was sent, whether by the agent, its number
         self.times: list[tuple[float, bool, int]] = []
 
-    # -- what is said
+    # -- messages
 
     def say(self, event: e.Event) -> None:
         if isinstance(event, PASSING):
@@ -54,7 +55,7 @@ class Wire:
             self._send(True, number, event)
 
     def order(self, command: Any) -> None:
-        self.world.orders += self.chance.choice([1, 1, 7])  # other agents' orders lie between
+        self.world.orders += self.chance.choice([1, 1, 7])  # other agents' orders come between
         self.times.append((self.world.now, False, self.world.orders))
         if self.ordered.add(command, self.world.orders):
             self._send(False, self.world.orders, command)
@@ -62,7 +63,7 @@ class Wire:
     # -- the connection
 
     def _send(self, up: bool, number: int, what: Any) -> None:
-        """`up`: from the agent to the manager."""
+        """Send a message; `up`: from the agent to the manager."""
         world, node = self.world, self.node
         if not self.up:
             if up:
@@ -84,7 +85,7 @@ class Wire:
         key = (self.connection, world.manager, node.agent)
 
         def arrive(read: bool = False) -> None:
-            """`read`: it lay with the machine of the manager before the connection ended."""
+            """Deliver; `read`: the manager's machine received it before the connection ended."""
             if key[1:] != (world.manager, node.agent) or (key[0] != self.connection and not read):
                 return
             if up and world.asleep is not None:
@@ -101,8 +102,8 @@ class Wire:
         world.after(arrival - world.now, arrive)
 
     def _break(self) -> None:
-        """Neither end knows at once: what is said meanwhile is lost, or waits at the agent for the
-        next connection."""
+        """Break the connection, which neither end notices at once: messages sent meanwhile are
+        lost, or wait at the agent for the next connection."""
         self.connection += 1
         self.up = False
         for rank in self.node.ranks:
@@ -151,7 +152,7 @@ class Wire:
 
     @property
     def settled(self) -> bool:
-        """The connection has paused for a while, and both ends run."""
+        """Whether the connection has been up for a while and both ends run."""
         world, node = self.world, self.node
         there = (
             self.up and not node.gone and not node.cut and world.asleep is None and not world.over
@@ -163,7 +164,7 @@ class Wire:
         )
 
     def check(self) -> None:
-        """Whatever was said over a connection that has paused for a while has arrived."""
+        """Every message has arrived once the connection has been up for a while."""
         world, node = self.world, self.node
         if not self.settled:
             return

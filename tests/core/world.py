@@ -1,10 +1,9 @@
-"""A job as the coordinator sees it: nodes with ranks that answer to commands, late, twice or not at
-all, lose memory, hang, and die at any moment; and operators who stop it between two steps and let
-it go on.
+"""Simulates a job as the coordinator sees it: ranks that respond to commands late, twice or not at
+all, lose memory, hang, and die at any moment; and operators who pause the job and let it continue.
 
-Discrete events on a clock of its own; everything is drawn from one seed. Messages of a node arrive
-in order, as in the real one. `World.run` plays a job to its end; `invariants.py` has what must hold
-at every command.
+Discrete events on a simulated clock; everything is drawn from one seed. A node's messages arrive in
+order, as in a real job. `World.run` plays a job to its end; `invariants.py` has the checks at every
+command.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class World:
         sub_healthy = chance.choice([*["move"] * 8, "ignore", "save", "end"])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
-        self.manager = 0  # how many there have been
+        self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
         self.training, self.agents = Training(self), Agents(self)
@@ -81,25 +80,23 @@ class World:
             Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}")
             for n in range(nodes)
         ]
-        self.standbys: set[str] = set()  # that wait, get ready for a node, or take one over
-        self.prepared: dict[
-            str, to_agent.Prepare
-        ] = {}  # what standbys have been told to be ready for
+        self.standbys: set[str] = set()  # waiting, preparing for a node, or taking one over
+        self.prepared: dict[str, to_agent.Prepare] = {}  # standby -> its order
         self.formers: dict[int, Former] = {}  # by node
         self.fenced: set[str] = set()
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
-        self.jam = 0  # generations whose collectives never end, the present one included
-        self.jammed = 0  # the present one
-        self.jam_from = 0  # this step
-        self.asked = 0  # requests of operators
+        self.jam = 0  # generations whose collectives never end, including the current one
+        self.jammed = 0  # the current generation
+        self.jam_from = 0  # first step without an end
+        self.asked = 0  # number of requests by operators
         self.trace: list[str] = []
         self.over = False
-        self.orders = 0  # number of the last
-        # connections that will
+        self.orders = 0  # number of the last order
+        # how many connections will break
         self.breaks = chance.choice([0, 0, 1, 3, 20]) if self.trouble else 0
-        # what waits for a manager that stands still
+        # deliveries that wait for a stopped manager
         self.asleep: list[Callable[[], None]] | None = None
         self.woke = 0.0
         self.wires = [Wire(self, node) for node in self.nodes]
@@ -114,7 +111,7 @@ class World:
         return self.chance.random() < probability * self.trouble
 
     def run(self) -> str:
-        """Play to the end; how it ended."""
+        """Play the job to its end; return how it ended."""
         for node in self.nodes:
             self.cluster.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
@@ -136,7 +133,7 @@ class World:
                 self.invariants.at_the_end()
                 return self.outcome
             due = self.coordinator.deadline()
-            # what was sent meanwhile is heard before deadlines are judged
+            # messages sent meanwhile are handled before deadlines are checked
             if due is not None and self.woke:
                 due = max(due, self.woke + 1.0)
             if (
@@ -155,15 +152,15 @@ class World:
                 self.now, _, action = heapq.heappop(self.queue)
                 action()
             elif all(n.gone for n in self.nodes):
-                return "nobody is left"  # and the manager is a new one that has heard of nobody
+                return "nobody is left"  # and no agent has registered with a new manager
             elif not any(r.alive or r.begun for r in self.ranks):
                 return "the launcher's affair"  # all died before the first protect()
             else:
-                raise AssertionError("stuck: nobody does anything, nothing is waited for")
+                raise AssertionError("stuck: no event and no deadline is left")
         raise AssertionError("the job does not end")
 
     def say(self, node: Node, event: e.Event) -> None:
-        """From a node to the manager."""
+        """Send an event from a node to the manager."""
         if node.gone or node.cut:
             return
         agent, manager = node.agent, self.manager
@@ -171,8 +168,7 @@ class World:
         if isinstance(event, GUARDED) and self.likely(0.1):  # once more, and late
             self.counts["repeated"] += 1
             again = self.chance.choice([0.1, 0.5, 3.0])
-            # a repeated message of processes that are gone is known by its number, before it comes
-            # here
+            # a repeated message of dead processes is detected by its number before it gets here
             epoch = node.epoch
             self.after(
                 again,
@@ -184,8 +180,7 @@ class World:
             )
 
     def sleep(self) -> None:
-        """It stands still for a while. What arrives waits; connections are ended when nothing comes
-        over them."""
+        """Stop the manager for a while: messages wait, and agents close silent connections."""
         if self.asleep is not None or self.over:
             return
         self.counts["manager stood still"] += 1
@@ -266,7 +261,7 @@ class World:
         return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
 
     def registers_again(self, agent: str) -> None:
-        """It says again what it knows."""
+        """Let an agent register again."""
         delay, manager = self.chance.uniform(0.001, 0.3), self.manager
         for node in self.nodes:
             if node.agent == agent and not node.gone and not node.cut:
@@ -286,8 +281,8 @@ class World:
         return connect
 
     def announcing(self, node: Node) -> Callable[[], None]:
-        """Its agent says what it knows, to the present manager, unless another one has the node
-        by then."""
+        """Return an action: the node's agent registers with the current manager, unless agent or
+        manager has changed by then."""
         agent, manager = node.agent, self.manager
 
         def announce() -> None:
@@ -313,15 +308,15 @@ class World:
         for wire in self.wires:
             wire.begin()
         for node in self.nodes:
-            node.received = self.now  # what was under way to the agents is lost too
+            node.received = self.now  # messages in flight to the agents are lost too
         for agent in [*(n.agent for n in self.nodes), *sorted(self.standbys)]:
             self.after(self.chance.uniform(0.05, 1.0), self.connecting(agent))
         manager = self.manager
         self.after(60.0, lambda: self.no_majority() if manager == self.manager else None)
-        # somebody who was told that the ranks go on looks again whether they do
+        # an operator whose continue request succeeded repeats it to the new manager
         self.after(5.0, self.operators.go_on)
 
     def no_majority(self) -> None:
-        """Agents do not wait for a manager forever."""
+        """End the job if no manager is in charge: agents do not wait forever."""
         if not self.over and not self.coordinator.election.in_charge:
             self.over, self.outcome = True, "no majority"

@@ -1,4 +1,4 @@
-"""Any instance of a message, from its declaration; and the directions that there are."""
+"""Generates any instance of a message from its declaration, and lists the directions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DECODERS = {
 
 
 def members(decoder):
-    """The messages of a direction."""
+    """Return the messages of a direction."""
     return set(get_args(decoder.union) or (decoder.union,))
 
 
@@ -32,12 +32,12 @@ EVERY_TYPE = sorted(set().union(*map(members, DECODERS.values())), key=lambda t:
 
 
 def decoder_of(cls):
-    """One that takes it."""
+    """Return a decoder that accepts the message."""
     return next(d for d in DECODERS.values() if cls in members(d))
 
 
 def made(cls):
-    """Any instance of a type."""
+    """Generate any instance of a type."""
     info = msgspec.inspect.type_info(cls)
     return st.builds(cls, **{f.name: value(f.type) for f in info.fields})
 

@@ -1,4 +1,4 @@
-"""Who may say what to whom: each direction has its messages, and its decoder knows no others."""
+"""Each direction has its own messages, and its decoder knows no others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from taskd.messages.values import Message, Position
 
 from .making import DECODERS, EVERY_TYPE, enveloped, made, members
 
-# What goes on, or back and forth, on purpose; nothing else is said in two directions.
-FORWARDED = members(codec.FROM_RANK) - {from_rank.Progress}  # by the agent, as it is
+# Relayed messages, and those that go both ways; no other message has two directions.
+FORWARDED = members(codec.FROM_RANK) - {from_rank.Progress}  # relayed unchanged by the agent
 PASSED_ON = members(codec.TO_RANK) - {to_rank.TakeUp, to_rank.Unprotected}
 IN_TWO = {
     **{cls: {"from a rank", "from an agent"} for cls in FORWARDED},

@@ -1,4 +1,4 @@
-"""What is read from the network is a message or a BadMessage, whatever the bytes are."""
+"""Any bytes from the network decode to a message or raise BadMessage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ANYTHING = st.recursive(
 
 
 def read(data):
-    """Decode, letting nothing but BadMessage through; what was read must be a proper message."""
+    """Decode, allowing no exception but BadMessage; the result must be a valid message."""
     for decoder in DECODERS.values():
         try:
             message = decoder.decode(data)
@@ -181,7 +181,7 @@ def test_words_and_numbers_may_be_of_a_kind_of_their_own():
 
 
 def spoiled(message, **fields):
-    """The bytes of `message` with other values, of whatever kind."""
+    """Encode `message` with some values replaced by values of any type."""
     return msgpack.packb({**msgpack.unpackb(codec.encode(message)), **fields})
 
 
@@ -298,7 +298,7 @@ def test_the_reason_names_the_message_the_field_the_value_and_what_is_expected(d
 
 
 def test_every_number_and_every_text_has_bounds():
-    """But for what the manager says of a whole job (values.Report), and addresses of pages."""
+    """Except for the manager's texts about a whole job (values.Report), and page addresses."""
 
     def unbounded(cls, kind):
         match kind:
