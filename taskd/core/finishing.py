@@ -52,7 +52,7 @@ class Finishing:
             self._recovery.committed(event.rank, now)
         elif self._recovery.incident is not None:
             self._recovery.spent(
-                f"rank {event.rank} has ended and cannot take part in a repair any more", now
+                f"rank {event.rank} has ended and can no longer take part in a repair", now
             )
         self.look(now)
 

@@ -43,7 +43,7 @@ begins a comment. Inputs:
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
     request A: pause | request A: continue
-    node 1: nobody has begun 6
+    node 1: no rank has begun 6
     WHO paused before 6 | WHO had begun 6
 
 WHO is `rank 1`, `ranks 0,2-3`, `everybody`, `survivors`, `replacements` or `the rest` (the ranks
@@ -140,7 +140,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         ),
         Play.sealed,
     ),
-    (r"node (?P<node>\d+): nobody has begun (?P<step>\d+)", Play.node_steps),
+    (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>pause|continue)", Play.request),
     (WHO + "joined", rank_event(lambda p, o, r, i: from_rank.RankJoined(r, i))),
     (WHO + "ready", rank_event(lambda p, o, r, i: from_rank.RankReady(r, i))),

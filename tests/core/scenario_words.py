@@ -103,7 +103,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
         f"incarnations {','.join(map(str, x.incarnations))}; records at {x.records[0]}): {x.reason}"
     ),
-    to_agent.StandDown: lambda x: f"standby {x.agent} is not to be node {x.node}: {x.reason}",
+    to_agent.StandDown: lambda x: f"standby {x.agent} stands down from node {x.node}: {x.reason}",
     to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
     c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
     c.Challenge: lambda x: f"challenge the agent of node {x.node}",
@@ -132,9 +132,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"node {x.node} seals {x.name} (interruption {x.interruption}), step {x.step} of {x.world_size} ranks:"
         f" {len(x.files)} files"
     ),
-    to_rank.Release: lambda x: f"release: nobody repeats a step before {x.step}",
+    to_rank.Release: lambda x: f"release: no step before {x.step} is repeated",
     to_rank.ProbeProgress: lambda x: f"progress probe {x.call}",
-    to_agent.AskSteps: lambda x: "ask which step nobody has begun",
+    to_agent.AskSteps: lambda x: "ask for the first step not begun",
     to_rank.Pause: lambda x: f"pause before step {x.step}{' for a moment' if x.passing else ''}",
     to_rank.Continue: lambda x: "continue",
     to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",

@@ -201,7 +201,7 @@ def test_a_lost_node_is_waited_for_as_long_as_is_configured_and_a_standby_as_lon
         from_rank.RankRebuilt(1, 0, 1),
     ):
         k.step(event, 0.0)
-    k.step(e.AgentLost(1, "nothing is heard"), 10.0)
+    k.step(e.AgentLost(1, "it is silent"), 10.0)
     k.step(from_rank.RankInterrupted(0, 0, 1, AT), 11.0)
     assert k.recovery.phase is Phase.RESCHEDULE and k.deadline() == 11.0 + 100.0
     k.step(from_agent.StandbyJoined("s", 1), 50.0)

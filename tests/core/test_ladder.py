@@ -98,7 +98,7 @@ def test_choice(rungs, damage, failed, chosen):
                 ("recover-in-place: node 1 is lost, and its ranks with it",),
             ),
         ),
-        (("recover",), DEATH, (), Rung("recover", "move what is broken to another node")),
+        (("recover",), DEATH, (), Rung("recover", "move the broken ranks to another node")),
         (
             ("retry",),
             LATE,

@@ -119,7 +119,7 @@ def test_any_story(story):
                     stopped.get(r) == boundary or job.ranks[r].finished is not None for r in RANKS
                 )
         if boundary is not None and all(stopped.get(r) == boundary for r in RANKS):
-            assert not open_requests, "all stand, and nobody is told"
+            assert not open_requests, "all ranks are paused, but a request has no answer"
         if what in ("continue", "drop"):
             assert not open_requests
         assert pause.wanted or not open_requests

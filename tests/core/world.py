@@ -152,7 +152,7 @@ class World:
                 self.now, _, action = heapq.heappop(self.queue)
                 action()
             elif all(n.gone for n in self.nodes):
-                return "nobody is left"  # and no agent has registered with a new manager
+                return "no agent is left"  # and no agent has registered with a new manager
             elif not any(r.alive or r.begun for r in self.ranks):
                 return "the launcher's affair"  # all died before the first protect()
             else:

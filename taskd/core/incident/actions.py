@@ -173,7 +173,7 @@ class Actions:
         outcome.give_up(self._job, incident, passed_over, now)
         return None
 
-    # -- what is waited for ------------------------------------------------------------------------
+    # -- what each phase waits for -----------------------------------------------------------------
 
     def _all_stopped(self, incident: Incident) -> Next:
         if incident.killed or self.any_running(incident):

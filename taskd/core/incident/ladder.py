@@ -120,7 +120,7 @@ def _unfit(strategy: str, damage: Damage) -> str | None:
         return f"node {min(damage.lost_nodes)} is lost, and its ranks with it"
     if strategy == "recover-in-place" and damage.unusable:
         rank = min(damage.unusable)
-        return f"the device of rank {rank} takes no process any more: {damage.unusable[rank]}"
+        return f"the device of rank {rank} gets no further process: {damage.unusable[rank]}"
     return None
 
 
@@ -137,7 +137,7 @@ def _because(strategy: str, damage: Damage) -> str:
         )
     if strategy == "recover":
         if not damage.lost_nodes:
-            return "move what is broken to another node"
+            return "move the broken ranks to another node"
         many = sorted(damage.lost_nodes)
         return (
             f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'}"
