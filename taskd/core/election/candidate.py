@@ -20,7 +20,7 @@ class Candidate:
     deposed: bool = False  # it was in charge, and another manager is now
     _known: Stamp = NONE  # of the newest roster that any agent has reported
     _voices: set[str] = field(default_factory=set)  # the votes of the roster's members
-    _kept: set[str] = field(default_factory=set)  # members that have the present roster
+    _kept: set[str] = field(default_factory=set)  # members that have the current roster
     # pending changes: agent, whether to add it
     _wanted: deque[tuple[str, bool]] = field(default_factory=deque)
     _opened: bool = False  # the inherited roster has been sent unchanged, under our term

@@ -76,7 +76,7 @@ class Incident:
     failed: list[str] = field(default_factory=list)  # strategies
     tried: list[str] = field(default_factory=list)  # in words
     rounds: int = 0
-    first: int = 0  # rounds before the present strategy's first
+    first: int = 0  # rounds before the current strategy's first
     # ranks
     replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
     new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state
