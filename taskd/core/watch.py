@@ -25,8 +25,8 @@ LOOKED_AT = (*REPAIRING, Phase.RESUME)
 # phases in which a rank that idles is hung, and why
 _REPLACEMENT = (
     "its replacement has waited for {seconds:.0f} s without using a processor ({where}), while all"
-    " others wait for it: perhaps in a collective, or for a word, of ranks that do not run this code"
-    " again"
+    " others wait for it: perhaps in a collective, or for a message, of ranks that do not run this"
+    " code again"
 )
 WAITED_FOR = {
     Phase.INTERRUPT: (
