@@ -1,15 +1,14 @@
 """A rank's record as bytes: a head with sizes, fields, raw sections, and a keyed digest over all of
 it.
 
-The same bytes lie in the node's shared memory, travel to the node that keeps a copy, and go into a
-dump. Who reads them checks sizes first, then the digest, which only holders of the job's key can
-make, and looks at the content last. What the fields mean is the worker's business
-(`worker/entry.py`); nothing here needs torch.
+The same bytes are in the node's shared memory, in the keeper's copy, and in a dump. A reader checks
+sizes first, then the digest, which only holders of the job's key can make, and parses the content
+last. `worker/entry.py` defines the fields; nothing here needs torch.
 
     digest (32) | head (32) | length of each section (8 each) | fields | sections
 
-The digest is over head, lengths and fields, and the SHA-256 of each section: most sections are the
-same from step to step, and are hashed once.
+The digest covers head, lengths, fields and the SHA-256 of each section: most sections stay the same
+from step to step and are hashed once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BadRecord(ValueError):
-    """These bytes are not a record of this job, rank and step, or not whole; the text says why."""
+    """Not an intact record of this job, rank and step; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ class Seal:
     rank: int
 
     def close(self, step: int, fields: bytes, sections: list[Buffer] | None = None) -> list[Buffer]:
-        """The record for the start of `step`, in parts that are to be laid end to end. `sections`
-        are buffers of bytes. What is `bytes` and was the section of that number the last time, the
-        very object, is not hashed again."""
+        """Seal the record for the start of `step`; returns parts to be concatenated. `sections` are
+        byte buffers; a `bytes` object that was the section of that number last time is not hashed
+        again."""
         sections = sections or []
         head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
         return [self._keyed.front(head, fields, sections), *sections]
@@ -101,13 +100,13 @@ class Seal:
         return fields, sections
 
     def check(self, data: Buffer, step: int) -> None:
-        """Raises BadRecord where `open` would."""
+        """Check a record; raises BadRecord where `open` would."""
         fields, sections = self.open(data, step)
         for view in (fields, *sections):
             view.release()
 
     def renew(self, data: Buffer, step: int, other: Seal) -> bytes:
-        """The same record under another seal. Raises BadRecord."""
+        """Reseal a record under `other`. Raises BadRecord."""
         fields, sections = self.open(data, step)
         return b"".join(other.close(step, bytes(fields), [*sections]))
 
@@ -117,8 +116,8 @@ class Seal:
 
 
 def write_key(directory: Path, key: bytes, job: str) -> None:
-    """Leave the key of a job's records for the ranks of this node. The directory is the user's
-    alone."""
+    """Write the key of a job's records for the ranks of this node. The directory must be private to
+    the user."""
     fd = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(key + job.encode())
