@@ -11,7 +11,7 @@ from typing import Any
 from taskd import settings
 
 MAX_NODES = 100_000
-MAX_RANKS_PER_NODE = 4096  # as many as a state page has slots
+MAX_RANKS_PER_NODE = 4096  # the slots of a state page
 KEYS = (
     "job_id",
     "node_nums",
@@ -41,7 +41,7 @@ class BadConfig(ValueError):
 
 
 def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
-    """Check the documented dict; it is not changed. Raises BadConfig."""
+    """Check the documented dict without changing it. Raises BadConfig."""
     if not isinstance(config, dict):
         raise BadConfig(
             [
@@ -128,7 +128,7 @@ def _number(config: dict[str, Any], key: str, highest: int, meaning: str, errors
         errors.append(f"config key {key!r} is missing: set it to {meaning}, 1 to {highest}")
         return 1
     value = config[key]
-    # a bool is an int, and never meant as a number
+    # a bool is an int, but never meant as a number
     if type(value) is not int or not 1 <= value <= highest:
         errors.append(_line(key, value, f"an int from 1 to {highest}", f"set it to {meaning}"))
         return 1

@@ -19,9 +19,7 @@ from taskd.protocol.keys import Keys
 
 ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the RFC
 DOMAIN = b"taskd"
-BATCH = (
-    256  # answers per turn of the loop: a storm of connections must not keep it from its deadlines
-)
+BATCH = 256  # answers per turn of the loop: a storm of connections must not delay its deadlines
 PUBLIC = 32  # bytes of a CURVE key
 
 

@@ -122,7 +122,7 @@ class Link:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"
-                    " MINDX_TASK_ID or TASKD_PORT) is not the manager's",
+                    " MINDX_TASK_ID or TASKD_PORT) differs from the manager's",
                     *self.address,
                 )
 

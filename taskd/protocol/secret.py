@@ -39,9 +39,8 @@ def for_job(job: str, environ: Mapping[str, str], port: int, nodes: int) -> Keys
         return derive(secret_file.obtain(job, port))
     if not unguessable(job):
         raise BadSecret(refusal(job, nodes))
-    secret_file.forget(
-        job, port
-    )  # of a job of one node before: commands would take it for this one's
+    # left by an earlier job of one node: commands would take it for this one's
+    secret_file.forget(job, port)
     return derive(_of_job(job))
 
 
@@ -58,8 +57,8 @@ def of_running(job: str, environ: Mapping[str, str], port: int) -> Keys:
     if secret is None:
         raise NoSecret(
             f"no job {job!r} of this user (uid {secret_file.user()}) with port {port} was started"
-            " on this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT as"
-            " the job has them, and TASKD_SECRET (or TASKD_SECRET_FILE) where the job has one"
+            " on this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT to"
+            " the job's, and TASKD_SECRET (or TASKD_SECRET_FILE) if the job has one"
         )
     return derive(secret)
 
@@ -95,17 +94,15 @@ def refusal(job: str, nodes: int) -> str:
     what = f"a job of {nodes} nodes" if nodes > 1 else "this job"
     return (
         f"{what} needs a secret, and its id {job!r} is no random UUID (version 4): {REMEDY}. "
-        "TASKD_INSECURE=1 does without: whoever "
-        "knows the job's id and reaches its ports can then do with the job what he likes"
+        "TASKD_INSECURE=1 does without: then anyone "
+        "who knows the job's id and reaches its ports controls the job"
     )
 
 
 def _warn(job: str) -> None:
     if job not in _warned:
         _warned.add(job)
-        text = (
-            "TASKD_INSECURE=1: keys come from the job id %r, so whoever knows it can join the job; "
-        )
+        text = "TASKD_INSECURE=1: keys come from the job id %r, so anyone who knows it can join the job; "
         log.warning(text + REMEDY, job)
 
 

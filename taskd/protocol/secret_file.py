@@ -26,9 +26,7 @@ from taskd.protocol.keys import REMEDY, BadSecret
 
 SHARED = "/dev/shm"
 SIZE = 64  # hexadecimal digits, of 32 random bytes
-TRIES = (
-    3  # a file that is removed between two looks is made again; nobody does that twice by chance
-)
+TRIES = 3  # a file that is removed between two looks is made again; chance does not repeat that
 
 
 def user() -> int:
@@ -56,7 +54,7 @@ def obtain(job: str, port: int) -> bytes:
         raise BadSecret(
             f"a secret for this job cannot be kept in {path}: {error.strerror}; {REMEDY}"
         ) from None
-    raise BadSecret(f"somebody removes the secrets in {path} as they are made: {REMEDY}")
+    raise BadSecret(f"another process removes the secrets in {path} as they are made: {REMEDY}")
 
 
 def find(job: str, port: int) -> bytes | None:
@@ -122,9 +120,7 @@ def _read(folder: int, name: str, path: str) -> bytes | None:
     finally:
         os.close(file)
     if why or len(content) != SIZE or set(content) - set(b"0123456789abcdef"):
-        raise BadSecret(
-            f"{where} {why or 'is not what taskd has written there'}: remove it, or {REMEDY}"
-        )
+        raise BadSecret(f"{where} {why or 'was not written by taskd'}: remove it, or {REMEDY}")
     return content
 
 

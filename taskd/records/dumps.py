@@ -97,7 +97,7 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
     for name, size, _ in listed:
         if not (work / name).is_file() or (work / name).stat().st_size != size:
             raise BadDump(
-                f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the"
+                f"{work / name} is missing or not {size} bytes long: set TASKD_DUMP_PATH to the"
                 " same directory on all nodes"
             )
     secret, keyed = key()
@@ -142,7 +142,7 @@ def newest(place: Path) -> Found:
                     found.append(read(path))
     if not found:
         raise BadDump(
-            f"{place} is no complete dump and has none in it: name a directory that `dump` has"
+            f"{place} is not a complete dump and contains none: name a directory that `dump` has"
             " written (TASKD_DUMP_PATH)"
         )
     return max(found, key=lambda f: (f.step, f.path.stat().st_mtime))
@@ -168,18 +168,18 @@ def read(path: Path) -> Found:
     secret, have = key()
     if keyed and not have:
         raise BadDump(
-            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had"
-            " it that wrote it"
+            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE to that of the"
+            " job that wrote it"
         )
     if not hmac.compare_digest(digest, _digest(manifest, secret if keyed else PUBLIC)):
         raise BadDump(
-            f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's"
+            f"{path / MANIFEST} was changed, or sealed with a TASKD_SECRET other than this job's"
         )
     for name, size in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise BadDump(f"{path / MANIFEST} names {name!r}, which lies outside of the dump")
+            raise BadDump(f"{path / MANIFEST} names {name!r}, which is outside the dump")
         if not (path / name).is_file() or (path / name).stat().st_size != size:
-            raise BadDump(f"{path / name} is missing, or not of {size} bytes: the dump is damaged")
+            raise BadDump(f"{path / name} is missing or not {size} bytes long: the dump is damaged")
     prefix = f"{RECORDS}/rank-"
     ranks = frozenset(
         int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
@@ -195,7 +195,7 @@ def check(found: Found, only: str = "") -> None:
     ]:
         if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
             raise BadDump(
-                f"{found.path / name} has another checksum than when it was written: the dump is"
+                f"{found.path / name} does not match its checksum in the manifest: the dump is"
                 " damaged"
             )
 

@@ -64,25 +64,26 @@ class Seal:
             raise BadRecord(f"{len(view)} bytes are too few for a record")
         magic, version, rank, count, found, length = _HEAD.unpack_from(view, _DIGEST)
         if magic != _MAGIC:
-            raise BadRecord("it does not begin as a record does")
+            raise BadRecord("it does not begin like a record")
         if version != VERSION:
             raise BadRecord(
-                f"it has format {version}, this taskd reads {VERSION}: use one taskd on all nodes"
+                f"it has format {version}, this taskd reads {VERSION}: use the same taskd on all"
+                " nodes"
             )
         if (rank, found) != (self.rank, step):
             raise BadRecord(
-                f"it is of rank {rank} and step {found}, not of rank {self.rank} and step {step}"
+                f"it is for rank {rank} and step {found}, not for rank {self.rank} and step {step}"
             )
         if count > MAX_SECTIONS:
-            raise BadRecord(f"{count} sections, at most {MAX_SECTIONS} are taken")
+            raise BadRecord(f"it has {count} sections, at most {MAX_SECTIONS} are allowed")
         table = _DIGEST + _HEAD.size
         at = table + count * _LENGTH.size
         if at + length > len(view):
-            raise BadRecord(f"it was cut off: {len(view)} bytes are there, its head speaks of more")
+            raise BadRecord(f"it is truncated: it has {len(view)} bytes, its head announces more")
         lengths = [_LENGTH.unpack_from(view, table + i * _LENGTH.size)[0] for i in range(count)]
         if at + length + sum(lengths) != len(view):
             raise BadRecord(
-                f"{len(view)} bytes are there, its head speaks of {at + length + sum(lengths)}"
+                f"it has {len(view)} bytes, its head announces {at + length + sum(lengths)}"
             )
         fields, after = view[at : at + length], at + length
         sections = []
@@ -94,7 +95,7 @@ class Seal:
             self._keyed.digest(b"".join((view[_DIGEST : at + length], *hashes))), view[:_DIGEST]
         ):
             raise BadRecord(
-                "its digest is wrong: it was damaged, or made with another secret or for"
+                "its digest is wrong: it is damaged, or was made with another secret or for"
                 " another job"
             )
         return fields, sections
