@@ -1,9 +1,9 @@
 """Who may send what: the agents that the manager knows, and which of their messages it accepts. No
 socket here.
 
-An agent is (node, incarnation): the incarnation names its process. The ZeroMQ routing id is only
-the return route, taken from each message. Within one incarnation `seq` grows; a message older than
-the newest is late and dropped.
+An agent is a process that has a node, or is a standby. The ZeroMQ routing id is only the return
+route, taken from each message. Within one process `seq` grows; a message older than the newest is
+late and dropped.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def refusal(job: str, nodes: int) -> str:
 def _warn(job: str) -> None:
     if job not in _warned:
         _warned.add(job)
-        text = "TASKD_INSECURE=1: keys come from the job id %r, so anyone who knows it can join the job; "
+        text = "TASKD_INSECURE=1: keys come from the job id %r, so anyone who knows it can join; "
         log.warning(text + REMEDY, job)
 
 
