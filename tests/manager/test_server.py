@@ -113,7 +113,7 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     first.expect(to_agent.RegisterAgain)  # is it still there?
     first.send(from_agent.Heartbeat(2))
     assert "--node_rank" in second.expect(to_agent.Refused).reason
-    assert manager.server.members.agents[0].incarnation == first.incarnation
+    assert manager.server.members.agents[0].agent == first.incarnation
 
 
 def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):

@@ -262,7 +262,7 @@ def test_a_field_too_many_or_too_few_is_refused(cls):
         {"seq": -1},
         {"sender": -4},
         {"term": -1},
-        {"incarnation": "x" * 129},
+        {"process": "x" * 129},
         {"sender": values.NODES},
     ],
     ids=str,
