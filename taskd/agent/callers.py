@@ -1,5 +1,5 @@
-"""Finds the process at the other end of a local connection, and its rank: a rank speaks only for
-itself."""
+"""Finds the process at the other end of a local connection, and its rank: a rank may send only in
+its own name."""
 
 from __future__ import annotations
 

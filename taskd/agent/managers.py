@@ -81,12 +81,12 @@ class Managers:
 
     @property
     def name(self) -> str:
-        """Of this process, to managers."""
+        """This process's name to managers."""
         return self._identity.name
 
     @property
     def obeyed(self) -> tuple[int, str]:
-        """Term and name of the manager that was acknowledged last."""
+        """Term and name of the manager acknowledged last."""
         return self.voter.term, self.voter.manager
 
     def be_node(self, node: int) -> None:

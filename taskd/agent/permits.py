@@ -107,9 +107,9 @@ class Permits:
             if len(self._refused) >= HELD:
                 self._refused.clear()
             self._refused[question] = now
-            what = "asked for the records" if answer.fetch else "wanted records kept as those"
+            what = "fetch the records" if answer.fetch else "store records"
             log.warning(
-                "agent %s has %s of node %d, which is not its own: refused",
+                "agent %s has tried to %s of node %d, which is not its own: refused",
                 answer.agent[:8],
                 what,
                 answer.node,

@@ -163,7 +163,7 @@ def leaving(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from its third field on; None: there is no such process."""
+    """/proc/PID/stat from its third field on; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()

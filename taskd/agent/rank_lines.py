@@ -111,7 +111,9 @@ class RankLines:
             getattr(message, "rank", None) != rank.number
             or getattr(message, "incarnation", rank.incarnation) != rank.incarnation
         ):
-            log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
+            log.error(
+                "rank %d sent %s for another rank or process", rank.number, type(message).__name__
+            )
             return
         if isinstance(message, from_rank.Progress):
             self._agent.monitor.here(epoch, rank, message)

@@ -72,7 +72,7 @@ class Epoch:
     dropped: bool = False
 
     def find(self, number: int) -> Rank | None:
-        """By global rank."""
+        """The rank of that global number, or None."""
         return next((r for r in self.ranks.values() if r.number == number), None)
 
     def drop(self) -> None:

@@ -123,7 +123,7 @@ class Successor:
         self._started = 0
         child = self._child
         if child is not None and child.poll() is None and address[0] != self._here:
-            log.info("the manager that was started here is not needed: another one is in charge")
+            log.info("the manager started here is not needed: another one is in charge")
             child.terminate()
 
     def close(self) -> None:

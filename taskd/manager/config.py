@@ -1,5 +1,4 @@
-"""The config dict of `init_taskd_manager`, checked. All mistakes are reported at once, one line
-each."""
+"""Checks the config dict of `init_taskd_manager`. Reports all mistakes at once, one line each."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Config:
 
 
 class BadConfig(ValueError):
-    """`errors`: one line per mistake."""
+    """The config has mistakes; `errors`: one line per mistake."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))

@@ -136,8 +136,8 @@ class DeviceCodes:
         return ""
 
     def _write(self, now: float) -> None:
-        """Who is separated, and who is not any more, since the last time. What cannot be written is
-        tried again."""
+        """Write to the journal which devices have been separated or released since the last call.
+        Tries again what could not be written."""
         if self.devices.separated == self._written or self._journal is None:
             return
         for name, separation in self.devices.separated.items():

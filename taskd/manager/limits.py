@@ -1,4 +1,4 @@
-"""How long the manager waits, for what, and where each number comes from."""
+"""How long the manager waits for what, and where each number comes from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds."""
+    """The manager's limits, in seconds."""
 
     # an agent sends a heartbeat every 3 s; protocol.pings detects a cut connection long before
     silence: float = 10.0

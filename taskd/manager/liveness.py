@@ -30,7 +30,7 @@ class LivenessProbe:
     ready or `due` has passed."""
 
     def __init__(self, limit: float) -> None:
-        """`limit`: seconds until a machine that does not answer counts as gone."""
+        """`limit`: seconds after which an agent whose machine does not answer counts as gone."""
         self._limit = limit
         self._probes: dict[Hashable, _Probe] = {}
 

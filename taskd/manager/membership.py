@@ -103,7 +103,7 @@ class Membership:
             if envelope.number > peer.inbox.number:
                 self.ask_again(peer)
             raise Dropped(
-                "said again",
+                "resent",
                 f"node {peer.node}: number {envelope.number} after {peer.inbox.number}",
             )
 
@@ -121,7 +121,7 @@ class Membership:
                 break
 
     def register(self, origin: Origin, event: from_agent.AgentJoined, now: float) -> None:
-        """An agent registers for its node."""
+        """Handle an agent's registration for its node."""
         try:
             check_agent(event.agent, origin.envelope)
             check_registration(event, origin.envelope.sender, self._settings.nodes)

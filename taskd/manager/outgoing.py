@@ -17,7 +17,7 @@ _ROUTE = _NOBLOCK | int(zmq.SNDMORE)
 
 
 class Outgoing:
-    """`router`: the socket, once it is bound."""
+    """Sends to agents and operators. `router`: the socket, once it is bound."""
 
     router: zmq.Socket[bytes]
 

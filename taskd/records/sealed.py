@@ -57,8 +57,8 @@ class Seal:
         return [self._keyed.front(head, fields, sections), *sections]
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
-        """Fields and sections of the record for the start of `step`, as views of `data`. Raises
-        BadRecord."""
+        """Check the record for the start of `step`; returns its fields and sections, as views of
+        `data`. Raises BadRecord."""
         view = memoryview(data)
         if len(view) < _DIGEST + _HEAD.size:
             raise BadRecord(f"{len(view)} bytes are too few for a record")

@@ -208,7 +208,7 @@ def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
     agent.send(from_agent.RankBusy(0, 0, 0, 1.0), number=1)
     agent.reconnect()  # both were lost with the connection, and a third has waited for the next one
     agent.send(died, number=3)
-    manager.dropped("said again")
+    manager.dropped("resent")
     agent.send(from_agent.Heartbeat(1, unheard=2))
     for number, message in (
         (1, from_agent.RankBusy(0, 0, 0, 1.0)),
