@@ -1,5 +1,5 @@
-"""The rank's side of the copies of its records on another node: it notifies the agent of what it has
-written, and waits until the other node has it. Where no node keeps copies it sends nothing."""
+"""The rank's side of the copies of its records on another node: it notifies the agent of what it
+has written, and waits until the other node has it. Where no node keeps copies it sends nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = logging.getLogger("taskd.worker")
 
 
 class Copies:
-    """A pipe to the agent, which does the rest. An agent that begins to keep copies takes all records
-    that exist, so what was written before needs no note."""
+    """A pipe to the agent, which does the rest. An agent that begins to copy takes all records that
+    exist, so what was written before needs no note."""
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
