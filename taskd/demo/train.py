@@ -97,9 +97,7 @@ def main() -> None:
     model = DistributedDataParallel(GPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=args.steps)
-    torch.manual_seed(
-        1000 + rank
-    )  # from here on, text and dropout differ by rank
+    torch.manual_seed(1000 + rank)  # from here on, text and dropout differ by rank
     text = corpus()
     out = records.Writer(Path(args.out), rank)
 
