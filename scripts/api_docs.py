@@ -32,7 +32,7 @@ TEXTS = {
     "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it. `Job.step`
 is the number of the next step.""",
     "Job.protected": """Whether faults in this job are repaired. False without taskd's launcher,
-and if the job has something that taskd cannot protect; the log says what.""",
+and if the job has something that taskd cannot protect, which the log names.""",
     "Job.steps": """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
 1. A step whose attempt failed is handed out again, on every rank.
 
@@ -252,7 +252,7 @@ def _exported(module: ast.Module) -> list[str]:
     for node in module.body:
         if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
             return list(ast.literal_eval(node.value))
-    raise SystemExit("a module without __all__ was asked for all of it")
+    raise SystemExit("a group without names needs a module with __all__")
 
 
 def _find(module: ast.Module, dotted: str) -> Definition:

@@ -87,7 +87,7 @@ def start_taskd_manager() -> bool:
     """Run the manager in this thread until the job is over.
 
     Returns:
-        Whether the job ended well; otherwise the log says why not.
+        Whether the job ended well; otherwise the log has the reason.
 
     Example:
         from taskd.api import init_taskd_manager, start_taskd_manager

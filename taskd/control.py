@@ -49,7 +49,7 @@ class Control:
     Raises:
         taskd.settings.BadSetting: A variable has an invalid value.
         taskd.protocol.keys.BadSecret: The secret is unusable.
-        NoManager: Nothing says what the secret is.
+        NoManager: The job's secret is not known.
 
     Example:
         from taskd.control import Control

@@ -207,7 +207,7 @@ def test_a_rest_of_one_that_was_killed_is_no_hindrance(fake):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "say what to do: --install, --remove or --status, one of them"),
+        ("", "give one of --install, --remove and --status"),
         ("--status --install", "one of them"),
         ("--install --json", "--json goes with --status"),
         ("--status --torch /no/where", "does not exist"),
