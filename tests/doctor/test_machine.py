@@ -132,7 +132,7 @@ def test_which_mount(tmp_path):
         (0o600, "ok", ""),
         (0o640, "ok", ""),
         (0o644, "warning", "read by any user (mode 0644)"),
-        (0o602, "warning", "written by everybody"),
+        (0o602, "warning", "written by any user"),
     ],
 )
 def test_a_secret_in_a_file(tmp_path, mode, state, words):

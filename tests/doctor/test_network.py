@@ -117,7 +117,7 @@ def test_held_without_listening(free):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", int(free)))
         found = network.port({"TASKD_PORT": free})
-    assert found.state == "error" and "accepts nobody" in found.found
+    assert found.state == "error" and "accepts no connection" in found.found
 
 
 def test_a_manager(manager):
