@@ -19,7 +19,7 @@ COMMANDS = {
         "command",
         "train a small GPT, kill a rank, and compare with an undisturbed run",
     ),
-    "status": ("status", "command", "the incidents of a job, from its journal"),
+    "status": ("status", "command", "show what a job is doing now, and its incidents"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let paused ranks go on"),
     "recovery": (

@@ -50,7 +50,7 @@ class Fault:
     ),
 )
 @click.option(
-    "--keep", is_flag=True, help="Keep the records and logs of both runs, and print their place."
+    "--keep", is_flag=True, help="Keep the records and logs of both runs, and print where they are."
 )
 @click.option("--steps", type=click.IntRange(10), default=STEPS, hidden=True)
 def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: int) -> None:

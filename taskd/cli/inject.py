@@ -104,7 +104,7 @@ def link(ranks: tuple[int, ...], how: str) -> None:
 
 @command.command()
 @click.argument("code")
-@click.option("--rank", type=click.IntRange(0), required=True, help="The rank on the device.")
+@click.option("--rank", type=click.IntRange(0), required=True, help="The rank whose device has it.")
 @click.option(
     "--kind",
     type=click.Choice(KINDS),

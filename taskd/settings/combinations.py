@@ -253,7 +253,7 @@ REFUSED = (
     Rule(
         "process-level recovery is on in one place and off in the other",
         _label_and_variable,
-        "decide for one of them",
+        "choose one of them",
     ),
     Rule(
         "`recover-in-place` is requested while the switch that controls it is off",

@@ -78,7 +78,7 @@ def test_what_is_documented_is_accepted(given):
             {"process-recover-enable": "off", "recover-strategy": "recover"},
             "the switch that controls it is off",
         ),
-        ({"process-recover-enable": "on", "PROCESS_RECOVER": "off"}, "decide for one"),
+        ({"process-recover-enable": "on", "PROCESS_RECOVER": "off"}, "choose one"),
         (
             {"recover-strategy": "recover-in-place", "ENABLE_RESTART_FAULT_PROCESS": "off"},
             "ENABLE_RESTART_FAULT_PROCESS='off'",
