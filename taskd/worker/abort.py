@@ -38,7 +38,7 @@ class Aborter:
             try:
                 self._device.abort()
             except Exception:
-                log.exception("the device could not be stopped; waiting for its work to end by itself")
+                log.exception("the device could not be stopped; its work must end by itself")
             with self._changed:
                 self._done = interruption
                 self._changed.notify_all()

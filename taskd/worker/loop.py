@@ -99,7 +99,7 @@ class Loop:
                 raise
             if attempts.open:  # the body did not use `with attempt`
                 raise RuntimeError(
-                    "an attempt was not entered or not left: the loop's body must be `with attempt"
+                    "the attempt was not entered or not left: the loop's body must be `with attempt"
                     " as step:`"
                 )
         return False

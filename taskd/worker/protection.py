@@ -157,7 +157,8 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
     owner = found.path.stat()
     if owner.st_uid not in (os.getuid(), 0) or owner.st_mode & 0o002:
         raise dumps.BadDump(
-            f"{found.path} may have been written by other users: make this user its owner and only writer"
+            f"{found.path} may have been written by other users: make this user its owner and"
+            " only writer"
         )
     if found.world_size != world_size:
         raise dumps.BadDump(

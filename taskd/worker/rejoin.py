@@ -115,7 +115,7 @@ class Rejoin:
                 session.random.put(present)
                 return iterator
             log.warning(
-                "rank %d: %s gave a different batch than before; reloading this pass from its start",
+                "rank %d: %s gave a different batch than before; reloading the whole pass",
                 session.rank,
                 _name(loader),
             )
