@@ -36,8 +36,7 @@ static _Thread_local signed char scratch __attribute__((tls_model("initial-exec"
 /* 0: not checked yet */
 static _Thread_local signed char gloo __attribute__((tls_model("initial-exec")));
 
-/* glibc's own names, for allocations while dlsym looks up the real functions, and if it finds none.
- * */
+/* glibc's own names, for allocations while dlsym looks up the real functions or finds none. */
 extern void *__libc_malloc(size_t) __attribute__((weak));
 extern void __libc_free(void *) __attribute__((weak));
 extern void *__libc_realloc(void *, size_t) __attribute__((weak));
@@ -103,7 +102,8 @@ static void resolve(void)
     *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
     *(void **)&next.posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
     /* All from one allocator, or none. */
-    if (next.malloc != NULL && next.free != NULL && next.realloc != NULL && next.posix_memalign != NULL)
+    if (next.malloc != NULL && next.free != NULL && next.realloc != NULL &&
+        next.posix_memalign != NULL)
         real = next;
 }
 
@@ -151,7 +151,8 @@ static void enter(enum taskd_allocation kind, void *block, size_t size, uint64_t
     unsigned bucket = bucket_of(pointer);
     for (unsigned i = 0; i < CELLS; i++) {
         uint64_t key = 0;
-        if (!__atomic_compare_exchange_n(&keys[bucket][i], &key, BEING_WRITTEN, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        if (!__atomic_compare_exchange_n(&keys[bucket][i], &key, BEING_WRITTEN, false,
+                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             continue;
         struct entry *entry = &entries[bucket][i];
         __atomic_store_n(&entry->version, entry->version + 1, __ATOMIC_RELAXED);
@@ -182,7 +183,8 @@ static struct entry leave(void *block)
 
 static inline bool may_be_followed(const void *block)
 {
-    return __builtin_expect(__atomic_load_n(starts_of((uint64_t)(uintptr_t)block), __ATOMIC_RELAXED) != 0, 0);
+    return __builtin_expect(
+        __atomic_load_n(starts_of((uint64_t)(uintptr_t)block), __ATOMIC_RELAXED) != 0, 0);
 }
 
 int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born)
@@ -246,7 +248,8 @@ static bool in_gloo_worker(void)
 
 static void follow(enum taskd_allocation kind, void *block, size_t size)
 {
-    enter(kind, block, size, scratch ? TASKD_SCRATCH : __atomic_load_n(&attempt_number, __ATOMIC_RELAXED));
+    enter(kind, block, size,
+          scratch ? TASKD_SCRATCH : __atomic_load_n(&attempt_number, __ATOMIC_RELAXED));
     if (__builtin_expect(__atomic_load_n(&taskd_poison_armed, __ATOMIC_RELAXED) == (int)kind, 0))
         taskd_poison_allocation(kind, block, size);
 }

@@ -36,13 +36,15 @@ static int page_map(const char *path, struct taskd_page **out)
         rc = -errno;
     else if (!S_ISREG(st.st_mode) || (size_t)st.st_size < taskd_page_bytes(1))
         rc = -EPROTO;
-    else if ((page = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+    else if ((page = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
+             MAP_FAILED)
         rc = -errno;
     close(fd);
     if (rc < 0)
         return rc;
     if (__atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) != TASKD_MAGIC || page->abi != TASKD_ABI ||
-        page->slot_bytes != sizeof(struct taskd_slot) || taskd_page_bytes(page->nslots) > (size_t)st.st_size) {
+        page->slot_bytes != sizeof(struct taskd_slot) ||
+        taskd_page_bytes(page->nslots) > (size_t)st.st_size) {
         munmap(page, (size_t)st.st_size);
         return -EPROTO;
     }

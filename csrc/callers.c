@@ -81,10 +81,10 @@ bool taskd_called_for_tensors(const void *return_address)
             int saved_errno = errno;
             known = place | (look_up(place) ? IS_TENSORS : 0);
             errno = saved_errno;
-            /* If another thread filled the cell meanwhile, this place is looked up again next time.
-             * */
+            /* If another thread filled the cell first, this place is looked up again next time. */
             uint64_t none = 0;
-            __atomic_compare_exchange_n(cell, &none, known, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(cell, &none, known, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED);
         }
         if ((known & ~IS_TENSORS) == place)
             return known != place;

@@ -59,15 +59,17 @@ static bool locate(struct taskd_damage *damage, bool *shared)
     }
     damage->kind = TASKD_DAMAGE_ALLOCATED;
     *shared = false;
-    return taskd_allocation_of(begin, &damage->base, &damage->size, &damage->born) == 1 && damage->bytes <= damage->size &&
-           begin - damage->base <= damage->size - damage->bytes;
+    return taskd_allocation_of(begin, &damage->base, &damage->size, &damage->born) == 1 &&
+           damage->bytes <= damage->size && begin - damage->base <= damage->size - damage->bytes;
 }
 
 /* Whether 8 bytes at the address are readable. Asks the kernel, whose own accesses raise no signal:
  * it reads a signal set from the address before it rejects the invalid request. */
 static bool readable(uint64_t address)
 {
-    return syscall(SYS_rt_sigprocmask, ~0, (void *)(uintptr_t)address, NULL, sizeof(uint64_t)) == 0 || errno != EFAULT;
+    return syscall(SYS_rt_sigprocmask, ~0, (void *)(uintptr_t)address, NULL, sizeof(uint64_t)) ==
+               0 ||
+           errno != EFAULT;
 }
 
 static bool replace_private(void *page, size_t bytes)
@@ -75,7 +77,8 @@ static bool replace_private(void *page, size_t bytes)
     if (madvise(page, bytes, MADV_DONTNEED) == 0 && readable((uint64_t)(uintptr_t)page))
         return true;
     /* Locked memory refuses MADV_DONTNEED. */
-    return mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+    return mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                0) == page;
 }
 
 static bool replace_shared(void *page, size_t bytes)
@@ -92,7 +95,8 @@ static bool lock_containment(int32_t tid)
 {
     for (;;) {
         int32_t holder = 0;
-        if (__atomic_compare_exchange_n(&container, &holder, tid, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&container, &holder, tid, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
             return true;
         if (holder == tid)
             return false;
@@ -100,8 +104,7 @@ static bool lock_containment(int32_t tid)
     }
 }
 
-/* With the lock held. Not thread-local: the first access of a thread-local variable may allocate.
- * */
+/* With the lock held. Not thread-local: the first access to such a variable may allocate. */
 static bool hopeless(int32_t tid, uint64_t page, uint64_t now)
 {
     unsigned at = 0;
@@ -113,7 +116,8 @@ static bool hopeless(int32_t tid, uint64_t page, uint64_t now)
         if (repeaters[i].since < repeaters[at].since)
             at = i;
     }
-    if (repeaters[at].tid == tid && repeaters[at].page == page && now - repeaters[at].since < REPEATS_NS)
+    if (repeaters[at].tid == tid && repeaters[at].page == page &&
+        now - repeaters[at].since < REPEATS_NS)
         return ++repeaters[at].times >= REPEATS;
     repeaters[at].tid = tid;
     repeaters[at].page = page;
@@ -182,12 +186,12 @@ static bool touch(const struct iovec *part)
 {
     uint64_t bytes = page_bytes();
     uint64_t begin = (uint64_t)(uintptr_t)part->iov_base;
-    uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX); /* the kernel's limit */
+    /* the kernel moves at most INT_MAX bytes */
+    uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX);
     for (uint64_t page = begin & ~(bytes - 1); page < end; page += bytes) {
         if (readable(page))
             continue;
-        /* Only what can be contained: an invalid pointer must stay an error and not kill the
-         * process. */
+        /* Only what can be contained: an invalid pointer must stay an error, not become a death. */
         struct taskd_damage damage = {.addr = page, .bytes = bytes};
         bool shared;
         if (!locate(&damage, &shared))
@@ -207,21 +211,22 @@ bool taskd_damage_touch(const struct iovec *parts, int count)
     int saved_errno = errno;
     uint64_t before = taskd_damaged();
     for (int i = 0; i < count; i++)
-        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) || !readable((uint64_t)(uintptr_t)&parts[i].iov_len) ||
-            !touch(&parts[i]))
+        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) ||
+            !readable((uint64_t)(uintptr_t)&parts[i].iov_len) || !touch(&parts[i]))
             break;
     errno = saved_errno;
     return taskd_damaged() != before;
 }
 
-/* ---- reports
- * --------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
-int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max)
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest,
+                      struct taskd_damage *out, unsigned max)
 {
     unsigned wanted = max < capacity ? max : capacity;
     int n = 0;
-    for (uint64_t number = newest > wanted ? newest - wanted + 1 : 1; wanted > 0 && number <= newest; number++) {
+    for (uint64_t number = newest > wanted ? newest - wanted + 1 : 1;
+         wanted > 0 && number <= newest; number++) {
         const struct taskd_damage *from = &ring[(number - 1) % capacity];
         if (__atomic_load_n(&from->number, __ATOMIC_ACQUIRE) != number)
             continue;
@@ -252,7 +257,8 @@ void taskd_damage_accept(uint64_t count)
     if (count > all)
         count = all; /* not damages that are still to come */
     while (now < count)
-        if (__atomic_compare_exchange_n(&accepted, &now, count, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&accepted, &now, count, false, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED))
             break;
 }
 

@@ -70,9 +70,10 @@ int taskd_patience(uint64_t seconds)
     if (slot == NULL)
         return -ENOTCONN;
     uint64_t now = taskd_now();
-    uint64_t until = seconds == 0 ? 0 : seconds < (UINT64_MAX - now) / 1000000000u ? now + seconds * 1000000000u : UINT64_MAX;
-    /* Outside the seqlock, whose one writer may be another thread: each word is atomic by itself.
-     * */
+    uint64_t until = seconds == 0                                 ? 0
+                     : seconds < (UINT64_MAX - now) / 1000000000u ? now + seconds * 1000000000u
+                                                                  : UINT64_MAX;
+    /* Outside the seqlock, whose writer may be another thread: each word is atomic by itself. */
     __atomic_store_n(&slot->until_ns, until, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
     return 0;
@@ -80,11 +81,11 @@ int taskd_patience(uint64_t seconds)
 
 uint64_t taskd_pause_step(void)
 {
-    return taskd_my_slot() == NULL ? TASKD_NO_PAUSE : __atomic_load_n(&taskd_self.page->pause, __ATOMIC_ACQUIRE);
+    return taskd_my_slot() == NULL ? TASKD_NO_PAUSE
+                                   : __atomic_load_n(&taskd_self.page->pause, __ATOMIC_ACQUIRE);
 }
 
-/* Steps count from 0, and 0 in the slot means that none has started: the slot holds a number of
- * steps. */
+/* Steps count from 0, and 0 in the slot means none started: the slot holds a count of steps. */
 static uint64_t steps_until(uint64_t step)
 {
     return step == TASKD_ALL_DONE ? TASKD_ALL_DONE : step + 1;
@@ -103,7 +104,8 @@ int taskd_started(uint64_t step)
     return 0;
 }
 
-static bool all_started(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t steps)
+static bool all_started(const struct taskd_page *page, const struct taskd_slot *slot,
+                        uint64_t steps)
 {
     (void)slot;
     for (uint32_t i = 0; i < page->nslots; i++)
@@ -114,12 +116,14 @@ static bool all_started(const struct taskd_page *page, const struct taskd_slot *
 
 static bool is_copied(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t number)
 {
-    return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number || __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
+    return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number ||
+           __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
 }
 
 /* Wait at the gate until `is_open`: 0; 1 on an interruption newer than `built_at`; -ETIMEDOUT. */
-static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *, uint64_t), uint64_t number, uint32_t built_at,
-                        int timeout_ms)
+static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *,
+                                        uint64_t),
+                        uint64_t number, uint32_t built_at, int timeout_ms)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)

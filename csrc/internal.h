@@ -128,7 +128,8 @@ void taskd_damage_begin(struct taskd_slot *slot);
 void taskd_damage_child(void);
 bool taskd_damage_contain(const siginfo_t *info, uint64_t ip);
 bool taskd_damage_touch(const struct iovec *parts, int count);
-int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max);
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest,
+                      struct taskd_damage *out, unsigned max);
 
 /* allocations.c */
 void taskd_allocations_follow(bool on);

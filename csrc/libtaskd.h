@@ -66,8 +66,8 @@ enum taskd_damage_kind {
     TASKD_DAMAGE_ALLOCATED = 2,  /* in an allocation that libtaskd tracks */
 };
 
-/* A page that lost its content and was replaced by a clean one; the program reads zeros. 64 bytes.
- * */
+/* A page that lost its content and was replaced by a clean one; the program reads zeros. 64
+ * bytes. */
 struct taskd_damage {
     uint64_t addr;    /* first byte of the page */
     uint64_t bytes;   /* of the page */
@@ -94,7 +94,7 @@ struct taskd_slot {
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
     uint64_t started;      /* last step whose entry state is recorded, + 1; 0: none */
     uint64_t usual_ns;     /* usual duration of an attempt, see taskd_progress; 0: unknown */
-    uint64_t until_ns;     /* until then the rank does not count as hung, see taskd_patience */
+    uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: until then not hung; 0: none */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t interruption; /* futex word: the newest interruption; never decreases */
     uint64_t copied; /* newest record of which another node has a copy, see taskd_wait_copied */
@@ -111,13 +111,12 @@ struct taskd_page {
     uint32_t abi;
     uint32_t nslots;
     uint32_t slot_bytes;
-        uint64_t pause;   /* step before which ranks stop, or TASKD_NO_PAUSE; by the agent */
+    uint64_t pause;   /* step before which ranks stop, or TASKD_NO_PAUSE; by the agent */
     uint32_t copying; /* 1: another node keeps copies of ranks' records; by the agent */
-        /* futex word: changes whenever a slot's `started`, `interruption` or `copied` does, if a
-         * rank waits */
+    /* futex word: changes with any slot's `started`, `interruption` or `copied` if a rank waits */
     _Alignas(64) uint32_t gate;
     uint32_t gate_waiters;
-    _Alignas(64) uint32_t bell;  /* futex word: +1 whenever a slot's `damaged` grows */
+    _Alignas(64) uint32_t bell; /* futex word: +1 whenever a slot's `damaged` grows */
     struct taskd_slot slots[];
 };
 
@@ -202,11 +201,11 @@ int taskd_preloaded(void);
  * count; nor does the first that ends after attach, which may compile. A longer one counts at once,
  * a shorter one lowers the value by a sixteenth of the difference: a slowly decaying maximum. */
 int taskd_progress(uint64_t step, uint32_t phase);
-/* Do not count as hung for `seconds` from now on (0 ends that). Also a heartbeat. From any thread.
- * */
+/* Do not count as hung for `seconds` from now on (0 ends that). Also a heartbeat. From any
+ * thread. */
 int taskd_patience(uint64_t seconds);
-/* The step before which this rank has to stop; TASKD_NO_PAUSE: none, or not attached. Never fails.
- * */
+/* The step before which this rank has to stop; TASKD_NO_PAUSE: none, or not attached. Never
+ * fails. */
 uint64_t taskd_pause_step(void);
 /* Publish that the entry state of `step` is completely recorded (TASKD_ALL_DONE: no further step
  * will come); wakes waiters. */
@@ -286,8 +285,8 @@ uint64_t taskd_damaged(void);
 int taskd_damage_list(struct taskd_damage *out, int max);
 /* Accept damages up to number `count`: their content has been restored. Never decreases. */
 void taskd_damage_accept(uint64_t count);
-/* Why results must not be used, as a sum; 0: they may be. Cheap enough for several calls per step.
- * */
+/* Why results must not be used, as a sum; 0: they may be. Cheap enough for several calls per
+ * step. */
 #define TASKD_SPOILED_TORN 1    /* taskd_torn */
 #define TASKD_SPOILED_DAMAGED 2 /* there are damages not yet accepted */
 int taskd_spoiled(void);
@@ -304,8 +303,8 @@ enum taskd_allocation {
 void taskd_attempt(uint64_t number);
 /* While on, stamp the calling thread's allocations as TASKD_SCRATCH. */
 void taskd_scratch(int on);
-/* The tracked allocation that contains `address`: 1; 0 if there is none. Each pointer may be NULL.
- * */
+/* The tracked allocation that contains `address`: 1; 0 if there is none. Each pointer may be
+ * NULL. */
 int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born);
 
 /* Inject a memory error, for tests and drills. The page at `address` loses its content, and the
@@ -322,8 +321,8 @@ uint64_t taskd_poisoned(void);
 
 /* ---- memory that several processes share ----------------------------------------------------- */
 
-/* Store `value` at `address` (8-byte aligned, in any mapping) after everything written before it.
- * */
+/* Store `value` at `address` (8-byte aligned, in any mapping) after everything written before
+ * it. */
 void taskd_store_release(uint64_t *address, uint64_t value);
 uint64_t taskd_load_acquire(const uint64_t *address);
 

@@ -1,5 +1,4 @@
-/* The agent's side of the state page: create it, prepare slots, interrupt ranks, read their state.
- * */
+/* The agent's side of the state page: create it, prepare slots, interrupt ranks, read slots. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -9,8 +8,7 @@
 #include <sys/stat.h>
 
 #define MAX_SLOTS 4096u
-/* A waiter or a resetter holds `alive` for less than a microsecond, but may be descheduled while it
- * does. */
+/* A waiter or resetter holds `alive` for less than a microsecond, but may be descheduled then. */
 #define ALIVE_GLANCE_MS 100
 
 size_t taskd_page_bytes(uint32_t nslots)
@@ -74,8 +72,7 @@ int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms)
     }
     if (rc != EOWNERDEAD)
         return -rc;
-    /* Consistent at once: it protects no data, and a mutex left inconsistent is unusable forever.
-     * */
+    /* At once: the mutex protects no data, and one left inconsistent is unusable forever. */
     pthread_mutex_consistent(alive);
     return EOWNERDEAD;
 }
@@ -101,7 +98,8 @@ static int page_fill(int fd, uint32_t nslots, struct taskd_page **out)
     int rc = write_zeros(fd, taskd_page_bytes(nslots));
     if (rc < 0)
         return rc;
-    struct taskd_page *page = mmap(NULL, taskd_page_bytes(nslots), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct taskd_page *page =
+        mmap(NULL, taskd_page_bytes(nslots), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return -errno;
     page->abi = TASKD_ABI;
@@ -157,8 +155,7 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     if (rc == -ETIMEDOUT || rc == -EDEADLK)
         return -EBUSY;
     bool locked = rc >= 0;
-        /* its holder died between locking it and declaring it consistent: no process can hold it
-         * now */
+    /* its holder died between locking it and making it consistent: nothing can hold it now */
     if (rc == -ENOTRECOVERABLE)
         rc = alive_init(&slot->alive);
     if (rc < 0)
@@ -195,7 +192,8 @@ static void pause_one(struct taskd_slot *slot, uint32_t number)
 {
     uint32_t now = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     while (now < number)
-        if (__atomic_compare_exchange_n(&slot->interruption, &now, number, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&slot->interruption, &now, number, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED))
             break;
     /* Even if the number is not new: a rank may have missed the first wake. */
     taskd_wake(&slot->interruption);
@@ -318,7 +316,8 @@ int taskd_damages(const struct taskd_page *page, uint32_t index, struct taskd_da
     if (!has_slot(page, index) || out == NULL)
         return -EINVAL;
     const struct taskd_slot *slot = &page->slots[index];
-    return taskd_damage_copy(slot->damages, TASKD_DAMAGES, __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE), out, TASKD_DAMAGES);
+    return taskd_damage_copy(slot->damages, TASKD_DAMAGES,
+                             __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE), out, TASKD_DAMAGES);
 }
 
 int taskd_wait_death(struct taskd_page *page, uint32_t index, int timeout_ms)

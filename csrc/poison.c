@@ -73,7 +73,8 @@ void taskd_poison_allocation(enum taskd_allocation kind, void *block, size_t siz
     uintptr_t page = ((uintptr_t)block + bytes - 1) & ~(bytes - 1);
     int armed = (int)kind;
     if (page + bytes > (uintptr_t)block + size ||
-        !__atomic_compare_exchange_n(&taskd_poison_armed, &armed, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        !__atomic_compare_exchange_n(&taskd_poison_armed, &armed, 0, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
         return;
     int saved = errno;
     if (taskd_poison((void *)page) == 0)

@@ -33,7 +33,8 @@ static size_t without_ours(const char *list, char *out)
 {
     struct stat ours = {.st_ino = 0};
     Dl_info info;
-    if (dladdr((void *)(uintptr_t)taskd_real_resolve, &info) != 0 && info.dli_fname != NULL && stat(info.dli_fname, &ours) != 0)
+    if (dladdr((void *)(uintptr_t)taskd_real_resolve, &info) != 0 && info.dli_fname != NULL &&
+        stat(info.dli_fname, &ours) != 0)
         ours.st_ino = 0;
     size_t used = 0;
     while (*list != '\0') {
@@ -66,7 +67,8 @@ static void hide_from_children(void)
             size_t bytes = strlen(*from) + 1;
             char *copy = small;
             if (bytes > sizeof small) {
-                copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                copy =
+                    mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 if (copy == MAP_FAILED)
                     continue;
             }
@@ -86,12 +88,14 @@ __attribute__((constructor)) static void loaded(void)
     taskd_real_resolve();
     const char *slot = getenv("TASKD_SLOT");
     const char *page = getenv("TASKD_PAGE");
-    if (slot == NULL || page == NULL || !taskd_preloaded() || dlsym(RTLD_DEFAULT, "Py_IsInitialized") == NULL)
+    if (slot == NULL || page == NULL || !taskd_preloaded() ||
+        dlsym(RTLD_DEFAULT, "Py_IsInitialized") == NULL)
         return;
     char *end;
     errno = 0;
     unsigned long index = strtoul(slot, &end, 10);
-    bool valid = slot[0] >= '0' && slot[0] <= '9' && *end == '\0' && errno == 0 && index < UINT32_MAX;
+    bool valid =
+        slot[0] >= '0' && slot[0] <= '9' && *end == '\0' && errno == 0 && index < UINT32_MAX;
     /* Before the claim, so that no child tries, even if the claim fails. */
     hide_from_children();
     if (valid)

@@ -53,7 +53,8 @@ static void order_and_join(struct span_list *list)
 static int span_list_make(const uint64_t *ranges, size_t n, struct span_list **out)
 {
     size_t bytes = sizeof(struct span_list) + n * sizeof(struct span);
-    struct span_list *list = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct span_list *list =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (list == MAP_FAILED)
         return -errno;
     list->bytes = bytes;
@@ -83,8 +84,8 @@ static void unmap_replaced(void)
 
 int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
 {
-    if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) || (ranges == NULL && n > 0) ||
-        n > SIZE_MAX / 2 / sizeof(struct span))
+    if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) ||
+        (ranges == NULL && n > 0) || n > SIZE_MAX / 2 / sizeof(struct span))
         return -EINVAL;
     struct span_list *list = NULL;
     int rc = n > 0 ? span_list_make(ranges, n, &list) : 0;
@@ -106,9 +107,10 @@ int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
 }
 
 /* Find the range of the list that contains [begin, end). */
-static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end, struct span *found)
+static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end,
+                      struct span *found)
 {
-        /* ends with low - 1 at the last span that begins at or before `begin` */
+    /* ends with low - 1 at the last span that begins at or before `begin` */
     size_t low = 0, high = list->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;

@@ -130,8 +130,8 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     bool own = taskd_own_slot() != NULL;
     if (own && !already_told(p, sig, info)) {
         bool fault = info->si_code > 0;
-        taskd_record(TASKD_RECORD_SIGNAL, sig, info->si_code, fault ? (uint64_t)(uintptr_t)info->si_addr : 0,
-                     instruction_pointer(context));
+        taskd_record(TASKD_RECORD_SIGNAL, sig, info->si_code,
+                     fault ? (uint64_t)(uintptr_t)info->si_addr : 0, instruction_pointer(context));
     }
     if (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN) {
         die(sig, info);
@@ -144,8 +144,7 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         dfl.sa_handler = SIG_DFL;
         taskd_signals_virtual(sig, &dfl, NULL);
     }
-    /* on_fatal is installed with SA_NODEFER and an empty mask; the kernel restores the old mask on
-     * return. */
+    /* on_fatal has SA_NODEFER and an empty mask; the kernel restores the old mask on return. */
     sigset_t mask = next.sa_mask;
     if ((next.sa_flags & SA_NODEFER) == 0)
         sigaddset(&mask, sig);
@@ -208,8 +207,7 @@ void taskd_signals_restore(void)
         return;
     for (unsigned i = 0; i < NFATAL; i++) {
         struct sigaction now, theirs = action_get(&program[i]);
-        /* Without interposition the program may have replaced on_fatal; then there is nothing to
-         * restore. */
+        /* Without interposition the program may have replaced on_fatal: then restore nothing. */
         if (taskd_real_sigaction(fatal[i], NULL, &now) == 0 && now.sa_sigaction == on_fatal)
             taskd_real_sigaction(fatal[i], &theirs, NULL);
     }
@@ -226,8 +224,8 @@ void taskd_signals_child(void)
 bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigaction *old)
 {
     int i = slot_of(sig);
-    /* Another pid: a vfork child, which shares memory but not handlers. subprocess resets signals
-     * there. */
+    /* Another pid: a vfork child shares memory but not handlers; subprocess resets signals there.
+     * */
     if (i < 0 || !__atomic_load_n(&installed, __ATOMIC_ACQUIRE) || taskd_own_slot() == NULL)
         return false;
     struct sigaction wanted, before;

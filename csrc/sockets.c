@@ -2,9 +2,8 @@
  *
  * No signal or asynchronous exception reaches a thread inside a C++ collective, and Python cannot
  * run while another thread holds the GIL. So a C thread sleeps on the slot's interruption word and,
- * on an interruption newer than the communicator, calls shutdown on its sockets; the library then
- * sees its peers gone and raises. Closing them, or shutting down a listening one, makes gloo abort.
- * */
+ * on an interruption newer than the communicator, shuts its sockets down; the library then sees its
+ * peers gone and raises. Closing a socket, or shutting down a listening one, makes gloo abort. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -77,8 +76,7 @@ struct linux_dirent64 {
     char d_name[];
 };
 
-/* Call visit(fd, inode) for every open socket, until one returns < 0. Without opendir, which
- * allocates. */
+/* Call visit(fd, inode) for every open socket, until one returns < 0. opendir would allocate. */
 static int each_socket(int (*visit)(int fd, uint64_t inode))
 {
     _Alignas(8) char buffer[8192];
@@ -236,7 +234,8 @@ static int start_thread(struct taskd_slot *slot)
 /* Or there is nothing left to serve: another thread has called end or clear. */
 static bool serving_this_round(void)
 {
-    return __atomic_load_n(&cover.served, __ATOMIC_ACQUIRE) == __atomic_load_n(&cover.round, __ATOMIC_ACQUIRE) ||
+    return __atomic_load_n(&cover.served, __ATOMIC_ACQUIRE) ==
+               __atomic_load_n(&cover.round, __ATOMIC_ACQUIRE) ||
            __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) != BUILDING;
 }
 

@@ -94,7 +94,8 @@ static void count(struct stream *s, const char *bytes, size_t n)
         if (s->header_bytes == HEADER) {
             s->header_bytes = 0;
             s->unknown = s->words[0] < HEADER || s->words[1] > LAST_OPERATION;
-            s->payload_left = !s->unknown && CARRIES_PAYLOAD(s->words[1]) ? s->words[0] - HEADER : 0;
+            s->payload_left =
+                !s->unknown && CARRIES_PAYLOAD(s->words[1]) ? s->words[0] - HEADER : 0;
         }
     }
 }

@@ -28,9 +28,7 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     if answer is None:
         return False
     if answer.protected and place.nodes > 1 and "recover" in settings.ladder_from(os.environ):
-        log.warning(
-            "the job is under way: this launcher waits as a standby for a node to be lost"
-        )
+        log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True
     if answer.taken:

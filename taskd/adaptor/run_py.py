@@ -141,8 +141,7 @@ def _first_import(tree: ast.Module) -> int:
         ):
             return node.lineno
     raise Refused(
-        "it has no `import os` at its top level: it is not the documented"
-        " torch/distributed/run.py"
+        "it has no `import os` at its top level: it is not the documented torch/distributed/run.py"
     )
 
 

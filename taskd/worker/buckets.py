@@ -39,9 +39,7 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
     for hook, state in getattr(ddp, "_comm_hooks", []):
         name = getattr(hook, "__name__", hook)
         if state is not None and not isinstance(state, dist.ProcessGroup):
-            return (
-                f"the DDP communication hook {name} has its own state, which cannot be rebuilt"
-            )
+            return f"the DDP communication hook {name} has its own state, which cannot be rebuilt"
         if (kept := _kept_by(hook)) is not None:
             return (
                 f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook"

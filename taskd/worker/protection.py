@@ -218,7 +218,7 @@ def _attach() -> None:
         if not library.preloaded():
             log.info(
                 "libtaskd is not preloaded: the reason for an exit() or abort() will not be"
-                    " recorded; set LD_PRELOAD to record it"
+                " recorded; set LD_PRELOAD to record it"
             )
         slot.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
     os.environ.pop("TASKD_SLOT", None)  # processes that this rank starts must not claim its slot

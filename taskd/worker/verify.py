@@ -94,8 +94,7 @@ class Forward:
         session = self._session
         if session.state.is_individual():
             log.info(
-                "rank %d: the forward of %s depends on state of its own and is not"
-                " verified",
+                "rank %d: the forward of %s depends on state of its own and is not verified",
                 session.rank,
                 self._name,
             )
