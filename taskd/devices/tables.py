@@ -34,10 +34,7 @@ GLOO: tuple[Pattern, ...] = (
         "gloo time-out",
         NETWORK,
         texts=("gloo/transport/…Timed out waiting", "^Application timeout caused pair closure"),
-        source=(
-            "gloo in torch: transport/tcp/unbound_buffer.cc; the second is what each later call"
-            " says"
-        ),
+        source="gloo in torch: transport/tcp/unbound_buffer.cc; each later call raises the second",
     ),
     Pattern(
         "gloo connection",

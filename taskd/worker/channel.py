@@ -35,7 +35,7 @@ class Channel:
         try:
             self._socket.send(codec.encode(message))
         except OSError as error:
-            raise AgentGone(f"the agent does not listen any more: {error}") from None
+            raise AgentGone(f"the agent no longer listens: {error}") from None
 
     def receive(self, timeout: float | None = None) -> Any | None:
         """The next message; None after `timeout` seconds. Raises AgentGone."""
@@ -44,7 +44,7 @@ class Channel:
         try:
             data = self._socket.recv(codec.MAX_BYTES)
         except OSError as error:
-            raise AgentGone(f"the agent does not listen any more: {error}") from None
+            raise AgentGone(f"the agent no longer listens: {error}") from None
         if not data:
             raise AgentGone("the agent has closed the connection")
         return codec.TO_RANK.decode(data)

@@ -18,7 +18,7 @@ import torch
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
 
-SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes anew: the reducers' buckets
+SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes again: the reducers' buckets
 
 
 @dataclass(frozen=True)

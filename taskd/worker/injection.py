@@ -170,7 +170,7 @@ def _link(job: Job, options: dict[str, str]) -> str:
         raise NotPossible("there is no connection between the two ranks")
     return (
         f"{broken} connection{'s' if broken > 1 else ''}"
-        f" {'cut' if how == 'cut' else 'receive nothing any more'}"
+        f" {'cut' if how == 'cut' else 'receive nothing from now on'}"
     )
 
 

@@ -93,8 +93,7 @@ class Job:
         log.warning("training goes on without protection: %s", reason)
         self._step, self.loop = self.step, None
 
-    # -- what the script may call
-    # -------------------------------------------------------------------
+    # -- what the script may call ------------------------------------------------------------------
 
     def long_operation(self, name: str, seconds: float = 1800.0) -> AbstractContextManager[None]:
         """Inside `with job.long_operation("checkpoint"):` this rank does not count as hung for up
@@ -123,8 +122,7 @@ class Job:
             return is_finite(result)
         return loop.finite.look(result, loop.attempts.step)
 
-    # -- queries by other modules
-    # ---------------------------------------------------------------------------
+    # -- queries by other modules ------------------------------------------------------------------
 
     @property
     def abandoned(self) -> bool:

@@ -270,7 +270,7 @@ class Loop:
         if not self._follow(session.wait_for_orders(position, paused=True)):
             slot.progress(step, slot.COMMITTED)
 
-    # -- a rank that starts anew -------------------------------------------------------------------
+    # -- a new process of a rank -------------------------------------------------------------------
 
     def begin_at(self, step: int, kind: int, entry: Entry) -> None:
         """Begin a rank's first process from a dump: its loops skip the finished passes."""

@@ -219,7 +219,7 @@ def _ext(code: int, data: bytes) -> Any:
     return reader(data)
 
 
-# -- the place of what cannot be recorded --------------------------------------------------
+# -- the place of what cannot be recorded ----------------------------------------------------------
 
 
 def _where(value: Any, path: str = "", depth: int = 0) -> str:

@@ -97,8 +97,8 @@ def protect(objects: dict[str, Any]) -> Job:
     control_thread.start(agent, rank, incarnation, job)
     if session.device.needs_abort:
         session.aborter = Aborter(session.device)
-    # an interpreter that ends by itself writes DONE: only then is its exit code waited for. Not
-    # after leaving in the middle of a step: whatever its exit code, the other ranks wait for it
+    # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
+    # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
     atexit.register(lambda: None if job.abandoned else slot.progress(job.step, slot.DONE))
     assert job.loop is not None
     if incarnation:

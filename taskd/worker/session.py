@@ -333,7 +333,7 @@ class RepairSession:
 
 @contextmanager
 def scratch() -> Iterator[None]:
-    """Mark allocations as scratch: every repair makes them anew, so losing a page of one is
+    """Mark allocations as scratch: every repair makes them again, so losing a page of one is
     harmless."""
     allocations.scratch(True)
     try:

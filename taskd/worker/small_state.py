@@ -20,8 +20,8 @@ class SmallState:
         # optimizer -> indices of parameters whose state has more than tensors (LBFGS's counters)
         self._others: dict[str, list[int]] = {}
         self._modes = attempt.Modes(given.all_modules, given.ddps)
-        # the last state found, and its bytes; `_alone`: the modes, if there was only them and the
-        # optimizers' groups
+        # the last state found, and its bytes; `_alone`: the modes, if there was no state but them
+        # and the optimizers' groups
         self._groups = frozen.Groups(given.optimizers.values())
         self._rest, self._taken = frozen.Frozen(self), b""  # equal to nothing
         self._alone: tuple[bytes, bytes] | None = None

@@ -130,7 +130,7 @@ class TrainingState:
         self._print = None
         self.refresh()
 
-    # -- other state and parameters ------------------------------------------------
+    # -- other state and parameters ----------------------------------------------------------------
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Each parameter once: those of the modules, then those that only an optimizer has."""

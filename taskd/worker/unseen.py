@@ -1,9 +1,9 @@
 """Finds objects that belong to the training of what was given to `protect` but were not given.
 
-A forgotten scheduler silently changes the numbers after a repair. So what drives or follows the
-protected objects is searched where the script can reach it (`reach.py`) and protected under its
-name there. A replacement cannot find an object that no name reaches: then the job is not protected,
-and the text says what to give.
+A forgotten scheduler silently changes the numbers after a repair. So taskd searches what the script
+can reach (`reach.py`) for objects that drive or follow the protected ones, and protects them under
+the script's names. A replacement cannot find an object that no name reaches: then the job is not
+protected, and the text says what to give.
 """
 
 from __future__ import annotations

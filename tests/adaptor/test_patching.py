@@ -132,7 +132,7 @@ def test_one_that_was_installed_and_does_not_work_is_left(fake):
     done = call(fake, "--install")
     assert (
         done.exit_code == 1
-        and "was installed before, and does not work" in done.output
+        and "was already installed and does not work" in done.output
         and "ZeroDivisionError" in done.output
     )
     assert run_file(fake).read_bytes() == installed

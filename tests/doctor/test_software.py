@@ -183,7 +183,7 @@ def test_not_preloaded(tmp_path):
             "not in force: `import torch.distributed.run`: another torch",
         ),
         (b"(", {}, "ok", "is not understood"),
-        (b"(", {"TASKD_PROCESS_ENABLE": "on"}, "error", "not Python that parses"),
+        (b"(", {"TASKD_PROCESS_ENABLE": "on"}, "error", "not valid Python"),
     ],
 )
 def test_patch(tmp_path, content, environ, state, words):
