@@ -1,10 +1,10 @@
-"""What `soak.py --script accumulating.py` trains: as much state as a usual script has, spread over
-attempts.
+"""The training of `soak.py --script accumulating.py`: as much state as a usual script has, spread
+over attempts.
 
 One attempt per micro-batch, an update at each fourth, gradients waiting in between under no_sync;
 batch norm, dropout, bfloat16 autocast with a scaler, two optimizers (one updates half as often), a
 scheduler, an average of the weights, a loader with a worker process whose order comes from a
-generator of the script's, an all_reduce in the tail. Records and orders as in curve.py.
+generator of the script, an all_reduce in the tail. Records and orders as in curve.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     import taskd
 
     class Noisy(Dataset):
-        """Augmented in the loader's worker."""
+        """Data that is augmented in the loader's worker."""
 
         def __len__(self) -> int:
             return curve.PASS * curve.BATCH
@@ -71,7 +71,7 @@ def main() -> None:
     job = taskd.protect(
         model=model, optimizers=[body, head], scheduler=scheduler, scaler=scaler, average=average
     )
-    dice = random.Random(time.monotonic_ns())  # not what the training draws from
+    dice = random.Random(time.monotonic_ns())  # separate from the training's generators
 
     def nap() -> None:
         if args.nap and not orders.get(world):
@@ -102,7 +102,7 @@ def main() -> None:
             if attempt.committed:
                 steps.append(step, pid)
             nap()
-        # it is put there at least a whole pass before, so that all ranks find it
+        # written at least a whole pass earlier, so that all ranks see it
         if end == orders.get(world):
             break
     trained = curve.fingerprint(net, body, head, scheduler, scaler, average)

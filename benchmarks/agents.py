@@ -1,20 +1,19 @@
-"""What a manager takes that has very many agents: from a fault until every rank has interrupted,
-its idle CPU, and its memory per agent.
+"""The cost of very many agents to a manager: from a fault until every rank has interrupted, idle
+CPU, and memory per agent.
 
     python benchmarks/agents.py [--agents 1000 10000] [--ranks 1] [--faults 7] [--seconds 20]
     [--json FILE]
 
 The manager is `python -m taskd.manager` in a process of its own. The agents are simulated: a few
-processes, in each thousands of DEALER sockets under CURVE with the options of real ones, which say
-what real agents of a job say: where they stand, who they are, a heartbeat each 3 s, votes, and the
-answer to each order of a repair. Their ranks need no time. The fault is a collective that has
-failed on one rank, answered by `retry`; the last RankInterrupted lets the manager send the next
-order (Rebuild), so "acknowledged" is the moment at which the first agent has that, by
-CLOCK_MONOTONIC: the plan for all ranks, and a way to the agent, are in it.
+processes, each with thousands of DEALER sockets under CURVE with the options of real ones, which
+send what a job's real agents send: their voter state, registration, a heartbeat every 3 s, votes,
+and the answer to each order of a repair. Their ranks take no time. The fault is a failed collective
+on one rank, answered by `retry`; the last RankInterrupted lets the manager send the next order
+(Rebuild), so "acknowledged" is the moment at which the first agent has that order, by
+CLOCK_MONOTONIC: it includes the plan for all ranks and one way to the agent.
 
-Everything shares the cores of this machine: CPU time of the manager and of the simulated side
-within that time is printed beside it. N agents need 2 N + 200 open files in the manager (`ulimit
--Hn`).
+Everything shares the cores of this machine: the CPU time of the manager and of the simulated side
+is printed beside it. N agents need 2 N + 200 open files in the manager (`ulimit -Hn`).
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ TARGETS = {
     1000: 0.05,
     10_000: 0.4,
 }  # seconds from the fault until all have acknowledged the interruption
-FILES = 65_536  # two descriptors of each agent, on either side
-PATIENCE = 180.0  # seconds without the message that is waited for
+FILES = 65_536  # two descriptors per agent, on either side
+PATIENCE = 180.0  # seconds without the expected message
 
 
 def log_of(folder: Path) -> str:
@@ -72,12 +71,12 @@ def until(what: str, folder: Path, condition: Any, patience: float = PATIENCE) -
 
 def receive(line: Connection, folder: Path) -> Any:
     if not wait([line], PATIENCE):
-        raise SystemExit(f"a simulated agent says nothing: {log_of(folder)[-2000:]}")
+        raise SystemExit(f"a simulated agent is silent: {log_of(folder)[-2000:]}")
     return line.recv()
 
 
 def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, float]:
-    """A collective fails on one rank; returns seconds."""
+    """Let a collective fail on one rank; return the seconds of each part."""
     path = folder / journal.NAME
     known = len(path.read_text().splitlines()) if path.exists() else 0
     for line in lines:
@@ -172,7 +171,7 @@ def measure(
             "faults": found,
         }
     finally:
-        process.terminate()  # first: it would take all that the agents leave for lost nodes
+        process.terminate()  # first: it would treat the agents' ends as lost nodes
         try:
             process.wait(30.0)
         except subprocess.TimeoutExpired:
@@ -195,14 +194,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1, help="on each node")
     parser.add_argument("--faults", type=int, default=7)
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="of which the idle CPU is the mean"
+        "--seconds", type=float, default=20.0, help="over which the idle CPU is averaged"
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
     )
     args = parser.parse_args()
     end_cleanly()
-    # only root may raise it; the manager says what is missing
+    # only root may raise it; the manager reports what is missing
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(
             resource.RLIMIT_NOFILE,

@@ -1,4 +1,4 @@
-"""Empty attempts in one rank under taskd: what the loop itself costs. Run by
+"""Empty attempts in one rank under taskd: the cost of the loop itself. Run by
 benchmarks/overhead.py."""
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ COLD = 300  # attempts with work in them
 
 
 def after_work(job: Any) -> dict[str, list[float]]:
-    """The same attempts with a step's work in each: it takes the caches, and what follows runs from
-    memory, as in a real job.
+    """The same attempts with a step's work in each, which evicts the caches, as in a real job.
 
-    What is counted is the time between the end of one body and the begin of the next.
+    Measures the time between the end of one body and the beginning of the next.
     """
     import torch
 
@@ -61,7 +60,7 @@ def main() -> None:
         model, optimizer = toy.build()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()  # now it has its state
+    optimizer.step()  # creates its state
     optimizer.zero_grad()
     job = taskd.protect(model=model, optimizer=optimizer)
     assert job.protected
@@ -74,8 +73,8 @@ def main() -> None:
             with attempt as step:
                 body()
             if step % BLOCK == 0:
-                # nothing is waited for, so the thread's own time is the cost; the clock also counts
-                # who else had the core
+                # nothing waits, so the thread's CPU time is the cost; wall time also counts other
+                # users of the core
                 now, there = time.thread_time(), time.perf_counter()
                 if wall:
                     blocks.append((now - begin) / BLOCK * 1e6)

@@ -1,9 +1,9 @@
-"""A rank dies while its peers wait for it in an all_reduce: when does each of them leave? Run by
-benchmarks/recovery.py.
+"""A rank dies while its peers wait for it in an all_reduce: measures when each of them leaves. Run
+by benchmarks/recovery.py.
 
-Step by step every rank is the victim once, for each size of tensor. The victim does not enter the
-collective; it says that it is about to, and is killed. A survivor records the moment at which the
-collective raised in its attempt.
+Step by step, every rank is the victim once for each tensor size. The victim records that it is
+about to enter the collective, and is killed before it does. A survivor records the moment at which
+the collective raised in its attempt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CELL = struct.Struct("<qqq")
 
 
 class Board:
-    """One cell per step and rank, and per step whether the victim was killed, in a file that
-    everybody maps."""
+    """One cell per step and rank, and per step whether the victim was killed, in a file that all
+    processes map."""
 
     def __init__(self, directory: str | Path, world: int, steps: int) -> None:
         self.world = world
@@ -85,7 +85,7 @@ def main() -> None:
     tensors = {n: torch.ones(n // 4) for n in SIZES}
     for attempt in job.steps(args.steps):
         with attempt as step:
-            dist.all_reduce(torch.zeros(1))  # so that all enter at about the same time
+            dist.all_reduce(torch.zeros(1))  # all enter at about the same time
             fresh = not board.killed(step)
             if fresh:
                 board.enter(step, rank)

@@ -1,5 +1,5 @@
-"""The simulated side of agents.py: thousands of agents in a few processes, which say what real ones
-of a job say. Their ranks need no time."""
+"""The simulated side of agents.py: thousands of agents in a few processes, which send what a job's
+real agents send. Their ranks take no time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from taskd.protocol import curve, keys, pings
 
 JOB = "benchmark"
 STEP = 100
-# agents of one process that connect at the same time: they have one thread for their handshakes,
+# agents of one process that connect at the same time: they share one thread for their handshakes,
 # real ones have one each
 AT_ONCE = 20
 DIGEST = "0123456789abcdef"
@@ -56,8 +56,8 @@ POSITION = {
 
 
 class Agent:
-    """One node. What it says is packed by hand: `codec.encode` of thousands of agents would be
-    most of what is measured."""
+    """One node. It packs its messages by hand: `codec.encode` for thousands of agents would
+    dominate the measurement."""
 
     def __init__(self, crowd: Crowd, node: int) -> None:
         self.crowd, self.node = crowd, node
@@ -101,8 +101,8 @@ class Agent:
         )
 
     def acknowledge(self, number: int) -> None:
-        """How far the manager has heard: it says so over a new connection, which nobody here
-        notices otherwise."""
+        """Take the manager's Ack, which it sends over a new connection; this side does not notice
+        one otherwise."""
         self.say({"type": "Ack", "number": self.taken.number}, numbered=False)
         self.outbox.in_step = False
         for known, body in self.outbox.acknowledge(number):
@@ -126,12 +126,12 @@ class Agent:
         self.say(msgspec.msgpack.decode(codec.encode(joined)))
 
     def hear(self) -> None:
-        # asked, because the descriptor tells of news once only
+        # polled, because the descriptor is edge-triggered
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
             _, _, _, _, _, body, term, number = msgspec.msgpack.decode(self.socket.recv(_NOBLOCK))
             if number and not self.taken.take(number):
                 continue
-            # a map that begins with "type"; a plan for 10,000 ranks need not be read
+            # a map that begins with "type"; a plan for 10,000 ranks need not be decoded
             kind = body[7 : 7 + (body[6] & 0x1F)].decode()
             if kind in ANSWERS:
                 ANSWERS[kind](self, msgspec.msgpack.decode(body), term)
@@ -197,7 +197,7 @@ ANSWERS: dict[str, Callable[[Agent, dict[str, Any], int], None]] = {
 
 
 class Crowd:
-    """The agents of one process, in one epoll. `line`: to the benchmark."""
+    """The agents of one process, in one epoll. `line` leads to the benchmark."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class Crowd:
         manager: int,
         line: Connection,
     ) -> None:
-        """`job`: how many nodes it has, `nodes`: those of this process."""
+        """`job`: the job's number of nodes; `nodes`: those of this process."""
         self.job = job
         self.nodes, self.ranks, self.port, self.keys, self.manager, self.line = (
             nodes,
@@ -221,11 +221,11 @@ class Crowd:
         )
         self.context: zmq.Context[Any] = zmq.Context()
         self.context.max_sockets = len(nodes) + 100
-        self.agents: dict[int, Agent] = {}  # by the descriptor that tells of news
-        # a machine of its own for each, on the loopback net
+        self.agents: dict[int, Agent] = {}  # by the socket's event descriptor
+        # an address of its own for each agent, on the loopback net
         self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)
         self.met = self.interrupted = 0
-        self.asked = False  # what came of a fault is to be told
+        self.asked = False  # the outcome of a fault is to be reported
         self.fault_at = self.spent_before = 0.0
         self.last_interrupted = 0.0  # when the last of these agents had the interruption
         # when one of these had the order after it; CPU of the manager by then
@@ -256,7 +256,7 @@ class Crowd:
                 agent.hear()
                 everybody.append(agent)
             now = time.monotonic()
-            while beat <= now:  # each at its interval, spread over it as real ones are
+            while beat <= now:  # each agent at its interval, spread over it as real ones are
                 agent = everybody[turn % len(everybody)]
                 turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
                 agent.say(
@@ -275,7 +275,7 @@ class Crowd:
                     if not self.obey():
                         return
                 elif descriptor == self.records.fileno():
-                    # somebody wants to know whether we live
+                    # a probe whether we are alive
                     self.records.accept()[0].sendall(b"\xff")
                 else:
                     self.agents[descriptor].hear()
@@ -302,7 +302,7 @@ class Crowd:
         if order == "end":
             self.context.destroy(linger=0)
             return False
-        # a fault is about to come, from us where that is said
+        # a fault is about to come, from this process if the order is "fault"
         self.interrupted, self.first_acknowledged, self.asked, self.fault_at = 0, None, True, 0.0
         self.spent_before = time.process_time()
         self.line.send("ready")

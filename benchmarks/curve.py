@@ -1,11 +1,11 @@
-"""What the soaks train: whatever makes it hard to be equal bit for bit. Run by benchmarks/soak.py
+"""The training of the soaks: all that makes bit-for-bit equality hard. Run by benchmarks/soak.py
 and soak_nodes.py, also under plain torchrun.
 
 Batch norm, dropout, momentum, a scheduler, an all_reduce in the tail, and random numbers of torch,
-python and numpy in each step; passes of PASS steps. DIR/orders says before which step it ends.
+python and numpy in each step; passes of PASS steps. DIR/orders has the step before which it ends.
 DIR/steps.R holds what rank R committed, DIR/losses.R its own and the mean loss of each step,
-written inside the attempt: what stands there in the end is of the attempt that was committed.
-DIR/final.R is a hash of everything that was trained.
+written inside the attempt: the final values are those of the committed attempt. DIR/final.R is a
+hash of all trained state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAIR = struct.Struct("<dd")
 
 
 class Losses:
-    """Of one rank, by step; (0, 0) where there is none."""
+    """The losses of one rank, by step; (0, 0) where there is none."""
 
     def __init__(self, directory: str | Path, rank: int) -> None:
         fd = os.open(Path(directory) / f"losses.{rank}", os.O_RDWR | os.O_CREAT, 0o600)
@@ -48,8 +48,8 @@ class Losses:
 
 
 def build() -> Any:
-    """Batch norm as wide as a page and more, so that each kind of tensor has whole pages that can
-    be lost."""
+    """Build the model. Batch norm is wider than a page, so that each kind of tensor has whole pages
+    to lose."""
     import torch
 
     torch.manual_seed(7)
@@ -65,7 +65,7 @@ def build() -> Any:
 
 
 def fingerprint(*objects: Any) -> str:
-    """Hash of every byte of their state: parameters, buffers, momentum, the scheduler's place."""
+    """Hash every byte of their state: parameters, buffers, momentum, the scheduler's position."""
     import torch
 
     digest = hashlib.sha256()
@@ -96,7 +96,7 @@ def main() -> None:
         type=float,
         default=0.0,
         help=(
-            "seconds that a rank is idle in a step, on average, at three places; until DIR/orders"
+            "seconds that a rank is idle per step, on average, at three places; until DIR/orders"
             " names the end"
         ),
     )
@@ -118,7 +118,7 @@ def main() -> None:
         seed(100 + rank)
     steps, losses, orders = toy.Steps(args.out, rank), Losses(args.out, rank), toy.Orders(args.out)
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
-    dice = random.Random(time.monotonic_ns())  # not what the training draws from
+    dice = random.Random(time.monotonic_ns())  # separate from the training's generators
 
     def nap() -> None:
         if args.nap and not orders.get(world):
@@ -143,7 +143,7 @@ def main() -> None:
             if attempt.committed:
                 steps.append(step, pid)
             nap()
-        # it is put there at least a whole pass before, so that all ranks find it
+        # written at least a whole pass earlier, so that all ranks see it
         if end == orders.get(world):
             break
     (Path(args.out) / f"final.{rank}").write_text(fingerprint(model, optimizer, scheduler))

@@ -1,5 +1,5 @@
-"""Faults on purpose in a running job, as `taskd inject` and `kill` make them. Used by recovery.py
-and soak.py."""
+"""Fault injection into a running job, as by `taskd inject` and `kill`. Used by recovery.py and
+soak.py."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from taskd.control import Control, ControlError, NoAnswer
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "stop": signal.SIGSTOP}
 MEMORY = tuple(f"memory, {place}" for place in PLACES)
 LINKS = ("link, cut", "link, drop")
-# places of which a certain page can be asked for
+# places where a certain page can be chosen
 PAGED = ("parameter", "optimizer", "buffer", "update", "stripe")
 DEADLY = (*SIGNALS, "memory, heap")  # the process does not survive it
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One that was made, or asked for, in a rank. `at` is time.monotonic_ns just before."""
+    """A fault injected, or requested, in a rank. `at` is time.monotonic_ns just before."""
 
     kind: str
     rank: int
     pid: int
     at: int
     lost: int  # memory pages that its process had lost by then
-    refused: str = ""  # why it could not be made
+    refused: str = ""  # why it could not be injected
 
     def happened(self, run: Run) -> int | None:
-        """When, by time.monotonic_ns; None: not yet. A memory fault happens when the page is
-        touched; that moment is in the state page. Of a fault that ended the process, or that came
-        to a process which something else has ended, `at` is all that is known."""
+        """When it took effect, by time.monotonic_ns; None: not yet. A memory fault takes effect
+        when the page is touched; that moment is in the state page. If this fault or another has
+        ended the process, only `at` is known."""
         if self.refused or self.kind not in (*DEADLY, *MEMORY):
             return self.at
         view = run.page.read(self.rank)
@@ -48,7 +48,7 @@ class Fault:
 def make(
     run: Run, control: Control, kind: str, rank: int, dice: random.Random, page: int | None = None
 ) -> Fault:
-    """One of SIGNALS, MEMORY or LINKS; a link's other end is chosen by `dice`, as is a memory page
+    """Inject one of SIGNALS, MEMORY or LINKS; `dice` chooses a link's other end, and a memory page
     that is not given."""
     what, _, how = kind.partition(", ")
     other = dice.choice([r for r in range(run.world) if r != rank])
@@ -72,8 +72,8 @@ def make(
 
 
 def link(control: Control, rank: int, other: int, how: str) -> int:
-    """Break the connections between two ranks; when that was asked for, by time.monotonic_ns. It is
-    done a few ms later."""
+    """Break the connections between two ranks; return when that was requested, by
+    time.monotonic_ns. It takes effect a few ms later."""
     ends = control.inject(other, "endpoints", {})
     at = time.monotonic_ns()
     control.inject(rank, "link", {"how": how, "ends": ends})

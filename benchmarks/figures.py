@@ -1,4 +1,4 @@
-"""Tables of figures that are read in a terminal of 80 columns and in a pipe."""
+"""Tables of figures that are readable in a terminal of 80 columns and in a pipe."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-NAME = 24  # characters that the words of a row keep, before it becomes a paragraph
+NAME = 24  # least width of a row's words before it becomes a paragraph
 
 
 class Figures(Table):
-    """Figures (columns with `right`) are never broken; words are, where there is no room. Where
-    there is none at all each row is a paragraph."""
+    """A table that never wraps figures (columns with `right`); words wrap where room is short. If
+    there is too little room, each row becomes a paragraph."""
 
     def __init__(self, title: str, *columns: str, words: int = 1) -> None:
-        """`words`: how many of the first columns are no figures."""
+        """`words`: how many of the first columns are not figures."""
         super().__init__(title=title, box=None, pad_edge=False, title_justify="left")
         for i, head in enumerate(columns):
             self.add_column(head, justify="left" if i < words else "right", no_wrap=i >= words)

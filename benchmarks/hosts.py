@@ -1,8 +1,8 @@
-"""Several hosts on one machine: network namespaces on a bridge that is in a namespace too. Nothing
-outside of them is touched.
+"""Several hosts on one machine: network namespaces on a bridge in a namespace of its own. Nothing
+outside them is touched.
 
-Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs root and `ip`;
-`possible()` tells.
+Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py. Needs root and `ip`; see
+`possible()`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 import uuid
 from pathlib import Path
 
-SUBNET = "10.213.7"  # of no consequence: the bridge leads nowhere
-ETC = Path("/etc/netns")  # where `ip netns exec` looks for files that a namespace has of its own
+SUBNET = "10.213.7"  # arbitrary: the bridge leads nowhere
+ETC = Path("/etc/netns")  # where `ip netns exec` looks for a namespace's own files
 LOCAL = f"127.0.0.1 localhost {os.uname().nodename}\n"
-NOWHERE = "02:00:00:00:00:00"  # an address that no host has
+NOWHERE = "02:00:00:00:00:00"  # an unused address
 
 
 def possible() -> bool:
-    """Whether this machine lets us make namespaces with a bridge between them."""
+    """Whether namespaces with a bridge between them can be created on this machine."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"taskd-{uuid.uuid4().hex[:6]}"
@@ -33,8 +33,7 @@ def possible() -> bool:
 
 
 class Hosts:
-    """`count` hosts; a context manager. Host i has the address `address(i)` on its interface
-    eth0."""
+    """`count` hosts; a context manager. Host i has the address `address(i)` on eth0."""
 
     def __init__(self, count: int) -> None:
         self._prefix = f"taskd-{uuid.uuid4().hex[:6]}"
@@ -49,13 +48,13 @@ class Hosts:
             _ip("-n", self._bridge, "link", "set", "br0", "up")
             for number, name in enumerate(self._names):
                 port = f"p{number}"
-                # names for all addresses: torch asks for each, and there is no name server that
-                # could say no
+                # names for all addresses: torch resolves each, and there is no name server to
+                # refuse
                 (ETC / name).mkdir(parents=True)
                 (ETC / name / "hosts").write_text(
                     "".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL
                 )
-                # nobody: refused at once
+                # no server there: refused at once
                 (ETC / name / "resolv.conf").write_text(
                     "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
                 )
@@ -84,7 +83,7 @@ class Hosts:
         return f"{SUBNET}.{10 + host}"
 
     def command(self, host: int, command: list[str]) -> list[str]:
-        """`command` as one that runs on that host. The process that is started becomes it."""
+        """`command` as run on that host; the started process becomes it by exec."""
         return ["ip", "netns", "exec", self._names[host], *command]
 
     def pids(self, host: int) -> list[int]:
@@ -97,8 +96,8 @@ class Hosts:
         return [int(pid) for pid in found.stdout.split()]
 
     def signal(self, host: int, number: int) -> int:
-        """To every process on that host, as when the machine goes: twice, for what was started
-        meanwhile. Returns when the first was told; time.monotonic_ns."""
+        """Signal every process on that host, as when the machine fails: twice, for processes
+        started meanwhile. Returns when the first was signaled, by time.monotonic_ns."""
         first = 0
         for _ in range(2):
             for pid in self.pids(host):
@@ -108,8 +107,8 @@ class Hosts:
         return first
 
     def cut(self, host: int, others: list[int] | None = None) -> None:
-        """Nothing is heard of the host any more, in either direction; with `others`, one way only:
-        what it says to them is lost."""
+        """Cut the host off in both directions; with `others`, one way only: what it sends to them
+        is lost."""
         if others is None:
             _ip("-n", self._bridge, "link", "set", f"p{host}", "down")
             return
@@ -137,7 +136,7 @@ class Hosts:
 
 
 def shared_memory(pid: int) -> list[Path]:
-    """What the agent in process `pid` has in /dev/shm."""
+    """The directories of the agent in process `pid` in /dev/shm."""
     return list(Path("/dev/shm").glob(f"taskd-*-{pid}-*"))
 
 

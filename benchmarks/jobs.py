@@ -1,5 +1,5 @@
-"""Starting, killing and reading the jobs of the benchmarks; `Run` is one job of benchmarks/toy.py
-or another script."""
+"""Starts, kills and reads the benchmarks' jobs; `Run` is one job of benchmarks/toy.py or another
+script."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from taskd.demo.records import Kill
 from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
-# seconds without the progress that is waited for; on a busy machine a start takes 10
+# seconds without the expected progress; on a busy machine a start takes 10
 PATIENCE = 120.0
-# of the environment that a benchmark is started in
+# variables that jobs do not inherit from the benchmark's environment
 FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)
 
 
 class Failed(RuntimeError):
-    """A job did not do what a benchmark needs; the text ends with where its output lies."""
+    """A job did not do what a benchmark needs; the text ends with the place of its output."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What came of a kill, by the ranks' own records."""
+    """The recovery from a kill, by the ranks' own records."""
 
     kill: Kill
     seconds: float  # until every rank has committed the first step that the killed process did not
     # seconds; the median step of the half second before, which tells how busy the machine was
     step: float
-    lost: int  # steps that all ranks had committed and that were done again
+    lost: int  # steps that all ranks had committed and that were repeated
     kept: bool  # every survivor is the same process
-    phases: dict[str, float] = field(default_factory=dict)  # seconds; of the journal
+    phases: dict[str, float] = field(default_factory=dict)  # seconds; from the journal
 
 
 class Run:
-    """One job. `taskd`: under taskd run, else plain torchrun. Ends with `stop`; a context
-    manager."""
+    """One job, under taskd run if `taskd`, else under plain torchrun. A context manager that ends
+    with `stop`."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class Run:
             else ["-m", "torch.distributed.run", *shape]
         )
         if not taskd:
-            # torch 2.13 keeps one store for all restarts and finds the dead ranks' addresses in it:
-            # no restart would succeed
+            # torch 2.13 keeps one store for all restarts, with the dead ranks' addresses in it: no
+            # restart would succeed
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
             launcher += ["--monitor-interval", "0.1", "--max-restarts", "100"]
         command = [
@@ -113,7 +113,7 @@ class Run:
             )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
         self._page: StatePage | None = None
-        # its size when it was read, its incidents
+        # its size when last read, and its incidents
         self._journal: tuple[int, list[dict[str, Any]]] = (0, [])
 
     @property
@@ -163,13 +163,13 @@ class Run:
             time.sleep(0.005)
 
     def finish(self) -> None:
-        """Wait for the job's own end, as long as it gets on."""
+        """Wait for the job to end, as long as it makes progress."""
         known, end = -1, 0.0
         while self.process.poll() is None:
             if (count := sum(map(len, self.steps))) != known:
                 known, end = count, time.monotonic() + PATIENCE
             if time.monotonic() > end:
-                raise self.fail(f"the job has stood still for {PATIENCE:.0f} s")
+                raise self.fail(f"the job has made no progress for {PATIENCE:.0f} s")
             time.sleep(0.05)
         if self.process.returncode:
             raise self.fail(f"the job ended with {self.process.returncode}")
@@ -180,25 +180,25 @@ class Run:
         return -1 if None in last else min(r[0] for r in last if r is not None)
 
     def wait_for_steps(self, count: int) -> None:
-        """All ranks have committed `count` steps more."""
+        """Wait until all ranks have committed `count` more steps."""
         goal = self.committed() + count
         self.wait(lambda: self.committed() >= goal, f"step {goal} of all ranks")
 
     def kill(self, rank: int) -> Kill:
-        """SIGKILL to the process that wrote the last record of `rank`."""
+        """Send SIGKILL to the process that wrote the last record of `rank`."""
         record = self.steps[rank].last()
         assert record is not None
         return self.kill_pid(rank, record[2])
 
     def kill_pid(self, rank: int, pid: int, number: int = signal.SIGKILL) -> Kill:
-        """Raises ProcessLookupError when it is gone."""
+        """Send a signal to a process of the job. Raises ProcessLookupError if it is gone."""
         fd = os.pidfd_open(pid)
         try:
-            # a number from a file is not proof: the process must be of this job
+            # a pid from a file is not proof: the process must belong to this job
             if f"MINDX_TASK_ID={self.job}".encode() not in Path(
                 f"/proc/{pid}/environ"
             ).read_bytes().split(b"\0"):
-                raise self.fail(f"process {pid} is not of this job")
+                raise self.fail(f"process {pid} does not belong to this job")
             kill = Kill(rank, pid, time.monotonic_ns(), time.time())
             signal.pidfd_send_signal(fd, number)
         finally:
@@ -206,14 +206,14 @@ class Run:
         return kill
 
     def ballast(self, rank: int, size: int) -> None:
-        """Have `rank` take `size` GiB of memory and touch it, and train on."""
+        """Let `rank` allocate and touch `size` GiB of memory, and train on."""
         orders = toy.Orders(self.directory)
         orders.put(rank, size)
         self.wait(lambda: orders.get(rank) == 0, f"{size} GiB in rank {rank}")
         self.wait_for_steps(10)
 
     def recover(self, kill: Kill) -> Recovery:
-        """Wait until the job trains on after `kill`, and tell how it went."""
+        """Wait until the job trains on after `kill`, and return the recovery."""
         before = [[r for r in s.read() if r[1] <= kill.at] for s in self.steps]
         missed = (
             max((r[0] for r in self.steps[kill.rank].read() if r[2] == kill.pid), default=-1) + 1
@@ -227,7 +227,7 @@ class Run:
 
         self.wait(trains_on, f"step {missed} after the kill of rank {kill.rank}")
         after = [s.read(n) for s, n in zip(self.steps, counts, strict=True)]
-        # the replacement may begin one step further where the others had finished the missed one
+        # the replacement may begin one step later if the others had finished the missed one
         first = next(r[0] for r in after[kill.rank] if r[2] != kill.pid and r[0] >= missed)
         done = max(
             max((r[1] for r in [*b, *a] if r[0] == first), default=0)
@@ -243,7 +243,7 @@ class Run:
         return Recovery(kill, (done - kill.at) / 1e9, self.usual(kill.at), len(again), kept)
 
     def usual(self, at: int) -> float:
-        """The median step, in seconds, of the half second before `at`: tells how busy the machine
+        """The median step, in seconds, of the half second before `at`: shows how busy the machine
         was."""
         times = [
             [r[1] for r in s.read(s.after(at - 500_000_000)) if r[1] <= at] for s in self.steps
@@ -252,7 +252,7 @@ class Run:
         return statistics.median(taken) if taken else 0.5
 
     def incidents(self) -> list[dict[str, Any]]:
-        """Those that are over, as the manager wrote them down."""
+        """The closed incidents in the manager's journal."""
         path = self.log / journal.NAME
         size = path.stat().st_size if path.exists() else 0
         if size != self._journal[0]:
@@ -260,13 +260,13 @@ class Run:
         return self._journal[1]
 
     def incident(self, number: int) -> dict[str, Any]:
-        """The `number`-th of the job, once it is over."""
+        """The job's `number`-th incident, once it is over."""
         self.wait(lambda: len(self.incidents()) >= number, f"the end of incident {number}")
         return self.incidents()[number - 1]
 
     def all_committed(self, step: int, since: int) -> int:
-        """When every rank had committed `step` after `since`, for the last time; time.monotonic_ns.
-        A rank that was killed before it could write that down has the next step instead."""
+        """When every rank had committed `step` after `since`, for the last time, by
+        time.monotonic_ns. For a rank killed before it recorded that, its next step counts."""
 
         def moments() -> list[int]:
             after = [s.read(s.after(since)) for s in self.steps]
@@ -282,7 +282,7 @@ class Run:
         return max(moments())
 
     def phases(self, kill: Kill, count: int) -> dict[str, float]:
-        """Of the `count`-th incident, which is that of `kill`. DETECT begins with the kill here."""
+        """The phases of the `count`-th incident, which `kill` caused; DETECT begins at the kill."""
         incident = self.incident(count)
         if kill.rank not in incident["ranks"]:
             raise self.fail(
@@ -294,12 +294,12 @@ class Run:
 
 
 def monotonic(wall: float) -> int:
-    """A moment of the journal's clock on that of the ranks' records: time.monotonic_ns."""
+    """Convert a moment of the journal's clock to that of the ranks' records, time.monotonic_ns."""
     return time.monotonic_ns() - round((time.time() - wall) * 1e9)
 
 
 def at_random(generator: random.Random, low: float = 0.1, high: float = 0.5) -> None:
-    """Sleep a random time, so that a kill meets every part of a step."""
+    """Sleep for a random time, so that kills hit every part of a step."""
     time.sleep(generator.uniform(low, high))
 
 
@@ -309,8 +309,8 @@ def end_cleanly() -> None:
 
 
 def wait_for_quiet(patience: float, others: float = 20.0) -> float:
-    """Wait, at most `patience` seconds, until the cores are busy to less than `others` per cent;
-    return how busy they are."""
+    """Wait, at most `patience` seconds, until the cores are less than `others` percent busy; return
+    how busy they are."""
     end = time.monotonic() + patience
     while True:
         busy: float = psutil.cpu_percent(1.0)

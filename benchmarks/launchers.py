@@ -1,5 +1,5 @@
-"""One job over several hosts (hosts.py): a launcher on each, standbys, and what can be seen of them
-from outside.
+"""One job over several hosts (hosts.py): a launcher on each, standbys, and their state as seen from
+outside.
 
 Used by tests/nodes, benchmarks/nodes.py and benchmarks/soak_nodes.py.
 """
@@ -14,14 +14,14 @@ from typing import Any
 
 from hosts import Hosts
 
-PATIENCE = 15.0  # seconds that all launchers together have to end when they are told to
+PATIENCE = 15.0  # seconds for all launchers together to end after SIGTERM
 MASTER = "29400"
 STRATEGY = "retry,recover-in-place,recover"
 
 
 class Launchers:
-    """Of `nodes` nodes of `ranks` ranks each, on hosts 0, 1…; further hosts are for standbys.
-    Leaving the `with` ends them all."""
+    """The launchers of `nodes` nodes of `ranks` ranks each, on hosts 0, 1…; further hosts are for
+    standbys. Leaving the `with` ends them all."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class Launchers:
         self.launch(host, 0, "--standby", **environment)
 
     def subhealth(self, node: int, why: str = "its link flaps") -> subprocess.Popen[str]:
-        """That the node should not be relied on."""
+        """Report the node as sub-healthy."""
         return self.inject("subhealth", "--node", str(node), "--why", why)
 
     def inject(self, *arguments: str) -> subprocess.Popen[str]:
-        """What an operator types, on the manager's host."""
+        """Run `taskd inject` on the manager's host."""
         host = next((h for h in range(self.hosts.count) if self.managers(h)), 0)
         command = [sys.executable, "-c", "from taskd.cli import main; main()", "inject", *arguments]
         return subprocess.Popen(
@@ -111,7 +111,7 @@ class Launchers:
         return next(h for h in range(self.hosts.count) if pid in self.hosts.pids(h))
 
     def managers(self, host: int) -> list[int]:
-        """Processes of managers there."""
+        """The manager processes on that host."""
         found = []
         for pid in self.hosts.pids(host):
             try:

@@ -1,9 +1,8 @@
-"""What libtaskd costs: at the start of an interpreter, and at every step.
+"""The cost of libtaskd at the start of an interpreter and at every step.
 
     python benchmarks/libtaskd.py
 
-Starts are interleaved, so that a busy moment of the machine falls on all of them alike; the median
-is printed.
+Starts are interleaved, so that a busy moment of the machine affects all alike; prints the median.
 """
 
 from __future__ import annotations

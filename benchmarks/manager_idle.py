@@ -1,10 +1,10 @@
-"""What an idle manager costs: CPU and memory with agents that are connected and send heartbeats as
-real ones do.
+"""The cost of an idle manager: CPU and memory with connected agents that send heartbeats as real
+ones do.
 
     python benchmarks/manager_idle.py [--agents 64] [--seconds 20]
 
 The manager is a process of its own; its CPU time (all threads, from the kernel) is read before and
-after. Exit status 1 when it used 1 % of a core or more. Most of it is the cost of waking up with
+after. Exit status 1 if it used 1% of a core or more. Most of that is the cost of waking up with
 cold caches, so a busy machine shows more.
 """
 
@@ -31,7 +31,7 @@ from taskd.messages import codec, from_agent
 from taskd.messages.envelope import VERSION, Envelope, seal
 from taskd.protocol import curve, keys, pings
 
-LIMIT = 1.0  # per cent of one core
+LIMIT = 1.0  # percent of one core
 
 
 class Agent:
@@ -66,7 +66,7 @@ class Agent:
 
 
 def heartbeat(agents: list[Agent], seconds: float) -> None:
-    """Each agent at its interval, spread over it as real ones are."""
+    """Send each agent's heartbeats at its interval, spread over it as real ones are."""
     end, turn = time.monotonic() + seconds, 0
     while (now := time.monotonic()) < end:
         agents[turn % len(agents)].send(from_agent.Heartbeat(8))
@@ -75,8 +75,8 @@ def heartbeat(agents: list[Agent], seconds: float) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all threads, in ns from the scheduler: the 10 ms ticks of /proc/PID/stat are too coarse
-    for bursts of 0.1 ms."""
+    """The CPU time of all threads, from the scheduler's ns: the 10 ms ticks of /proc/PID/stat are
+    too coarse for bursts of 0.1 ms."""
     return (
         sum(
             int(path.read_text().split()[0])

@@ -1,10 +1,10 @@
-"""What it costs to write and to read a message, and its envelope.
+"""The cost of writing and reading a message and its envelope.
 
     python benchmarks/messages.py [--repeat 9] [--json FILE]
 
-Each figure is the least of the repeats, of as many calls as take about 50 ms: what the code needs
-when nothing else runs. The messages are those that come often (a heartbeat, a rank that has
-interrupted) and the long ones (a registration of 8 ranks, the plan for 1,000 ranks).
+Each figure is the least of the repeats, of as many calls as take about 50 ms: the code's own time
+when nothing else runs. The messages are frequent ones (a heartbeat, an interrupted rank) and long
+ones (a registration of 8 ranks, the plan for 1,000 ranks).
 """
 
 from __future__ import annotations

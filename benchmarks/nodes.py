@@ -1,11 +1,11 @@
-"""Loss of a node, of its network and of the manager, and the move of a node that is well, on
-several hosts made of network namespaces: how long until it is noticed, and until every rank has
-committed the next step.
+"""Loss of a node, of its network and of the manager, and the move of a working node, on several
+hosts made of network namespaces: how long until it is noticed, and until every rank has committed
+the next step.
 
     python benchmarks/nodes.py [--nodes 4] [--ranks 2] [--repeats 5] [--json FILE]
 
-One job of benchmarks/toy.py with standbys, everything in one run. A host that has lost its part is
-started again as a standby, so that each repetition finds the same job. Needs root and `ip`.
+One job of benchmarks/toy.py with standbys, everything in one run. A host that has lost its node is
+started again as a standby, so that each repetition has the same job. Needs root and `ip`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE = 90.0
 
 
 class Job(Launchers):
-    """One of the scripts here; standbys on all hosts that no node has."""
+    """A job of one of the scripts here; standbys on all hosts without a node."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Job(Launchers):
                 raise Failed(
                     f"no {what} within {PATIENCE:.0f} s; output and logs: {self.directory}"
                 )
-            # conditions read files or ask `ip`; no figure is taken from when one is seen
+            # conditions read files or run `ip`; no figure depends on when one is noticed
             time.sleep(0.02)
         return found
 
@@ -111,7 +111,7 @@ class Job(Launchers):
         return next((h for h in range(self.hosts.count) if self.managers(h)), 0)
 
     def standby(self, host: int) -> None:
-        """The host is a new machine, and waits."""
+        """Restart the host as a new machine with a standby."""
         self.hosts.signal(host, signal.SIGKILL)
         self.launchers[host].wait()
         known = self.logged().count("waits for a node")
@@ -121,7 +121,7 @@ class Job(Launchers):
         )
 
     def usual(self, before: int) -> float:
-        """The median step, in seconds, of the second before."""
+        """The median step, in seconds, of the second before `before`."""
         times = [
             [r[1] for r in s.read(s.after(before - 1_000_000_000)) if r[1] <= before]
             for s in self.steps
@@ -131,15 +131,15 @@ class Job(Launchers):
 
 
 def made_good(job: Job, host: int) -> None:
-    """A host that was lost is a standby, and the job as before."""
+    """Make a lost host a standby, and let the job train as before."""
     job.standby(host)
-    # its zygote imports torch, which takes a core from the job that is measured next
+    # its zygote imports torch, which takes a core from the job for the next measurement
     time.sleep(3.0)
     job.trains()
 
 
 def lose(job: Job, how: str, host: int) -> dict[str, float]:
-    """A host that has a node: noticed, and repaired."""
+    """Lose a host with a node: when it is noticed, and repaired."""
     known = len(job.incidents())
     began = time.monotonic_ns()
     if how == "cut":
@@ -162,8 +162,8 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
 
 
 def move(job: Job, node: int) -> dict[str, float]:
-    """A node that is well, to a standby: how long from the request, and how long ranks stood still,
-    one usual step included."""
+    """Move a working node to a standby: how long from the request, and how long ranks paused, one
+    usual step included."""
     known, host, began = len(job.incidents()), job.host_of(node * job.ranks), time.monotonic_ns()
     usual = job.usual(began)
     asked = job.subhealth(node)
@@ -184,7 +184,7 @@ def move(job: Job, node: int) -> dict[str, float]:
 
 
 def kill_manager(job: Job) -> dict[str, float]:
-    """Its process: when the next one is in charge, and the longest step meanwhile."""
+    """Kill the manager: when the next one is in charge, and the longest step meanwhile."""
     host = job.manager_host()
     (pid,) = job.managers(host)
     known = job.logged().count("in charge in term")
@@ -193,7 +193,7 @@ def kill_manager(job: Job) -> dict[str, float]:
     os.kill(pid, signal.SIGKILL)
     job.wait(lambda: job.logged().count("in charge in term") > known, "manager in charge")
     charge = in_charge(job) - wall
-    # the second after the kill is looked at
+    # the second after the kill is measured
     time.sleep(max(0.0, 1.0 - (time.monotonic_ns() - began) / 1e9))
     slowest = max(
         (b[1] - a[1]) / 1e9
@@ -206,7 +206,7 @@ def kill_manager(job: Job) -> dict[str, float]:
 
 
 def lose_manager_node(job: Job) -> dict[str, float]:
-    """The host with the manager, whatever else it has."""
+    """Lose the manager's host: when the next manager is in charge, and when all is repaired."""
     host = job.manager_host()
     known, before = len(job.incidents()), job.logged().count("in charge in term")
     job.hosts.signal(host, signal.SIGKILL)
@@ -221,7 +221,7 @@ def lose_manager_node(job: Job) -> dict[str, float]:
 
 
 def in_charge(job: Job) -> float:
-    """When a manager last said that it is; seconds since 1970."""
+    """When a manager last logged that it is in charge; seconds since 1970."""
     lines = [line for line in job.logged().splitlines() if "in charge in term" in line]
     stamps = [re.match(r"(\S+ \S+),(\d+)", line) for line in lines]
     return max(
@@ -255,7 +255,7 @@ def main() -> None:
     args = parser.parse_args()
     end_cleanly()
     if not possible():
-        sys.exit("network namespaces cannot be made here: root and `ip` are needed")
+        sys.exit("network namespaces cannot be created here: root and `ip` are needed")
     console, work = Console(), Path(tempfile.mkdtemp(prefix="taskd-nodes-"))
     figures: dict[str, Any] = {"machine": machine()}
     with Hosts(args.nodes + 1) as hosts, Job(hosts, work, args.nodes, args.ranks) as job:
@@ -336,7 +336,7 @@ def show(console: Console, figures: dict[str, Any]) -> None:
     row(table, "usual step", take("killed", "step"), "", None)
     row(
         table,
-        "hot switch: ranks stand still, with one usual step",
+        "hot switch: ranks paused, with one usual step",
         take("moved", "still"),
         "500",
         median("moved", "still") <= 0.5,

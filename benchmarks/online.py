@@ -1,19 +1,19 @@
 """Faults that need no new process, a hang, and a pause: how each is timed. Run by
 benchmarks/recovery.py.
 
-"The next step" is the one that was repeated, by the manager's journal; it counts when the last rank
-has committed it. Moments:
+"The next step" is the repeated one, by the manager's journal; it counts when the last rank has
+committed it. Moments:
 
     memory page     the touch: libtaskd's handler of the SIGBUS notes it in the state page
     link cut        the request; the connections end 1 to a few ms later, so that the figure is a
                     little too high
     link drop       the first exception that a step raised in any rank, as the kernel had just given
-                    the connection up; or the incident's begin, should that come before
+                    up the connection; or the incident's beginning, if that is earlier
     device fault    just before the exception is raised; all are paused when the journal's DETECT
                     and INTERRUPT are over
     hang            the limit of a stopped rank, from its last sign of life and its usual step in
                     the state page, as the agent reads them; found when the incident begins
-    pause           the request, by a program that is connected already; all are held when it has
+    pause           the request, by a program that is already connected; all are held when it has
                     its answer
 """
 
@@ -36,7 +36,7 @@ from taskd.control import Control
 
 @dataclass(frozen=True)
 class Row:
-    """`target` in seconds; `beyond_step`: one usual step is taken off before it is compared."""
+    """`target` in seconds; `beyond_step`: one usual step is subtracted before the comparison."""
 
     target: float | None = None
     beyond_step: bool = False
@@ -56,8 +56,8 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """Of one fault, in seconds: what the row names, and the usual step at that time. `steps`: of a
-    pause, that were finished in it."""
+    """The figure of one fault, in seconds, and the usual step at that time. `steps`: how many were
+    finished during a pause."""
 
     seconds: float
     step: float
@@ -116,7 +116,7 @@ def device_fault(run: Run, control: Control, dice: random.Random) -> dict[str, F
 def hang(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     rank, known = dice.randrange(run.world), len(run.incidents())
     fault = faults.make(run, control, "stop", rank, dice)
-    time.sleep(0.1)  # it stands still, and what it wrote last is there
+    time.sleep(0.1)  # until it has stopped and its last write is visible
     view, limits = run.page.read(rank), Limits()
     assert limits.least is not None
     limit = view.heartbeat_ns + round(max(limits.factor * view.usual_ns, limits.least * 1e9))
@@ -149,10 +149,10 @@ KINDS: tuple[Callable[[Run, Control, random.Random], dict[str, Figure]], ...] = 
 def measure(
     run: Run, repetitions: int, dice: random.Random, found: dict[str, list[Figure]]
 ) -> None:
-    """Each kind so many times in `run`, in turns; adds to `found`, which has a list for each of
-    ROWS."""
+    """Measure each kind `repetitions` times in `run`, alternating; adds to `found`, which has a
+    list for each of ROWS."""
     with Control(run.environment) as control:
-        control.resume()  # nothing is held; now the connection stands
+        control.resume()  # nothing is held; this establishes the connection
         for kind in KINDS * repetitions:
             run.wait_for_steps(10)
             at_random(dice)
@@ -209,7 +209,7 @@ def steps_of_pauses(found: dict[str, list[Figure]]) -> str:
 
 
 def _neighbours(run: Run, control: Control, dice: random.Random, how: str) -> int:
-    """Two ranks that are next to each other in the ring: gloo does not use the other connections in
+    """Break the link between two neighbors in the ring: gloo does not use the other connections in
     an all_reduce."""
     rank = dice.randrange(run.world)
     return faults.link(control, rank, (rank + 1) % run.world, how)

@@ -1,15 +1,14 @@
-"""What protection costs while nothing fails.
+"""The cost of protection while nothing fails.
 
     python benchmarks/overhead.py [--blocks 6] [--steps 200] [--json FILE]
 
-1. Jobs of benchmarks/toy.py, 4 ranks, by turns under taskd run and under plain torchrun: the median
+1. Jobs of benchmarks/toy.py, 4 ranks, alternating between taskd run and plain torchrun: the median
 step of each.
-2. One job under taskd that trains by turns inside and outside of attempts. It misses what differs
-between jobs (the preloaded library, the agent's looks), and most of the machine's noise, which on
-shared cores is larger than what is sought.
-3. An attempt in one rank, in us: empty and repeated at once, and with a step's work in it that
-takes the caches; and where the time goes by cProfile, whose own cost makes short functions look
-slow.
+2. One job under taskd that alternates between steps inside and outside attempts. It misses what
+differs between jobs (the preloaded library, the agent's checks), and most of the machine's noise,
+which on shared cores is larger than the effect.
+3. An attempt in one rank, in us: empty and repeated at once, and with a step's work that evicts the
+caches; and where the time goes by cProfile, whose own cost makes short functions look slow.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ BY_TURNS = 25  # steps
 
 @dataclass(frozen=True)
 class Step:
-    """What a step took, in ms: by the clock, and of a rank's CPU time, which does not count who
-    else had the core."""
+    """A step's duration in ms: wall time, and a rank's CPU time, which excludes other users of the
+    core."""
 
     clock: float
     cpu: float
 
 
 def median_step(records: list[list[tuple[int, int, int, int]]]) -> Step:
-    """Over the steps of all ranks."""
+    """The median over the steps of all ranks."""
     pairs = [(a, b) for rank in records for a, b in zip(rank, rank[1:], strict=False)]
     return Step(
         statistics.median((b[1] - a[1]) / 1e6 for a, b in pairs),
@@ -52,7 +51,7 @@ def median_step(records: list[list[tuple[int, int, int, int]]]) -> Step:
 
 
 def block(directory: Path, taskd: bool, steps: int, port: int) -> Step:
-    """Median step of one job."""
+    """The median step of one job."""
     with Run(directory, 4, taskd, arguments=["--steps", str(steps + WARM)], port=port) as run:
         run.finish()
         return median_step([s.read(WARM) for s in run.steps])

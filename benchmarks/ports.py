@@ -1,4 +1,4 @@
-"""A port for a manager, where nobody else comes to be."""
+"""A port for a manager that no other process will be given."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import socket
 from pathlib import Path
 
-RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the kernel gives out by itself
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # the ports that the kernel assigns
 
 
 def free_port() -> int:
-    """Below those: agents whose manager was killed go on looking for it there, and must not meet
-    the listener that a collective library of another job has been given meanwhile: suspected where
-    a plain torchrun job's connections broke while they were made."""
+    """A free port below the kernel's range: agents whose manager was killed keep connecting there,
+    and must not reach a port assigned meanwhile to another job's collective library: suspected when
+    a plain torchrun job's connections broke during set-up."""
     first = int(RANGE.read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(first // 3, first)

@@ -1,22 +1,21 @@
-"""From kill -9 of one rank to the moment at which all ranks train on, beside plain torchrun; in one
-run, by turns.
+"""The time from kill -9 of one rank until all ranks train on, beside plain torchrun; alternating in
+one run.
 
     python benchmarks/recovery.py [--quick | --full] [--json FILE]
 
 1. 4 ranks under taskd run, steps of ~20 ms (benchmarks/toy.py): a random rank is killed at a random
 moment.
-2. The same with 4 GiB of touched memory in the victim, which the kernel has to free.
-3. In the same job, faults that need no new process, hangs and pauses (benchmarks/online.py tells
-how each is timed).
-4. Ranks blocked in an all_reduce: from the kill of one to the moment at which each other has left
+2. The same with 4 GiB of touched memory in the victim, which the kernel must free.
+3. In the same job, faults that need no new process, hangs and pauses (benchmarks/online.py says how
+each is timed).
+4. Ranks blocked in an all_reduce: from the kill of one until each of the others has left
 (benchmarks/blocked.py).
 5. The same script under plain torchrun, which restarts all ranks from a checkpoint in shared
-memory, saved each 10th step.
+memory, saved every 10th step.
 
-All but 4 take turns in rounds, so that a busy moment of the machine falls on all of them. What is
-timed in 1, 2 and 5 is the same: from the kill until every rank has committed the first step that
-the killed process did not. Exit status 1 when a step was lost, a survivor was replaced, or a job
-failed.
+All but 4 alternate in rounds, so that a busy moment of the machine affects all of them. 1, 2 and 5
+measure the same time: from the kill until every rank has committed the first step that the killed
+process did not. Exit status 1 if a step was lost, a survivor was replaced, or a job failed.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def plain(directory: Path, kills: int, dice: random.Random) -> list[Recovery]:
 def collectives(
     directory: Path, world: int, repetitions: int, dice: random.Random, port: int
 ) -> dict[int, list[list[float]]]:
-    """For each size, per kill the seconds after which the survivors had left."""
+    """For each size and kill, the seconds after which each survivor had left."""
     steps = world * len(blocked.SIZES) * repetitions
     found: dict[int, list[list[float]]] = {size: [] for size in blocked.SIZES}
     with Run(
@@ -123,7 +122,7 @@ def collectives(
             survivors = [r for r in range(world) if r != victim]
             run.wait(
                 lambda s=step, them=survivors: all(board.read(s, r)[1] for r in them),
-                f"the survivors' leaving of step {step}",
+                f"the survivors to leave step {step}",
             )
             found[blocked.size(step, world)].append(
                 [(board.read(step, r)[1] - kill.at) / 1e9 for r in survivors]
@@ -142,7 +141,7 @@ def main() -> None:
         const="quick",
         dest="scale",
         default="normal",
-        help="one round, to see that it works",
+        help="one round, as a check that it works",
     )
     parser.add_argument(
         "--full", action="store_const", const="full", dest="scale", help="10 rounds"
@@ -167,7 +166,7 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="taskd-recovery-"))
     if psutil.virtual_memory().available < (BALLAST + 4) << 30:
         console.print(
-            f"less than {BALLAST + 4} GiB of memory are free: the kills with ballast are left out"
+            f"less than {BALLAST + 4} GiB of memory are free: the kills with ballast are skipped"
         )
         heavy = 0
     begin = machine()

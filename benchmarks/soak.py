@@ -1,17 +1,16 @@
-"""Faults of all kinds at random moments in one job, one after the other; and at the end nothing may
-show that they were there.
+"""Injects faults of all kinds at random moments into one job; the result must equal an undisturbed
+run.
 
     python benchmarks/soak.py [--seconds 600] [--ranks 4] [--seed N] [--script NAME]
     make soak SOAK="--seconds 60"
 
-The job is benchmarks/curve.py, or another one, under taskd run. After each fault every rank has to
+The job is benchmarks/curve.py, or another script, under taskd run. After each fault every rank must
 commit steps beyond it. Then the same number of steps is trained under plain torchrun, undisturbed,
-and all losses and what was trained are compared, bit for bit. Exit status 1 when a fault was not
-survived, a step that all ranks had committed was done again, or anything differs; logs are kept
-then.
+and all losses and final states are compared, bit for bit. Exit status 1 if a fault was not
+survived, a step that all ranks had committed was repeated, or anything differs; logs are kept then.
 
-A seed chooses the same faults, ranks and pauses again. On which line of the program they fall is up
-to the machine.
+A seed repeats the same faults, ranks and pauses. Which line of the program they hit depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -34,23 +33,22 @@ from rich.console import Console
 from taskd.control import Control, ControlError
 
 BEYOND = 3  # steps that every rank commits after a fault before the next one
-# steps after which a fault that nobody has met is let be: a connection that is not used, a block
-# that was given back
+# steps after which a fault that took no effect is given up: an unused connection, a freed block
 LATENT = 40
 PAUSED = "paused"
 
 
 @dataclass
 class Story:
-    """What was done to the job at one time, and what came of it."""
+    """One event in the job: its faults and their outcome."""
 
     kind: str
     made: list[Fault] = field(default_factory=list)
     at: int = 0  # when it began, by time.monotonic_ns
-    since: int = 0  # from when the time is counted
+    since: int = 0  # the moment from which time counts
     first: int = 0  # the lowest step that a rank was in
-    last: int = 0  # steps before this one were committed by all when it was over
-    met: bool = False  # anything had to be repaired, or was paused
+    last: int = 0  # all ranks had committed the steps before this one when it was over
+    met: bool = False  # something was repaired or paused
     survived: bool = False
     seconds: float = 0.0  # to the next step of all ranks
     lost: int = 0
@@ -66,7 +64,7 @@ class Story:
 
 @dataclass
 class Soak:
-    """The job, and everything that is done to it."""
+    """The job, and the faults injected into it."""
 
     run: Run
     control: Control
@@ -90,7 +88,7 @@ class Soak:
     def any(self) -> str:
         return self.dice.choice(SINGLE)
 
-    # -- stories: each makes its faults, and returns from when time counts (None: the first fault)
+    # -- stories: each injects its faults and returns from when time counts (None: the first fault)
 
     def single(self, story: Story) -> None:
         self.make(story, story.kind)
@@ -133,10 +131,10 @@ class Soak:
         except ControlError as error:
             raise self.run.fail(f"{request.__name__}: {error}") from None
 
-    # -- one after the other
+    # -- one story at a time
 
     def tell(self, story: Story, play: Callable[[Soak, Story], int | None]) -> None:
-        """Let it happen, and wait until all is well again."""
+        """Play the story, and wait until all ranks train again."""
         run = self.run
         known, story.at, before = (
             len(run.incidents()),
@@ -175,7 +173,7 @@ class Soak:
 
 
 SINGLE = (*faults.SIGNALS, *faults.MEMORY, *faults.LINKS)
-# how often for one of each single fault
+# how often per one of each single fault
 OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {
     "a page of two ranks": (2, Soak.two_pages),
     "two faults, ms apart": (6, Soak.two_faults),
@@ -186,7 +184,7 @@ OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {
 
 
 def deck(dice: random.Random) -> Iterator[tuple[Story, Callable[[Soak, Story], int | None]]]:
-    """Without end: all kinds, shuffled; again; ..."""
+    """Yield all kinds, shuffled, again and again."""
     while True:
         cards = [(kind, Soak.single) for kind in SINGLE]
         cards += [(kind, play) for kind, (count, play) in OTHERS.items() for _ in range(count)]
@@ -204,7 +202,7 @@ def soak(
     console: Console,
     script: str,
 ) -> int:
-    """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
+    """Do the disturbed run, adding to `stories`; return its number of steps."""
     with Run(directory, ranks, taskd=True, script=script) as run, console.status("starts") as line:
         run.wait_for_steps(20)
         end = time.monotonic() + seconds
@@ -273,7 +271,7 @@ def main() -> None:
         )
     )
     if lost := sum(s.lost for s in stories):
-        verdict.wrong.append(f"{lost} steps that all ranks had committed were done again")
+        verdict.wrong.append(f"{lost} steps that all ranks had committed were repeated")
     if verdict.differs is not None:
         verdict.wrong.append(
             f"the last before step {verdict.differs} was"

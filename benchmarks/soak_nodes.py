@@ -1,16 +1,16 @@
-"""Losses of nodes, networks, managers and ranks at random moments in one job over several hosts;
-and at the end nothing may show that they were there.
+"""Loses nodes, networks, managers and ranks at random moments in one job over several hosts; the
+result must equal an undisturbed run.
 
     python benchmarks/soak_nodes.py [--seconds 600] [--seed N]
     make soak-nodes SOAK="--seconds 60"
 
 3 nodes × 2 ranks of benchmarks/curve.py and 2 standbys, in network namespaces. After each loss
-every rank has to commit steps beyond it; hosts that have lost their part are started again as
+every rank must commit steps beyond it; hosts that have lost their node are started again as
 standbys. Then the same number of steps is trained under plain torchrun on one host, undisturbed,
-and all losses and what was trained are compared, bit for bit. Exit status 1 when a loss was not
-survived, or anything differs; logs are kept then.
+and all losses and final states are compared, bit for bit. Exit status 1 if a loss was not survived,
+or anything differs; logs are kept then.
 
-Two nodes at once are not among the losses: of three, one always keeps the other's records.
+Two nodes are never lost at once: of three, one always keeps the other's records.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from nodes import Job
 from rich.console import Console
 
 NODES, RANKS, STANDBYS = 3, 2, 2
-# seconds a step: launchers that start need the cores too, and more steps make nothing of this test
-# but longer
+# seconds per step: starting launchers need the cores too, and more steps would only make the test
+# longer
 NAP = 0.1
 BEYOND = 5  # steps that every rank commits after a loss before the next one
 
@@ -48,7 +48,7 @@ class Story:
     first: int = 0  # the lowest step that a rank was in
     survived: bool = False
     seconds: float = 0.0  # to the next step of all ranks
-    dead: set[int] = field(default_factory=set)  # hosts that have lost their part
+    dead: set[int] = field(default_factory=set)  # hosts that have lost their node
 
 
 class Scene:
@@ -65,7 +65,7 @@ class Scene:
     def kill_rank(self) -> None:
         last = self.job.steps[self.dice.randrange(self.job.world)].last()
         assert last is not None
-        with contextlib.suppress(ProcessLookupError):  # its host has just gone
+        with contextlib.suppress(ProcessLookupError):  # its host has just been lost
             os.kill(last[2], signal.SIGKILL)
 
     def kill_manager(self) -> None:
@@ -77,7 +77,7 @@ class Scene:
         self.job.hosts.signal(host, signal.SIGKILL)
         story.dead.add(host)
 
-    # -- what happens
+    # -- events
 
     def rank(self, story: Story) -> None:
         self.kill_rank()
@@ -148,8 +148,8 @@ class Scene:
         self.kill_rank()
 
     def moves(self, story: Story, then: Callable[[], None]) -> None:
-        """A node is sub-healthy; when a standby is ready for it, and all are about to stand, `then`
-        happens."""
+        """Report a node as sub-healthy; when a standby is ready for it and all ranks are about to
+        be held, call `then`."""
         node = self.dice.randrange(NODES)
         before, known = (
             self.job.host_of(node * RANKS),
@@ -167,7 +167,7 @@ class Scene:
         then()
         self.wait_for_others(story)
         asked.communicate(timeout=60)
-        # where the manager has died meanwhile nobody may have said how it went
+        # if the manager has died meanwhile, the command may have got no answer
         self.job.wait(
             lambda: len({self.where(n) for n in range(NODES)} - {-1}) == NODES,
             "place for every node",
@@ -177,14 +177,14 @@ class Scene:
             story.dead.add(before)
 
     def where(self, node: int) -> int:
-        """The host of the node's ranks, -1 while it has none."""
+        """The host of the node's ranks; -1 while it has none."""
         for rank in range(node * RANKS, (node + 1) * RANKS):
             with contextlib.suppress(StopIteration):  # it was killed a moment ago
                 return self.job.host_of(rank)
         return -1
 
     def spare(self, story: Story) -> None:
-        """A standby is killed, perhaps the one that gets ready."""
+        """Kill a standby, perhaps the one that is preparing."""
         ranks = {self.where(n) for n in range(NODES)}
         spare = [
             h for h in range(self.job.hosts.count) if h not in ranks and self.job.hosts.pids(h)
@@ -218,13 +218,13 @@ class Scene:
         self.pause(0.0, 0.2)
         self.kill_node(story, self.dice.choice(spare))
 
-    # -- and is waited for
+    # -- waiting for the outcome
 
     def emptied(self, host: int) -> None:
-        self.job.wait(lambda: not self.job.hosts.pids(host), f"end of what was on host {host}")
+        self.job.wait(lambda: not self.job.hosts.pids(host), f"end of all processes on host {host}")
 
     def wait_for_others(self, story: Story) -> None:
-        """Every rank trains, somewhere else than where it was lost."""
+        """Wait until every rank trains, wherever it is now."""
         beyond = self.highest() + BEYOND
         self.job.wait(lambda: self.job.committed() >= beyond, f"step {beyond} of all ranks")
 
@@ -238,7 +238,7 @@ class Scene:
         play(self, story)
         self.wait_for_others(story)
         story.survived = True
-        # the first step of each rank that came after the longest silence
+        # each rank's first step after its longest silence
         ends = []
         for steps in self.job.steps:
             times = [story.at, *(r[1] for r in steps.read(steps.after(story.at)))]
@@ -280,7 +280,7 @@ def soak(
     stories: list[Story],
     console: Console,
 ) -> int:
-    """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
+    """Do the disturbed run, adding to `stories`; return its number of steps."""
     with (
         Job(hosts, directory, NODES, RANKS, "curve.py", "--nap", str(NAP)) as job,
         console.status("starts") as line,
@@ -331,7 +331,7 @@ def table(stories: list[Story]) -> Figures:
 def main() -> None:
     args = soaking.parser(__doc__).parse_args()
     if not possible():
-        sys.exit("network namespaces cannot be made here: root and `ip` are needed")
+        sys.exit("network namespaces cannot be created here: root and `ip` are needed")
     verdict = soaking.Verdict(
         args, NODES * RANKS, f"losses in a job of {NODES} nodes and {STANDBYS} standbys"
     )

@@ -1,5 +1,4 @@
-"""What the soaks have in common: their arguments, the undisturbed run, the comparison and the
-verdict."""
+"""The common parts of the soaks: arguments, the undisturbed run, the comparison and the verdict."""
 
 from __future__ import annotations
 
@@ -24,25 +23,25 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--seconds", type=float, default=600.0, help="how long faults are made")
+    made.add_argument("--seconds", type=float, default=600.0, help="how long to inject faults")
     made.add_argument(
-        "--seed", type=int, help="chooses the faults again; default: a new one, which is printed"
+        "--seed", type=int, help="repeats the same faults; default: a new one, which is printed"
     )
     made.add_argument(
         "--script",
         default="curve.py",
         choices=("curve.py", "accumulating.py"),
-        help="what is trained",
+        help="the training script",
     )
     made.add_argument(
-        "--keep", action="store_true", help="keep records, output and logs also when all is well"
+        "--keep", action="store_true", help="keep records, output and logs even if all is equal"
     )
     return made
 
 
 class Verdict:
-    """A disturbed run, an undisturbed one of as many steps, and what is not equal. `differs`: the
-    first step that is not."""
+    """Compares a disturbed run with an undisturbed one of as many steps. `differs`: the first step
+    that differs."""
 
     def __init__(self, args: argparse.Namespace, ranks: int, title: str) -> None:
         end_cleanly()
@@ -57,7 +56,8 @@ class Verdict:
         self.wrong: list[str] = []
 
     def compare(self, disturbed: Callable[[Path], int]) -> None:
-        """`disturbed` trains in the directory that it is given, and returns how many steps."""
+        """Compare the runs. `disturbed` trains in the given directory and returns its number of
+        steps."""
         mine, theirs = self._work / "disturbed", self._work / "undisturbed"
         try:
             self.steps = disturbed(mine)
@@ -76,7 +76,7 @@ class Verdict:
         if self._keep or self.wrong:
             (self._work / "stories").write_text("".join(f"{s}\n" for s in stories))
             self.console.print(
-                f"what was done, records, output and logs: {self._work}",
+                f"faults, records, output and logs: {self._work}",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -86,14 +86,14 @@ class Verdict:
 
 
 def undisturbed(directory: Path, ranks: int, steps: int, script: str) -> None:
-    """Under plain torchrun."""
+    """Do the undisturbed run under plain torchrun."""
     with Run(directory, ranks, taskd=False, script=script) as run:
         toy.Orders(directory).put(ranks, steps)
         run.finish()
 
 
 def differences(one: Path, other: Path, ranks: int, steps: int) -> tuple[list[str], int | None]:
-    """In words, what is not equal; and the first step that is not."""
+    """Describe the differences, and return the first step that differs."""
     found, first = [], None
     for rank in range(ranks):
         mine, theirs = (curve.Losses(d, rank).read(steps) for d in (one, other))
@@ -106,5 +106,5 @@ def differences(one: Path, other: Path, ranks: int, steps: int) -> tuple[list[st
                 f" {len(unequal)} steps differ"
             )
         if (one / f"final.{rank}").read_text() != (other / f"final.{rank}").read_text():
-            found.append(f"rank {rank}: what was trained differs at the end")
+            found.append(f"rank {rank}: the final states differ")
     return found, first

@@ -1,11 +1,11 @@
-"""How long a job takes to start, and all its ranks to be restarted: torchrun, and taskd with ranks
-that are forked or started afresh.
+"""How long a job takes to start and to restart all ranks: torchrun, and taskd with forked or fresh
+ranks.
 
     python benchmarks/starts.py [--ranks 4] [--rounds 5]
 
-The script protects nothing, so that a rank that fails has all of them restarted. Timed is from the
-launcher's start, and from a rank's end, until the last rank has finished its first all-reduce. The
-launchers take turns. Clock: time.monotonic, which is the same in all processes of a machine.
+The script protects nothing, so a failed rank restarts all. The time runs from the launcher's start,
+and from a rank's end, until the last rank has finished its first all-reduce. The launchers
+alternate. Clock: time.monotonic, which is the same in all processes of a machine.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ COMMANDS = {
 
 
 def measure(command: list[str], more: dict[str, str], ranks: int) -> tuple[float, float] | None:
-    """Seconds to start, seconds to restart. None: the restart never ended, as gloo's in plain
-    torchrun does now and then: it finds addresses of dead processes in the store."""
+    """Seconds to start, seconds to restart. None: the restart never ended, as happens under plain
+    torchrun when gloo finds addresses of dead processes in the store."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "train.py").write_text(SCRIPT)

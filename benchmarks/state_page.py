@@ -1,5 +1,5 @@
-"""Reading the state page of a job from outside, with libtaskd's own functions: what the agent sees
-of its ranks."""
+"""Reads a job's state page from outside with libtaskd's own functions: the agent's view of its
+ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Damage(ctypes.Structure):
 
 
 class StatePage:
-    """Of one node. Slots are local ranks."""
+    """The state page of one node. Slots are local ranks."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR)
@@ -52,7 +52,7 @@ class StatePage:
 
     @classmethod
     def of(cls, pid: int) -> StatePage:
-        """The one that the rank with this pid is attached to."""
+        """The page to which the rank with this pid is attached."""
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         return cls(next(Path(line.split()[-1]) for line in lines if line.endswith("/page")))
 
@@ -62,7 +62,7 @@ class StatePage:
         return view
 
     def damages(self, slot: int) -> list[Damage]:
-        """The newest few memory pages that its process has lost, each with the moment of the
+        """The latest few memory pages that the rank's process has lost, each with the moment of the
         touch."""
         found = (Damage * 4)()
         return found[: self._library.taskd_damages(self._page, slot, found)]

@@ -1,13 +1,13 @@
-"""Processes that stand still: manager, zygote and ranks are stopped by a signal (SIGSTOP), or
-killed, and ranks die meanwhile.
+"""Stopped processes: manager, zygote and ranks are stopped by SIGSTOP or killed, and ranks die
+meanwhile.
 
     python benchmarks/stopped.py [--seconds 600] [--seed N] [--ranks 4] [--only manager] [--manager
     1 2 3 5 8 10 15]
 
 One job of benchmarks/curve.py, and after it an undisturbed run of as many steps: every loss of
-every rank is compared, as the soak does. The manager stands still for each of the times given while
-a rank is killed; a zygote is stopped or killed and then a rank; a rank is stopped while it trains,
-or at a random moment of the repair of another; a rank is stopped for a moment, and must not be
+every rank is compared, as in the soak. The manager is stopped for each of the given times while a
+rank is killed; a zygote is stopped or killed, and then a rank is killed; a rank is stopped while it
+trains, or at a random moment of another's repair; a rank is stopped for a moment, and must not be
 replaced.
 """
 
@@ -30,7 +30,7 @@ from figures import Figures
 from jobs import Run, summary
 
 MANAGER = (1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0)
-BEYOND = 20  # steps of all ranks after which all is well again
+BEYOND = 20  # steps of all ranks after which the fault counts as survived
 
 
 @dataclass
@@ -152,7 +152,7 @@ def deck(dice: random.Random, manager: list[float], only: str) -> Iterator[Story
 def disturb(
     directory: Path, args: argparse.Namespace, dice: random.Random, stories: list[Story]
 ) -> int:
-    """The disturbed run; adds to `stories` as it goes. Returns how many steps it had."""
+    """Do the disturbed run, adding to `stories`; return its number of steps."""
     with Run(directory, args.ranks, taskd=True, script="curve.py") as run:
         scene = Scene(run, dice)
         run.wait_for_steps(20)
@@ -179,12 +179,10 @@ def main() -> None:
         nargs="+",
         default=MANAGER,
         metavar="SECONDS",
-        help="for which it stands still",
+        help="how long the manager is stopped",
     )
     args = parser.parse_args()
-    verdict = soaking.Verdict(
-        args, args.ranks, f"processes that stand still, in a job of {args.ranks} ranks"
-    )
+    verdict = soaking.Verdict(args, args.ranks, f"stopped processes in a job of {args.ranks} ranks")
     stories: list[Story] = []
     verdict.compare(lambda directory: disturb(directory, args, verdict.dice, stories))
     verdict.give(table(stories), [f"{s.seconds:6.1f} s  from step {s.first}  {s}" for s in stories])
@@ -192,7 +190,7 @@ def main() -> None:
 
 def table(stories: list[Story]) -> Figures:
     out = Figures(
-        f"seconds from the first signal until all ranks have committed {BEYOND} steps more",
+        f"seconds from the first signal until all ranks have committed {BEYOND} more steps",
         "",
         "count",
         "median",

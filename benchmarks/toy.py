@@ -1,15 +1,15 @@
-"""What the benchmarks train: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the
-record that its ranks keep.
+"""The benchmarks' training: an MLP whose step takes ~20 ms with 4 ranks on 2 cores. Also the record
+that its ranks keep.
 
     taskd run --nproc_per_node 4 benchmarks/toy.py --out DIR
     torchrun  --nproc_per_node 4 benchmarks/toy.py --out DIR --checkpoint FILE
 
-The checkpoint is saved each 10th step.
+The checkpoint is saved every 10th step.
 
 DIR/steps.R holds the steps that rank R committed, as (step, time.monotonic_ns, pid, CPU time): the
 clock is the same in all processes of a machine, and a mapped file survives a kill. DIR/raised.R
-holds in the same form when an exception came out of a step. DIR/orders carries what the benchmark
-asks of a rank.
+holds, in the same form, when a step raised an exception. DIR/orders carries the benchmark's orders
+to ranks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CAPACITY = 200_000  # committed steps of one rank; the file is sparse
 # step, monotonic ns (0: not written), pid, CPU time of the process in ns
 RECORD = struct.Struct("<qqqq")
 ORDER = struct.Struct("<q")  # per rank: GiB of ballast, or
-RAISE = -1  # a fault of the device in the next step
+RAISE = -1  # a device fault in the next step
 
 
 class DeviceFault(Exception):
-    """What a device's library would raise."""
+    """Stands for an error of a device's library."""
 
 
 class Steps:
@@ -71,7 +71,7 @@ class Steps:
         return self._at
 
     def read(self, first: int = 0) -> list[tuple[int, int, int, int]]:
-        """Everything from record `first` on."""
+        """All records from `first` on."""
         return [RECORD.unpack_from(self._map, i * RECORD.size) for i in range(first, len(self))]
 
     def after(self, at: int) -> int:
@@ -119,11 +119,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=CAPACITY // 2)
-    parser.add_argument("--checkpoint", help="save to this file each 10 steps and begin from it")
+    parser.add_argument("--checkpoint", help="save to this file every 10 steps and start from it")
     parser.add_argument(
         "--every-other",
         type=int,
-        help="after each so many steps, as many outside of any attempt, recorded as -1",
+        help="after this many steps, do as many outside any attempt, recorded as -1",
     )
     args = parser.parse_args()
 
@@ -183,7 +183,7 @@ def main() -> None:
                 "step": step + 1,
             }
             torch.save(state, args.checkpoint + ".new")
-            # a kill in the middle leaves the one before
+            # a kill in the middle leaves the previous one
             os.replace(args.checkpoint + ".new", args.checkpoint)
         if args.every_other and (step + 1) % args.every_other == 0:
             for extra in range(args.every_other):
@@ -192,7 +192,7 @@ def main() -> None:
         if ballast is None and (size := orders.get(rank)) > 0:
             ballast = torch.ones(
                 size << 30, dtype=torch.uint8
-            )  # every page is touched; the others wait for this rank meanwhile
+            )  # touches every page; the other ranks wait for this one meanwhile
             orders.put(rank, 0)
     dist.destroy_process_group()
 

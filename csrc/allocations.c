@@ -1,9 +1,10 @@
-/* Which pieces of memory hold tensors: what posix_memalign makes for torch's allocator, and what malloc makes for gloo's
- * workers. Everything else passes through at the price of a comparison, and free at that of one load.
+/* Tracks which memory holds tensors: what posix_memalign returns to torch's allocator and malloc to
+ * gloo's workers. All other calls cost one comparison more, and free one load.
  *
- * The functions run in every thread, inside fork and before main, so there is no lock anywhere. An entry lies in one of
- * the cells of a bucket that its first page chooses; two blocks of two pages and more cannot begin in the same page. `starts`
- * counts entries by first page, more coarsely: a zero says for certain that a pointer is none of ours. */
+ * The functions run in every thread, inside fork and before main, so there are no locks. An entry
+ * is in one of the cells of the bucket chosen by its first page; two blocks of two pages or more
+ * cannot begin in the same page. `starts` counts entries by a coarser hash of the first page: zero
+ * means that a pointer is not tracked. */
 #include "internal.h"
 
 #include <dlfcn.h>
@@ -12,29 +13,30 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#define PAGE_SHIFT 12 /* only spreads addresses; larger pages do no harm */
+#define PAGE_SHIFT 12 /* only spreads addresses; larger pages work too */
 #define BUCKETS 4096u
 #define CELLS 16u /* keys of a bucket: two lines */
 #define STARTS 65536u
 
-#define BEING_WRITTEN 1u /* no pointer: those are multiples of 16 */
+#define BEING_WRITTEN 1u /* not a pointer: those are multiples of 16 */
 
-/* In memory that costs nothing until it is touched. */
+/* Costs no memory until touched. */
 _Alignas(64) static uint64_t keys[BUCKETS][CELLS]; /* the pointer, 0 for none */
 static struct entry {
     uint64_t size, born;
-    uint32_t version; /* +1 whenever the cell is written: a reader sees that it read two different owners */
+    uint32_t version; /* +1 at each write of the cell: reveals a torn read */
     enum taskd_allocation kind;
 } entries[BUCKETS][CELLS];
 static uint32_t starts[STARTS];
 
-static size_t followed_from = SIZE_MAX; /* bytes; smaller ones are nobody's concern */
+static size_t followed_from = SIZE_MAX; /* bytes; smaller blocks are not tracked */
 static uint64_t attempt_number;
-/* initial-exec: found without a call that could allocate. */
+/* initial-exec: accessed without a call that could allocate. */
 static _Thread_local signed char scratch __attribute__((tls_model("initial-exec")));
-static _Thread_local signed char gloo __attribute__((tls_model("initial-exec"))); /* 0: not looked yet */
+/* 0: not checked yet */
+static _Thread_local signed char gloo __attribute__((tls_model("initial-exec")));
 
-/* glibc's own names, for what is allocated while dlsym looks for the real functions, and where it finds none. */
+/* glibc's own names, for allocations while dlsym looks up the real functions or finds none. */
 extern void *__libc_malloc(size_t) __attribute__((weak));
 extern void __libc_free(void *) __attribute__((weak));
 extern void *__libc_realloc(void *, size_t) __attribute__((weak));
@@ -88,18 +90,20 @@ static int first_posix_memalign(void **out, size_t alignment, size_t size);
 static const struct functions own = {own_malloc, own_free, own_realloc, own_posix_memalign};
 static struct functions real = {first_malloc, first_free, first_realloc, first_posix_memalign};
 
-/* At the first call, which comes from other constructors or the dynamic linker itself, before there is a second thread. Taken
- * from the next library in line: a block is freed by the allocator that made it, and another one may be preloaded behind us. */
+/* At the first call, from another constructor or the dynamic linker itself, before there is a
+ * second thread. Takes the next library in line: a block must be freed by the allocator that made
+ * it, and another one may be preloaded after this library. */
 static void resolve(void)
 {
-    real = own; /* should dlsym allocate: glibc's asks calloc, if anything, in front of which we do not stand */
+    real = own; /* in case dlsym allocates: glibc's uses calloc, not interposed */
     struct functions next;
     *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
     *(void **)&next.free = dlsym(RTLD_NEXT, "free");
     *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
     *(void **)&next.posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
-    /* All of one allocator or none. */
-    if (next.malloc != NULL && next.free != NULL && next.realloc != NULL && next.posix_memalign != NULL)
+    /* All from one allocator, or none. */
+    if (next.malloc != NULL && next.free != NULL && next.realloc != NULL &&
+        next.posix_memalign != NULL)
         real = next;
 }
 
@@ -127,7 +131,7 @@ static int first_posix_memalign(void **out, size_t alignment, size_t size)
     return real.posix_memalign(out, alignment, size);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static inline uint32_t *starts_of(uint64_t pointer)
 {
@@ -140,14 +144,15 @@ static inline unsigned bucket_of(uint64_t pointer)
 }
 _Static_assert(BUCKETS == 1u << (64 - 52), "bucket_of keeps as many bits as there are buckets");
 
-/* A full bucket is a full table: what has no room is not followed. */
+/* A block whose bucket is full is not tracked. */
 static void enter(enum taskd_allocation kind, void *block, size_t size, uint64_t born)
 {
     uint64_t pointer = (uint64_t)(uintptr_t)block;
     unsigned bucket = bucket_of(pointer);
     for (unsigned i = 0; i < CELLS; i++) {
         uint64_t key = 0;
-        if (!__atomic_compare_exchange_n(&keys[bucket][i], &key, BEING_WRITTEN, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        if (!__atomic_compare_exchange_n(&keys[bucket][i], &key, BEING_WRITTEN, false,
+                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
             continue;
         struct entry *entry = &entries[bucket][i];
         __atomic_store_n(&entry->version, entry->version + 1, __ATOMIC_RELAXED);
@@ -161,7 +166,7 @@ static void enter(enum taskd_allocation kind, void *block, size_t size, uint64_t
     }
 }
 
-/* Take the block out of the table; what was known about it, of size 0 if nothing. */
+/* Remove the block from the table; returns its entry, of size 0 if there was none. */
 static struct entry leave(void *block)
 {
     uint64_t pointer = (uint64_t)(uintptr_t)block;
@@ -178,7 +183,8 @@ static struct entry leave(void *block)
 
 static inline bool may_be_followed(const void *block)
 {
-    return __builtin_expect(__atomic_load_n(starts_of((uint64_t)(uintptr_t)block), __ATOMIC_RELAXED) != 0, 0);
+    return __builtin_expect(
+        __atomic_load_n(starts_of((uint64_t)(uintptr_t)block), __ATOMIC_RELAXED) != 0, 0);
 }
 
 int taskd_allocation_of(uint64_t address, uint64_t *base, uint64_t *size, uint64_t *born)
@@ -223,7 +229,7 @@ void taskd_allocations_follow(bool on)
     __atomic_store_n(&followed_from, from, __ATOMIC_RELEASE);
 }
 
-/* ---- the functions ----------------------------------------------------------------------------------------------- */
+/* ---- the functions --------------------------------------------------------------------------- */
 
 static inline bool followed(size_t size)
 {
@@ -242,7 +248,8 @@ static bool in_gloo_worker(void)
 
 static void follow(enum taskd_allocation kind, void *block, size_t size)
 {
-    enter(kind, block, size, scratch ? TASKD_SCRATCH : __atomic_load_n(&attempt_number, __ATOMIC_RELAXED));
+    enter(kind, block, size,
+          scratch ? TASKD_SCRATCH : __atomic_load_n(&attempt_number, __ATOMIC_RELAXED));
     if (__builtin_expect(__atomic_load_n(&taskd_poison_armed, __ATOMIC_RELAXED) == (int)kind, 0))
         taskd_poison_allocation(kind, block, size);
 }
@@ -279,6 +286,6 @@ TASKD_EXPORT void *realloc(void *block, size_t size)
     struct entry before = leave(block);
     void *moved = real.realloc(block, size);
     if (moved == NULL && size > 0 && before.size > 0)
-        enter(before.kind, block, before.size, before.born); /* refused: it is still there */
+        enter(before.kind, block, before.size, before.born); /* failed: the block still exists */
     return moved;
 }

@@ -1,4 +1,4 @@
-/* Claiming a slot, letting it go, and making sure that no child of this process ever writes to it. */
+/* Claims and releases a slot, and ensures that no child of this process writes to it. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 struct taskd_self taskd_self;
 
-/* Somebody who looks at `alive` for a moment, an agent's wait or reset, must not look like another holder. */
+/* An agent's wait or reset holds `alive` for a moment; it must not count as another holder. */
 #define CLAIM_MS 100
 
 static uint32_t number_from(const char *name, uint32_t otherwise)
@@ -20,7 +20,7 @@ static uint32_t number_from(const char *name, uint32_t otherwise)
     char *end;
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
-    /* Operators put lists such as "0,1,2,3" into these variables. */
+    /* Operators may set lists such as "0,1,2,3". */
     return errno == 0 && *end == '\0' && value < UINT32_MAX ? (uint32_t)value : otherwise;
 }
 
@@ -36,13 +36,15 @@ static int page_map(const char *path, struct taskd_page **out)
         rc = -errno;
     else if (!S_ISREG(st.st_mode) || (size_t)st.st_size < taskd_page_bytes(1))
         rc = -EPROTO;
-    else if ((page = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+    else if ((page = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) ==
+             MAP_FAILED)
         rc = -errno;
     close(fd);
     if (rc < 0)
         return rc;
     if (__atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) != TASKD_MAGIC || page->abi != TASKD_ABI ||
-        page->slot_bytes != sizeof(struct taskd_slot) || taskd_page_bytes(page->nslots) > (size_t)st.st_size) {
+        page->slot_bytes != sizeof(struct taskd_slot) ||
+        taskd_page_bytes(page->nslots) > (size_t)st.st_size) {
         munmap(page, (size_t)st.st_size);
         return -EPROTO;
     }
@@ -50,9 +52,9 @@ static int page_map(const char *path, struct taskd_page **out)
     return 0;
 }
 
-/* In the child of fork only one thread exists, and any lock may be held by one that does not: plain stores and sigaction. The
- * mapping stays; the child has no pointer to it any more. `alive` is the parent's, and libc emptied the child's list of
- * robust locks. */
+/* A forked child has one thread, and a thread that does not exist may hold any lock: only plain
+ * stores and sigaction. The mapping stays, but the child drops its pointer. `alive` is the
+ * parent's, and libc has emptied the child's robust list. */
 static void forked(void)
 {
     if (taskd_self.slot == NULL)
@@ -89,7 +91,8 @@ int taskd_attach(const char *path, uint32_t index)
         return -EINVAL;
     if (taskd_my_slot() != NULL)
         return index == taskd_self.index && strcmp(path, taskd_self.path) == 0 ? 0 : -EALREADY;
-    /* The kernel tells of the death of the thread that holds `alive`; only the main thread lives as long as the process. */
+    /* The kernel reports the death of the thread that holds `alive`; only the main thread lives as
+     * long as the process. */
     if (taskd_tid() != (int32_t)getpid())
         return -EPERM;
     taskd_real_resolve();

@@ -1,27 +1,29 @@
-/* Which library an instruction belongs to: is it torch's allocator that asks for memory, or somebody who keeps objects or
- * machine code in it? oneDNN does both with the same function, and a page of either must not become zeros.
+/* Finds the library of an instruction: is the caller torch's allocator, or code that keeps objects
+ * or machine code in the memory? oneDNN does both with the same function, and such a page must not
+ * become zeros.
  *
- * dladdr would know, but it takes the dynamic linker's lock, which another thread may hold for as long as a library's
- * constructors run, while it waits for us. So /proc/self/maps is read instead, once for each place in the code. */
+ * dladdr would tell, but it takes the dynamic linker's lock, which another thread may hold while a
+ * library's constructors run and wait for this thread. So /proc/self/maps is read instead, once per
+ * call site. */
 #include "internal.h"
 
 #include <fcntl.h>
 #include <string.h>
 
-#define PLACES 128u /* where large blocks are asked for; a training process has a dozen */
-#define IS_TENSORS (UINT64_C(1) << 63) /* no address of a program has this bit */
+#define PLACES 128u /* call sites of large allocations; a training process has a dozen */
+#define IS_TENSORS (UINT64_C(1) << 63) /* never set in a user address */
 
-static const char allocator[] = "libc10.so"; /* of torch */
+static const char allocator[] = "libc10.so"; /* torch's */
 
-/* 0, or an address with the verdict. Only ever filled. */
+/* 0, or an address with the result; never cleared. */
 static uint64_t places[PLACES];
 
 /* /proc/self/maps, byte by byte: "begin-end permissions offset device inode   path\n". */
 struct mapping {
     uint64_t begin, end;
-    unsigned field; /* 0: begin, 1: end, 2: what does not matter, 3: path */
+    unsigned field; /* 0: begin, 1: end, 2: ignored, 3: path */
     size_t name_length;
-    char name[sizeof allocator]; /* the path's last part, as much of it as is compared */
+    char name[sizeof allocator]; /* start of the path's last part, as far as compared */
 };
 
 /* true: the line has ended and `mapping` describes it. */
@@ -79,9 +81,10 @@ bool taskd_called_for_tensors(const void *return_address)
             int saved_errno = errno;
             known = place | (look_up(place) ? IS_TENSORS : 0);
             errno = saved_errno;
-            /* Whoever else filled the cell meanwhile knows about its own place; ours is looked up once more then. */
+            /* If another thread filled the cell first, this place is looked up again next time. */
             uint64_t none = 0;
-            __atomic_compare_exchange_n(cell, &none, known, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            __atomic_compare_exchange_n(cell, &none, known, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED);
         }
         if ((known & ~IS_TENSORS) == place)
             return known != place;

@@ -1,30 +1,32 @@
-/* A page that lost its content need not take the process with it, where it held nothing but numbers: it is replaced by a clean
- * one and the loss is noted, before anybody can read the first zero. What to do about it is for others to decide.
+/* Contains the loss of a page that held only numbers, so that the process survives: the page is
+ * replaced by a clean one and the loss recorded before any thread can read the first zero. The
+ * worker decides what follows.
  *
- * What runs inside the handler of SIGBUS here takes one lock, of its own, and makes system calls. The lock is never held over
- * anything but that; a thread that faults inside it again has hit bookkeeping, and dies as it would have. */
+ * The code here that runs inside the SIGBUS handler takes one lock of its own and makes system
+ * calls. The lock covers nothing else; a thread that faults again while holding it has hit
+ * bookkeeping, and dies as it would have. */
 #include "internal.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-/* The codes of SIGBUS for memory that is gone. Older C libraries lack the names. BUS_ADRERR is what userfaultfd's poison
- * raises where the kernel is built without handling of memory failures. */
+/* SIGBUS codes for lost memory; older C libraries lack the names. userfaultfd's poison raises
+ * BUS_ADRERR if the kernel is built without memory failure handling. */
 #define CODE_ADDRESS 2
 #define CODE_ACTION_REQUIRED 4
 #define CODE_ACTION_OPTIONAL 5
 
 #define LARGEST_PAGE_SHIFT 30 /* of the huge pages in use */
 
-/* A page that faults so often in a row, in one thread and within this time, does not get better. */
+/* A page that faults this often in a row, in one thread and within this time, will not recover. */
 #define REPEATS 4
 #define REPEATS_NS 1000000000u
-#define REPEATERS 64 /* threads that are watched for that at a time */
+#define REPEATERS 64 /* threads watched at a time */
 
 static uint64_t damaged, accepted;
 static struct taskd_damage listed[TASKD_DAMAGES_LISTED];
 
-static int32_t container; /* tid of the one thread that contains a damage at this moment, 0 for none */
+static int32_t container; /* tid of the thread that is containing a damage, 0 for none */
 
 /* With the lock held. */
 static struct {
@@ -38,9 +40,10 @@ static uint64_t page_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- containment ------------------------------------------------------------------------------------------------- */
+/* ---- containment ----------------------------------------------------------------------------- */
 
-/* Where [damage->addr, + damage->bytes) lies; fills the rest of that in. false: in nothing known. */
+/* Find the known memory that contains [damage->addr, + damage->bytes), and fill in the other
+ * fields. false: there is none. */
 static bool locate(struct taskd_damage *damage, bool *shared)
 {
     uint64_t begin = damage->addr, end = begin + damage->bytes;
@@ -56,29 +59,32 @@ static bool locate(struct taskd_damage *damage, bool *shared)
     }
     damage->kind = TASKD_DAMAGE_ALLOCATED;
     *shared = false;
-    return taskd_allocation_of(begin, &damage->base, &damage->size, &damage->born) == 1 && damage->bytes <= damage->size &&
-           begin - damage->base <= damage->size - damage->bytes;
+    return taskd_allocation_of(begin, &damage->base, &damage->size, &damage->born) == 1 &&
+           damage->bytes <= damage->size && begin - damage->base <= damage->size - damage->bytes;
 }
 
-/* Whether 8 bytes can be read there, asked of the kernel, which raises no signal about what it touches itself: it fetches a
- * signal set from the address before it refuses to do something impossible with it. */
+/* Whether 8 bytes at the address are readable. Asks the kernel, whose own accesses raise no signal:
+ * it reads a signal set from the address before it rejects the invalid request. */
 static bool readable(uint64_t address)
 {
-    return syscall(SYS_rt_sigprocmask, ~0, (void *)(uintptr_t)address, NULL, sizeof(uint64_t)) == 0 || errno != EFAULT;
+    return syscall(SYS_rt_sigprocmask, ~0, (void *)(uintptr_t)address, NULL, sizeof(uint64_t)) ==
+               0 ||
+           errno != EFAULT;
 }
 
 static bool replace_private(void *page, size_t bytes)
 {
     if (madvise(page, bytes, MADV_DONTNEED) == 0 && readable((uint64_t)(uintptr_t)page))
         return true;
-    /* Memory that is locked refuses the advice. */
-    return mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page;
+    /* Locked memory refuses MADV_DONTNEED. */
+    return mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                0) == page;
 }
 
 static bool replace_shared(void *page, size_t bytes)
 {
-    /* The mark of a lost page in this process's mapping goes first. That may be all: where another process has made the hole
-     * already, what was written into it since must stay. */
+    /* First drop the lost page's mark from this process's mapping. That may suffice: if another
+     * process has already made the hole, what was written into it since must stay. */
     madvise(page, bytes, MADV_DONTNEED);
     if (readable((uint64_t)(uintptr_t)page))
         return true;
@@ -89,7 +95,8 @@ static bool lock_containment(int32_t tid)
 {
     for (;;) {
         int32_t holder = 0;
-        if (__atomic_compare_exchange_n(&container, &holder, tid, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&container, &holder, tid, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
             return true;
         if (holder == tid)
             return false;
@@ -97,7 +104,7 @@ static bool lock_containment(int32_t tid)
     }
 }
 
-/* With the lock held. Thread-local variables would do as well, if the first touch of one could not allocate. */
+/* With the lock held. Not thread-local: the first access to such a variable may allocate. */
 static bool hopeless(int32_t tid, uint64_t page, uint64_t now)
 {
     unsigned at = 0;
@@ -109,7 +116,8 @@ static bool hopeless(int32_t tid, uint64_t page, uint64_t now)
         if (repeaters[i].since < repeaters[at].since)
             at = i;
     }
-    if (repeaters[at].tid == tid && repeaters[at].page == page && now - repeaters[at].since < REPEATS_NS)
+    if (repeaters[at].tid == tid && repeaters[at].page == page &&
+        now - repeaters[at].since < REPEATS_NS)
         return ++repeaters[at].times >= REPEATS;
     repeaters[at].tid = tid;
     repeaters[at].page = page;
@@ -130,7 +138,7 @@ static void write_into(struct taskd_damage *to, const struct taskd_damage *damag
 static bool replace_and_note(struct taskd_slot *slot, struct taskd_damage *damage, bool shared)
 {
     void *page = (void *)(uintptr_t)damage->addr;
-    /* Counted before the page is clean: from then on other threads read zeros without any signal. */
+    /* Count before the page is clean: from then on other threads read zeros without a signal. */
     damage->number = damaged + 1;
     write_into(&listed[(damage->number - 1) % TASKD_DAMAGES_LISTED], damage);
     __atomic_store_n(&damaged, damage->number, __ATOMIC_SEQ_CST);
@@ -143,7 +151,7 @@ static bool replace_and_note(struct taskd_slot *slot, struct taskd_damage *damag
     return true;
 }
 
-/* true: the instruction that faulted can run again. Changes errno. */
+/* true: the faulting instruction can run again. Changes errno. */
 bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
 {
     int code = info->si_code;
@@ -157,7 +165,7 @@ bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
     if (shift > 0 && shift <= LARGEST_PAGE_SHIFT && (uint64_t)1 << shift > damage.bytes)
         damage.bytes = (uint64_t)1 << shift;
     damage.addr = (uint64_t)(uintptr_t)info->si_addr & ~(damage.bytes - 1);
-    /* Numbers that are executed are not numbers. */
+    /* A page that is being executed does not hold numbers. */
     if (ip - damage.addr < damage.bytes)
         return false;
     damage.tid = taskd_tid();
@@ -166,22 +174,24 @@ bool taskd_damage_contain(const siginfo_t *info, uint64_t ip)
     damage.mono_ns = taskd_now();
     bool shared, contained = false;
     if (locate(&damage, &shared) && !hopeless(damage.tid, damage.addr, damage.mono_ns))
-        /* Already readable: several threads faulted, and another one was first. What was written since must stay. */
+        /* Already readable: several threads faulted and another was first. What was written since
+         * must stay. */
         contained = readable(damage.addr) || replace_and_note(slot, &damage, shared);
     __atomic_store_n(&container, 0, __ATOMIC_RELEASE);
     return contained;
 }
 
-/* false: there is something else in there that cannot be read, and the call would be refused again. */
+/* false: something else in the buffer is unreadable, and the call would fail again. */
 static bool touch(const struct iovec *part)
 {
     uint64_t bytes = page_bytes();
     uint64_t begin = (uint64_t)(uintptr_t)part->iov_base;
-    uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX); /* the kernel moves no more at a time */
+    /* the kernel moves at most INT_MAX bytes */
+    uint64_t end = begin + (part->iov_len < INT_MAX ? part->iov_len : INT_MAX);
     for (uint64_t page = begin & ~(bytes - 1); page < end; page += bytes) {
         if (readable(page))
             continue;
-        /* Only what could be contained: a pointer into nowhere has to stay an error and not become a death. */
+        /* Only what can be contained: an invalid pointer must stay an error, not become a death. */
         struct taskd_damage damage = {.addr = page, .bytes = bytes};
         bool shared;
         if (!locate(&damage, &shared))
@@ -191,8 +201,9 @@ static bool touch(const struct iovec *part)
     return true;
 }
 
-/* After a system call that was refused with EFAULT: touch the pages of its buffers that are lost and could be contained, so that
- * they are. The kernel raises no signal about a page that only it touches. true: trying again makes sense. */
+/* After a system call failed with EFAULT: touch the lost pages of its buffers that can be
+ * contained, so that they are. The kernel raises no signal for a page that only it touches. true:
+ * retry the call. */
 bool taskd_damage_touch(const struct iovec *parts, int count)
 {
     if (taskd_own_slot() == NULL)
@@ -200,26 +211,28 @@ bool taskd_damage_touch(const struct iovec *parts, int count)
     int saved_errno = errno;
     uint64_t before = taskd_damaged();
     for (int i = 0; i < count; i++)
-        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) || !readable((uint64_t)(uintptr_t)&parts[i].iov_len) ||
-            !touch(&parts[i]))
+        if (!readable((uint64_t)(uintptr_t)&parts[i].iov_base) ||
+            !readable((uint64_t)(uintptr_t)&parts[i].iov_len) || !touch(&parts[i]))
             break;
     errno = saved_errno;
     return taskd_damaged() != before;
 }
 
-/* ---- what is told about it --------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
-int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max)
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest,
+                      struct taskd_damage *out, unsigned max)
 {
     unsigned wanted = max < capacity ? max : capacity;
     int n = 0;
-    for (uint64_t number = newest > wanted ? newest - wanted + 1 : 1; wanted > 0 && number <= newest; number++) {
+    for (uint64_t number = newest > wanted ? newest - wanted + 1 : 1;
+         wanted > 0 && number <= newest; number++) {
         const struct taskd_damage *from = &ring[(number - 1) % capacity];
         if (__atomic_load_n(&from->number, __ATOMIC_ACQUIRE) != number)
             continue;
         memcpy(&out[n], from, sizeof *from);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        /* Overwritten under our eyes: its successor will be there at the next call. */
+        /* Overwritten meanwhile: the next call will see its successor. */
         if (__atomic_load_n(&from->number, __ATOMIC_RELAXED) == number)
             n++;
     }
@@ -242,9 +255,10 @@ void taskd_damage_accept(uint64_t count)
 {
     uint64_t all = taskd_damaged(), now = __atomic_load_n(&accepted, __ATOMIC_RELAXED);
     if (count > all)
-        count = all; /* nothing that is still to come */
+        count = all; /* not damages that are still to come */
     while (now < count)
-        if (__atomic_compare_exchange_n(&accepted, &now, count, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&accepted, &now, count, false, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED))
             break;
 }
 
@@ -271,6 +285,6 @@ void taskd_damage_begin(struct taskd_slot *slot)
 void taskd_damage_child(void)
 {
     taskd_registered_child();
-    container = 0; /* whoever held it does not exist here */
+    container = 0; /* its holder does not exist here */
     forget();
 }

@@ -1,11 +1,12 @@
-/* Where a rank is, and what it waits for: that the others have started a step, that its record is copied, that it is asked to stop. */
+/* A rank's position, and its waits: for the other ranks to start a step, for the copy of its
+ * record, for an interruption. */
 #include "internal.h"
 
 #include <string.h>
 
-/* The attempt that runs, as far as its usual time is concerned. One thread publishes progress. */
+/* The current attempt, to measure the usual time. One thread publishes progress. */
 static struct {
-    uint64_t began; /* when it entered FETCHING or COMPUTING; 0: none runs, or it does not count */
+    uint64_t began; /* when it entered FETCHING or COMPUTING; 0: none, or it does not count */
     bool measured;  /* one has ended since attach */
     uint64_t usual;
 } attempt;
@@ -33,7 +34,7 @@ static void attempt_goes_on(uint32_t phase, uint64_t now)
 
 static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint64_t now)
 {
-    /* One writer. `| 1` also mends a counter that a predecessor left odd when it died inside. */
+    /* One writer. `| 1` also repairs a counter that a predecessor left odd when it died inside. */
     uint32_t seq = __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) | 1u;
     __atomic_store_n(&slot->seq, seq, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -44,7 +45,7 @@ static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint
     __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
 }
 
-/* At the claim: what a predecessor took, or this process in another slot, says nothing about this one. */
+/* At the claim: times of a predecessor, or of this process in another slot, do not apply. */
 void taskd_publish_first(struct taskd_slot *slot)
 {
     memset(&attempt, 0, sizeof attempt);
@@ -69,8 +70,10 @@ int taskd_patience(uint64_t seconds)
     if (slot == NULL)
         return -ENOTCONN;
     uint64_t now = taskd_now();
-    uint64_t until = seconds == 0 ? 0 : seconds < (UINT64_MAX - now) / 1000000000u ? now + seconds * 1000000000u : UINT64_MAX;
-    /* Outside of the sequence lock, whose one writer may be another thread: each word is whole by itself. */
+    uint64_t until = seconds == 0                                 ? 0
+                     : seconds < (UINT64_MAX - now) / 1000000000u ? now + seconds * 1000000000u
+                                                                  : UINT64_MAX;
+    /* Outside the seqlock, whose writer may be another thread: each word is atomic by itself. */
     __atomic_store_n(&slot->until_ns, until, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
     return 0;
@@ -78,10 +81,11 @@ int taskd_patience(uint64_t seconds)
 
 uint64_t taskd_pause_step(void)
 {
-    return taskd_my_slot() == NULL ? TASKD_NO_PAUSE : __atomic_load_n(&taskd_self.page->pause, __ATOMIC_ACQUIRE);
+    return taskd_my_slot() == NULL ? TASKD_NO_PAUSE
+                                   : __atomic_load_n(&taskd_self.page->pause, __ATOMIC_ACQUIRE);
 }
 
-/* Steps count from 0, and 0 in the slot has to mean that none has started: what is kept is a number of steps. */
+/* Steps count from 0, and 0 in the slot means none started: the slot holds a count of steps. */
 static uint64_t steps_until(uint64_t step)
 {
     return step == TASKD_ALL_DONE ? TASKD_ALL_DONE : step + 1;
@@ -93,13 +97,15 @@ int taskd_started(uint64_t step)
     if (slot == NULL)
         return -ENOTCONN;
     struct taskd_page *page = taskd_self.page;
-    /* Sequentially consistent here and in wait_at_gate: either we see the waiter, or it sees our step. */
+    /* Sequentially consistent here and in wait_at_gate: either this thread sees the waiter, or the
+     * waiter sees the step. */
     __atomic_store_n(&slot->started, steps_until(step), __ATOMIC_SEQ_CST);
     taskd_open_gate(page);
     return 0;
 }
 
-static bool all_started(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t steps)
+static bool all_started(const struct taskd_page *page, const struct taskd_slot *slot,
+                        uint64_t steps)
 {
     (void)slot;
     for (uint32_t i = 0; i < page->nslots; i++)
@@ -110,12 +116,14 @@ static bool all_started(const struct taskd_page *page, const struct taskd_slot *
 
 static bool is_copied(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t number)
 {
-    return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number || __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
+    return __atomic_load_n(&slot->copied, __ATOMIC_SEQ_CST) >= number ||
+           __atomic_load_n(&page->copying, __ATOMIC_SEQ_CST) == 0;
 }
 
-/* Wait at the gate until `is_open`: 0; 1 at an interruption newer than `built_at`; -ETIMEDOUT. */
-static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *, uint64_t), uint64_t number, uint32_t built_at,
-                        int timeout_ms)
+/* Wait at the gate until `is_open`: 0; 1 on an interruption newer than `built_at`; -ETIMEDOUT. */
+static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct taskd_slot *,
+                                        uint64_t),
+                        uint64_t number, uint32_t built_at, int timeout_ms)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
@@ -128,7 +136,8 @@ static int wait_at_gate(bool (*is_open)(const struct taskd_page *, const struct 
 
     uint64_t deadline = taskd_deadline(timeout_ms);
     int rc;
-    /* A waiter killed in here leaves the count too high forever. That costs the others a system call per step, no more. */
+    /* A waiter killed in here leaves the count too high forever, which costs the others one system
+     * call per step. */
     __atomic_fetch_add(&page->gate_waiters, 1, __ATOMIC_SEQ_CST);
     for (;;) {
         uint32_t gate = __atomic_load_n(&page->gate, __ATOMIC_SEQ_CST);
@@ -163,7 +172,7 @@ int taskd_copying(void)
 {
     if (taskd_my_slot() == NULL)
         return 0;
-    /* A load may overtake an earlier store, and then neither side would see the other. */
+    /* Without it a load could overtake an earlier store, and neither side would see the other. */
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return __atomic_load_n(&taskd_self.page->copying, __ATOMIC_SEQ_CST) != 0;
 }

@@ -1,4 +1,4 @@
-/* What the files of libtaskd share among themselves. Nothing in here is exported. */
+/* Declarations shared by the files of libtaskd. Nothing here is exported. */
 #ifndef TASKD_INTERNAL_H
 #define TASKD_INTERNAL_H
 
@@ -23,12 +23,12 @@ _Static_assert(sizeof(struct taskd_damage) == 64, "a damage is one line");
 _Static_assert(sizeof(struct taskd_slot) == 832, "a slot is thirteen lines");
 _Static_assert(offsetof(struct taskd_page, slots) == 192, "three lines precede the slots");
 
-/* This process's claim. `slot` is the switch: everything else is valid while it is not NULL. */
+/* This process's claim. The other fields are valid while `slot` is not NULL. */
 struct taskd_self {
     struct taskd_slot *slot;
     struct taskd_page *page;
     uint32_t index;
-    int32_t pid; /* a child made by vfork or a bare clone shares or copies this struct, but never this number */
+    int32_t pid; /* differs from getpid() in a child of vfork or a bare clone */
     uint64_t records;
     int32_t aborting; /* tid inside abort(): the SIGABRT that follows is the same death */
     char path[PATH_MAX];
@@ -41,7 +41,7 @@ static inline struct taskd_slot *taskd_my_slot(void)
     return __atomic_load_n(&taskd_self.slot, __ATOMIC_ACQUIRE);
 }
 
-/* The slot, only if this very process claimed it. */
+/* The slot, if this process itself claimed it. */
 static inline struct taskd_slot *taskd_own_slot(void)
 {
     struct taskd_slot *slot = taskd_my_slot();
@@ -72,16 +72,16 @@ static inline void taskd_sleep_us(long us)
     nanosleep(&t, NULL);
 }
 
-/* The words are in memory that several processes map, so no FUTEX_PRIVATE_FLAG. */
+/* Several processes map the words, so no FUTEX_PRIVATE_FLAG. */
 static inline void taskd_wake(uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Whoever waits at the gate looks again. */
+/* Have waiters at the gate look again. */
 void taskd_open_gate(struct taskd_page *page);
 
-/* Sleep while *word == seen. false: the deadline has passed. May return true for no reason. */
+/* Sleep while *word == seen. false: the deadline has passed. May wake spuriously. */
 static inline bool taskd_wait(uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec left, *limit = NULL;
@@ -99,7 +99,8 @@ static inline bool taskd_wait(uint32_t *word, uint32_t seen, uint64_t deadline)
 
 /* page.c */
 size_t taskd_page_bytes(uint32_t nslots);
-int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms); /* 0, EOWNERDEAD (lock held, made consistent) or -errno */
+/* 0, EOWNERDEAD (lock held, made consistent) or -errno */
+int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms);
 
 /* gate.c */
 void taskd_publish_first(struct taskd_slot *slot);
@@ -119,7 +120,7 @@ void taskd_real_resolve(void);
 int taskd_real_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
 
 /* registered.c */
-bool taskd_registered(int kind, uint64_t begin, uint64_t end, uint64_t *base, uint64_t *size); /* the range that it lies in */
+bool taskd_registered(int kind, uint64_t begin, uint64_t end, uint64_t *base, uint64_t *size);
 void taskd_registered_child(void);
 
 /* damage.c */
@@ -127,7 +128,8 @@ void taskd_damage_begin(struct taskd_slot *slot);
 void taskd_damage_child(void);
 bool taskd_damage_contain(const siginfo_t *info, uint64_t ip);
 bool taskd_damage_touch(const struct iovec *parts, int count);
-int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest, struct taskd_damage *out, unsigned max);
+int taskd_damage_copy(const struct taskd_damage *ring, unsigned capacity, uint64_t newest,
+                      struct taskd_damage *out, unsigned max);
 
 /* allocations.c */
 void taskd_allocations_follow(bool on);

@@ -1,9 +1,10 @@
-/* The libc functions that libtaskd stands in front of when it is preloaded, but for those of allocations.c. Each is a note in
- * the page, or the virtual table of signals.c, or the loss of memory that damage.c mends, and then the function itself; in a
- * process that has claimed no slot, the function itself and nothing else.
+/* The libc functions that libtaskd interposes when preloaded, except those of allocations.c. Each
+ * writes a record, uses the table of signals.c or contains lost memory (damage.c), and calls the
+ * real function; in a process without a slot, only the real function.
  *
- * fork, vfork, exec and posix_spawn are left alone: a C wrapper of vfork crashes the parent, and libc's own callers would not
- * come through a wrapper of execve. Children are kept out of the slot by pthread_atfork and by the environment. */
+ * fork, vfork, exec and posix_spawn are not interposed: a C wrapper of vfork crashes the parent,
+ * and libc's own callers would bypass a wrapper of execve. pthread_atfork and the environment keep
+ * children out of the slot. */
 #include "internal.h"
 
 #include <dlfcn.h>
@@ -17,7 +18,8 @@ static sighandler_t (*real_signal)(int, sighandler_t);
 static void (*real_exit)(int);
 static ssize_t (*real_writev)(int, const struct iovec *, int);
 static ssize_t (*real_recv)(int, void *, size_t, int);
-static int (*real_getnameinfo)(const struct sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int);
+static int (*real_getnameinfo)(const struct sockaddr *, socklen_t, char *, socklen_t, char *,
+                               socklen_t, int);
 static void (*real_abort)(void);
 
 void taskd_real_resolve(void)
@@ -33,8 +35,8 @@ void taskd_real_resolve(void)
     *(void **)&real_abort = dlsym(RTLD_NEXT, "abort");
 }
 
-/* Resolved by the constructor, because dlsym takes a lock that a vfork child may find taken forever. Another library's
- * constructor may still come first. */
+/* The constructor resolves them, because dlsym takes a lock that may stay taken forever in a vfork
+ * child. Another library's constructor may still run first. */
 static void resolve_late(void)
 {
     if (real_abort == NULL)
@@ -75,16 +77,19 @@ TASKD_EXPORT sighandler_t signal(int sig, sighandler_t handler)
 static ssize_t next_writev(int fd, const struct iovec *parts, int count)
 {
     resolve_late();
-    return real_writev != NULL ? real_writev(fd, parts, count) : syscall(SYS_writev, fd, parts, count);
+    return real_writev != NULL ? real_writev(fd, parts, count)
+                               : syscall(SYS_writev, fd, parts, count);
 }
 
 static ssize_t next_recv(int fd, void *buffer, size_t length, int flags)
 {
     resolve_late();
-    return real_recv != NULL ? real_recv(fd, buffer, length, flags) : syscall(SYS_recvfrom, fd, buffer, length, flags, NULL, NULL);
+    return real_recv != NULL ? real_recv(fd, buffer, length, flags)
+                             : syscall(SYS_recvfrom, fd, buffer, length, flags, NULL, NULL);
 }
 
-/* For streams.c and damage.c: gloo writes with writev and reads with recv. A working call pays a comparison. */
+/* For streams.c and damage.c: gloo writes with writev and reads with recv. A successful call costs
+ * one comparison more. */
 TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
 {
     ssize_t n = next_writev(fd, parts, count);
@@ -105,15 +110,18 @@ TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
 TASKD_EXPORT ssize_t recv(int fd, void *buffer, size_t length, int flags)
 {
     ssize_t n = next_recv(fd, buffer, length, flags);
-    if (n < 0 && errno == EFAULT && taskd_damage_touch(&(struct iovec){.iov_base = buffer, .iov_len = length}, 1))
+    if (n < 0 && errno == EFAULT &&
+        taskd_damage_touch(&(struct iovec){.iov_base = buffer, .iov_len = length}, 1))
         n = next_recv(fd, buffer, length, flags);
     return flags & MSG_PEEK ? n : taskd_streams_received(fd, buffer, length, n);
 }
 
-/* torch asks for the name of every address it connects to, for its log, and a name server that is slow or gone makes each rebuild
- * of the communicators wait for its time-out: 5 s. While a communicator is built, addresses are their own names. */
-TASKD_EXPORT int getnameinfo(const struct sockaddr *address, socklen_t length, char *host, socklen_t host_length, char *service,
-                             socklen_t service_length, int flags)
+/* torch looks up the name of every address that it connects to, for its log, and a slow or dead
+ * name server delays each rebuild of the communicators by its time-out, 5 s. While a communicator
+ * is built, the numeric address is returned. */
+TASKD_EXPORT int getnameinfo(const struct sockaddr *address, socklen_t length, char *host,
+                             socklen_t host_length, char *service, socklen_t service_length,
+                             int flags)
 {
     resolve_late();
     if (real_getnameinfo == NULL)
@@ -144,7 +152,8 @@ TASKD_EXPORT _Noreturn void _Exit(int status)
 
 TASKD_EXPORT _Noreturn void abort(void)
 {
-    taskd_record(TASKD_RECORD_ABORT, SIGABRT, 0, 0, (uint64_t)(uintptr_t)__builtin_return_address(0));
+    taskd_record(TASKD_RECORD_ABORT, SIGABRT, 0, 0,
+                 (uint64_t)(uintptr_t)__builtin_return_address(0));
     if (taskd_own_slot() != NULL)
         __atomic_store_n(&taskd_self.aborting, taskd_tid(), __ATOMIC_RELAXED);
     resolve_late();
@@ -156,8 +165,9 @@ TASKD_EXPORT _Noreturn void abort(void)
 
 int taskd_preloaded(void)
 {
-    /* Preloaded means: our names are global, and the _exit that the program calls is not the one that comes after ours. It
-     * need not be ours, another preloaded library may stand in front and call us. */
+    /* Preloaded means: libtaskd's symbols are global, and the program's _exit is not the one after
+     * libtaskd's. It need not be libtaskd's: another preloaded library may come first. */
     void *first = dlsym(RTLD_DEFAULT, "_exit");
-    return dlsym(RTLD_DEFAULT, "taskd_abi") != NULL && first != NULL && first != dlsym(RTLD_NEXT, "_exit");
+    return dlsym(RTLD_DEFAULT, "taskd_abi") != NULL && first != NULL &&
+           first != dlsym(RTLD_NEXT, "_exit");
 }

@@ -1,4 +1,4 @@
-/* Memory shared with another process: order, copies, and a checksum. */
+/* Memory shared with other processes: ordering, copies, and a checksum. */
 #include "internal.h"
 
 #include <string.h>
@@ -37,8 +37,7 @@ void taskd_copy_away(void *to, const void *from, size_t bytes)
         _mm_stream_si128((__m128i *)(t + 48), d);
     }
     memcpy(t, f, bytes);
-    /* Such stores keep no order of their own: a header that is set later must not be seen before
-     * them. */
+    /* Streaming stores are weakly ordered: a header set later must not be seen before them. */
     _mm_sfence();
 #else
     memcpy(to, from, bytes);

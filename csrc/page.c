@@ -1,4 +1,4 @@
-/* The agent's side of the state page: making it, preparing slots, asking for interruptions, reading what ranks left there. */
+/* The agent's side of the state page: create it, prepare slots, interrupt ranks, read slots. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #define MAX_SLOTS 4096u
-/* A waiter or a resetter holds `alive` for less than a microsecond, but may be descheduled while it does. */
+/* A waiter or resetter holds `alive` for less than a microsecond, but may be descheduled then. */
 #define ALIVE_GLANCE_MS 100
 
 size_t taskd_page_bytes(uint32_t nslots)
@@ -38,7 +38,7 @@ static int alive_init(pthread_mutex_t *alive)
         return -rc;
     pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-    /* Error checking, so that a second claim by the same thread is told instead of hanging. */
+    /* Error checking, so that a second claim by the same thread fails instead of hanging. */
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
     rc = pthread_mutex_init(alive, &attr);
     pthread_mutexattr_destroy(&attr);
@@ -55,7 +55,7 @@ int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms)
 #if __GLIBC_PREREQ(2, 30)
         const clockid_t clock = CLOCK_MONOTONIC;
 #else
-        const clockid_t clock = CLOCK_REALTIME; /* older ones know no other; a wall clock that jumps moves the time-out */
+        const clockid_t clock = CLOCK_REALTIME; /* the only choice; a jump shifts the time-out */
 #endif
         clock_gettime(clock, &until);
         until.tv_sec += timeout_ms / 1000;
@@ -72,7 +72,7 @@ int taskd_alive_lock(pthread_mutex_t *alive, int timeout_ms)
     }
     if (rc != EOWNERDEAD)
         return -rc;
-    /* Consistent at once: nothing but the fact of holding it is protected, and a mutex left inconsistent is lost for good. */
+    /* At once: the mutex protects no data, and one left inconsistent is unusable forever. */
     pthread_mutex_consistent(alive);
     return EOWNERDEAD;
 }
@@ -93,11 +93,13 @@ static int write_zeros(int fd, size_t bytes)
 
 static int page_fill(int fd, uint32_t nslots, struct taskd_page **out)
 {
-    /* Written, not truncated: every block exists from now on, so a full file system shows here and not as a SIGBUS later. */
+    /* Written, not truncated: every block exists from now on, so a full file system fails here and
+     * not as a later SIGBUS. */
     int rc = write_zeros(fd, taskd_page_bytes(nslots));
     if (rc < 0)
         return rc;
-    struct taskd_page *page = mmap(NULL, taskd_page_bytes(nslots), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct taskd_page *page =
+        mmap(NULL, taskd_page_bytes(nslots), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return -errno;
     page->abi = TASKD_ABI;
@@ -112,7 +114,7 @@ static int page_fill(int fd, uint32_t nslots, struct taskd_page **out)
             return rc;
         }
     }
-    /* Last: who opens the file before this is told that it is no page. */
+    /* Last: a process that opens the file earlier gets -EPROTO. */
     __atomic_store_n(&page->magic, TASKD_MAGIC, __ATOMIC_RELEASE);
     *out = page;
     return 0;
@@ -153,7 +155,8 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     if (rc == -ETIMEDOUT || rc == -EDEADLK)
         return -EBUSY;
     bool locked = rc >= 0;
-    if (rc == -ENOTRECOVERABLE) /* somebody died between locking it and declaring it consistent: nobody can hold it now */
+    /* its holder died between locking it and making it consistent: nothing can hold it now */
+    if (rc == -ENOTRECOVERABLE)
         rc = alive_init(&slot->alive);
     if (rc < 0)
         return rc;
@@ -189,9 +192,10 @@ static void pause_one(struct taskd_slot *slot, uint32_t number)
 {
     uint32_t now = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     while (now < number)
-        if (__atomic_compare_exchange_n(&slot->interruption, &now, number, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+        if (__atomic_compare_exchange_n(&slot->interruption, &now, number, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED))
             break;
-    /* Also when the number is not new: asking again must help a rank that missed the first wake. */
+    /* Even if the number is not new: a rank may have missed the first wake. */
     taskd_wake(&slot->interruption);
 }
 
@@ -265,8 +269,8 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
     view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
     view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);
-    /* An update takes ~30 ns. A writer that is still inside after this many tries, most of them with the processor given
-     * away, is dead or stopped. */
+    /* An update takes ~30 ns. A writer still inside after this many tries, most of them after a
+     * yield, is dead or stopped. */
     for (int tries = 0; tries < 1000; tries++) {
         uint32_t before = __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE);
         view->phase = __atomic_load_n(&slot->phase, __ATOMIC_RELAXED);
@@ -295,7 +299,7 @@ int taskd_records(const struct taskd_page *page, uint32_t index, struct taskd_re
         struct taskd_record copy;
         memcpy(&copy, &all[i], sizeof copy);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        /* Overwritten under our eyes: its successor will be there at the next call. */
+        /* Overwritten meanwhile: the next call will see its successor. */
         if (__atomic_load_n(&all[i].kind, __ATOMIC_RELAXED) != kind || all[i].order != copy.order)
             continue;
         copy.kind = kind;
@@ -312,7 +316,8 @@ int taskd_damages(const struct taskd_page *page, uint32_t index, struct taskd_da
     if (!has_slot(page, index) || out == NULL)
         return -EINVAL;
     const struct taskd_slot *slot = &page->slots[index];
-    return taskd_damage_copy(slot->damages, TASKD_DAMAGES, __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE), out, TASKD_DAMAGES);
+    return taskd_damage_copy(slot->damages, TASKD_DAMAGES,
+                             __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE), out, TASKD_DAMAGES);
 }
 
 int taskd_wait_death(struct taskd_page *page, uint32_t index, int timeout_ms)
@@ -325,8 +330,8 @@ int taskd_wait_death(struct taskd_page *page, uint32_t index, int timeout_ms)
         return 0;
     if (rc < 0)
         return rc;
-    /* `attached` survives a death and not a detach, so it tells a holder that is gone from one that never was. Kept for the
-     * next caller in case the rank died between taking the lock and setting it. */
+    /* `attached` survives a death but not a detach, so it distinguishes a dead holder from none.
+     * Set for the next caller in case the rank died between taking the lock and setting it. */
     bool died = rc == EOWNERDEAD || __atomic_load_n(&slot->attached, __ATOMIC_ACQUIRE) != 0;
     if (died)
         __atomic_store_n(&slot->attached, 1, __ATOMIC_RELEASE);

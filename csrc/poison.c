@@ -1,5 +1,6 @@
-/* Memory errors on purpose. The kernel marks a page of this process as lost (userfaultfd's UFFDIO_POISON, made for virtual
- * machines that move while their memory is damaged); from there on everything is as with a real one. */
+/* Injects memory errors. The kernel marks a page of this process as lost (userfaultfd's
+ * UFFDIO_POISON, made for migrating virtual machines with damaged memory); the rest is as with a
+ * real error. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -33,9 +34,9 @@ static int poison_page(int fd, void *page, size_t bytes)
         return errno == EINVAL ? -EOPNOTSUPP : -errno;
     if (ioctl(fd, UFFDIO_REGISTER, &watch) != 0)
         return -errno;
-    /* The page goes out of this mapping, and only then can the mark be put. A thread that touches it in between waits for the
-     * mark, because the range is watched. Of a file the content stays: with a real fault other processes that map it would be
-     * struck too, none would read zeros. */
+    /* The mark can be set only once the page has left this mapping. A thread that touches it in
+     * between waits for the mark, because the range is watched. A file keeps its content: with a
+     * real fault other processes that map it would be hit too, and none would read zeros. */
     if (madvise(page, bytes, MADV_DONTNEED) != 0 || ioctl(fd, UFFDIO_POISON, &poison) != 0)
         return -errno;
     return 0;
@@ -44,7 +45,7 @@ static int poison_page(int fd, void *page, size_t bytes)
 int taskd_poison(void *address)
 {
     size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
-    /* The kernel's own touches shall fail, not wait for somebody who reads this descriptor. */
+    /* The kernel's own accesses must fail, not wait for a reader of this descriptor. */
     int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
     if (fd < 0)
         return errno == EINVAL ? -EOPNOTSUPP : -errno;
@@ -72,7 +73,8 @@ void taskd_poison_allocation(enum taskd_allocation kind, void *block, size_t siz
     uintptr_t page = ((uintptr_t)block + bytes - 1) & ~(bytes - 1);
     int armed = (int)kind;
     if (page + bytes > (uintptr_t)block + size ||
-        !__atomic_compare_exchange_n(&taskd_poison_armed, &armed, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        !__atomic_compare_exchange_n(&taskd_poison_armed, &armed, 0, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
         return;
     int saved = errno;
     if (taskd_poison((void *)page) == 0)

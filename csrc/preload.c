@@ -1,5 +1,6 @@
-/* What happens when the dynamic linker loads libtaskd. Launchers are given the same environment as the interpreter that they
- * will start, so only an interpreter claims the slot; the others pass everything on untouched. */
+/* Runs when the dynamic linker loads libtaskd. Launchers get the same environment as the
+ * interpreter that they will start, so only an interpreter claims the slot; other programs pass the
+ * environment on unchanged. */
 #include "internal.h"
 
 #include <dlfcn.h>
@@ -26,12 +27,14 @@ static bool is_ours(const char *entry, size_t length, const struct stat *ours)
     return stat(path, &st) == 0 && st.st_dev == ours->st_dev && st.st_ino == ours->st_ino;
 }
 
-/* The rest of LD_PRELOAD, its separators as they were: other tools of the same process (allocators, profilers) live there. */
+/* LD_PRELOAD without libtaskd, separators unchanged: other tools of the process (allocators,
+ * profilers) are in it. */
 static size_t without_ours(const char *list, char *out)
 {
     struct stat ours = {.st_ino = 0};
     Dl_info info;
-    if (dladdr((void *)(uintptr_t)taskd_real_resolve, &info) != 0 && info.dli_fname != NULL && stat(info.dli_fname, &ours) != 0)
+    if (dladdr((void *)(uintptr_t)taskd_real_resolve, &info) != 0 && info.dli_fname != NULL &&
+        stat(info.dli_fname, &ours) != 0)
         ours.st_ino = 0;
     size_t used = 0;
     while (*list != '\0') {
@@ -49,8 +52,8 @@ static size_t without_ours(const char *list, char *out)
     return used;
 }
 
-/* Take ourselves out of what children inherit. Only pointers in `environ` change; setenv would allocate before main and the
- * strings may belong to somebody. */
+/* Remove libtaskd from what children inherit. Only pointers in `environ` change: setenv would
+ * allocate before main, and the strings may have another owner. */
 static void hide_from_children(void)
 {
     static char small[4096];
@@ -64,7 +67,8 @@ static void hide_from_children(void)
             size_t bytes = strlen(*from) + 1;
             char *copy = small;
             if (bytes > sizeof small) {
-                copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                copy =
+                    mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 if (copy == MAP_FAILED)
                     continue;
             }
@@ -84,13 +88,15 @@ __attribute__((constructor)) static void loaded(void)
     taskd_real_resolve();
     const char *slot = getenv("TASKD_SLOT");
     const char *page = getenv("TASKD_PAGE");
-    if (slot == NULL || page == NULL || !taskd_preloaded() || dlsym(RTLD_DEFAULT, "Py_IsInitialized") == NULL)
+    if (slot == NULL || page == NULL || !taskd_preloaded() ||
+        dlsym(RTLD_DEFAULT, "Py_IsInitialized") == NULL)
         return;
     char *end;
     errno = 0;
     unsigned long index = strtoul(slot, &end, 10);
-    bool valid = slot[0] >= '0' && slot[0] <= '9' && *end == '\0' && errno == 0 && index < UINT32_MAX;
-    /* Before the claim: whatever comes of it, no child may try. */
+    bool valid =
+        slot[0] >= '0' && slot[0] <= '9' && *end == '\0' && errno == 0 && index < UINT32_MAX;
+    /* Before the claim, so that no child tries, even if the claim fails. */
     hide_from_children();
     if (valid)
         taskd_attach(page, (uint32_t)index);

@@ -1,4 +1,4 @@
-/* Why this process ended, written into its slot by the thread that ends it. Async-signal-safe. */
+/* Records why this process ends, in its slot, by the thread that ends it. Async-signal-safe. */
 #include "internal.h"
 
 void taskd_record(enum taskd_record_kind kind, int sig, int code, uint64_t addr, uint64_t ip)
@@ -6,7 +6,7 @@ void taskd_record(enum taskd_record_kind kind, int sig, int code, uint64_t addr,
     struct taskd_slot *slot = taskd_own_slot();
     if (slot == NULL)
         return;
-    /* The newest are kept: a program that survives its signals must not fill the page with deaths that it did not die. */
+    /* The newest are kept: a program that survives signals must not fill the slot with them. */
     uint64_t order = __atomic_add_fetch(&taskd_self.records, 1, __ATOMIC_RELAXED);
     struct taskd_record *r = &slot->records[(order - 1) % TASKD_RECORDS];
     __atomic_store_n(&r->kind, TASKD_RECORD_NONE, __ATOMIC_RELAXED);

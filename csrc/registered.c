@@ -1,5 +1,5 @@
-/* Which memory may lose a page without the process: ranges that the worker has registered, found again inside the handler of
- * SIGBUS. */
+/* Memory that may lose a page without killing the process: ranges registered by the worker and
+ * looked up inside the SIGBUS handler. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -9,16 +9,16 @@ struct span {
     uint64_t begin, end;
 };
 
-/* Never changed after it is published, and unmapped only when nobody reads: a handler may be in the middle of it. */
+/* Never changed once published, and unmapped only without readers: a handler may be using it. */
 struct span_list {
-    struct span_list *next; /* of those that wait for that */
-    size_t bytes;           /* of the mapping that this is */
+    struct span_list *next; /* of the lists to be unmapped */
+    size_t bytes;           /* of this mapping */
     size_t count;
-    struct span spans[]; /* ordered, apart */
+    struct span spans[]; /* ordered, disjoint */
 };
 
 static struct {
-    pthread_mutex_t lock; /* of those that register */
+    pthread_mutex_t lock; /* of writers */
     struct span_list *current[TASKD_MEMORY_SHARED + 1];
     struct span_list *replaced; /* lists that a reader may still hold */
     uint32_t readers;
@@ -53,7 +53,8 @@ static void order_and_join(struct span_list *list)
 static int span_list_make(const uint64_t *ranges, size_t n, struct span_list **out)
 {
     size_t bytes = sizeof(struct span_list) + n * sizeof(struct span);
-    struct span_list *list = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct span_list *list =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (list == MAP_FAILED)
         return -errno;
     list->bytes = bytes;
@@ -83,8 +84,8 @@ static void unmap_replaced(void)
 
 int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
 {
-    if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) || (ranges == NULL && n > 0) ||
-        n > SIZE_MAX / 2 / sizeof(struct span))
+    if ((kind != TASKD_MEMORY_TENSORS && kind != TASKD_MEMORY_SHARED) ||
+        (ranges == NULL && n > 0) || n > SIZE_MAX / 2 / sizeof(struct span))
         return -EINVAL;
     struct span_list *list = NULL;
     int rc = n > 0 ? span_list_make(ranges, n, &list) : 0;
@@ -97,17 +98,20 @@ int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
         old->next = registered.replaced;
         registered.replaced = old;
     }
-    /* Whoever counts itself in from here on finds the new list. A reader seldom exists: the lists do not pile up. */
+    /* Readers that count themselves in from now on find the new list. Readers are rare, so lists do
+     * not pile up. */
     if (__atomic_load_n(&registered.readers, __ATOMIC_SEQ_CST) == 0)
         unmap_replaced();
     pthread_mutex_unlock(&registered.lock);
     return 0;
 }
 
-/* The range of the list that [begin, end) lies in. */
-static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end, struct span *found)
+/* Find the range of the list that contains [begin, end). */
+static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end,
+                      struct span *found)
 {
-    size_t low = 0, high = list->count; /* the last span that begins at or before `begin` is at low - 1 */
+    /* ends with low - 1 at the last span that begins at or before `begin` */
+    size_t low = 0, high = list->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (list->spans[middle].begin <= begin)
@@ -121,7 +125,7 @@ static bool find_span(const struct span_list *list, uint64_t begin, uint64_t end
     return true;
 }
 
-/* Safe in a handler. */
+/* Async-signal-safe. */
 bool taskd_registered(int kind, uint64_t begin, uint64_t end, uint64_t *base, uint64_t *size)
 {
     struct span found;
@@ -138,7 +142,7 @@ bool taskd_registered(int kind, uint64_t begin, uint64_t end, uint64_t *base, ui
 
 void taskd_registered_child(void)
 {
-    /* Whoever held these does not exist here. */
+    /* Their holders do not exist here. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     registered.lock = fresh;
     registered.readers = 0;

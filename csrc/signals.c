@@ -1,21 +1,21 @@
-/* Fatal signals: ours is the handler that the kernel knows, and it stays. What the program installs before or after is kept
- * in a table and called by ours. In the other order a handler such as faulthandler's would come first, raise the signal again,
- * and the fault address would be gone by the time we see it. */
+/* Fatal signals: taskd's handler stays installed in the kernel, and calls those that the program
+ * installs, which are kept in a table. In the other order a handler such as faulthandler's would
+ * run first and raise the signal again, and the fault address would be lost. */
 #include "internal.h"
 
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
-/* Handlers that were written for an ordinary stack run on ours. Untouched pages cost nothing. */
+/* Large enough for handlers written for an ordinary stack. Untouched pages cost nothing. */
 #define STACK_BYTES (256u * 1024u)
 #define GUARD_BYTES (64u * 1024u) /* a multiple of every page size in use */
 
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 #define NFATAL (sizeof fatal / sizeof fatal[0])
 
-/* The program's view of one signal. Two copies and a version, so that a handler can read while another thread writes, and a
- * fork in the middle of a write leaves the child a whole one. */
+/* The program's view of one signal. Two copies and a version, so that a handler can read while
+ * another thread writes, and a fork during a write leaves the child a complete one. */
 static struct program_action {
     uint32_t version;
     struct sigaction copies[2];
@@ -85,8 +85,8 @@ static uint64_t instruction_pointer(const void *context)
 #endif
 }
 
-/* One death, one record: abort() has written its own, and a handler that was told of a fault raises the signal once more to
- * let the next one see it. */
+/* One record per death: abort() has written its own, and a handler that gets a fault raises the
+ * signal again for the next handler. */
 static bool already_told(struct program_action *p, int sig, const siginfo_t *info)
 {
     int32_t tid = taskd_tid();
@@ -96,8 +96,9 @@ static bool already_told(struct program_action *p, int sig, const siginfo_t *inf
     return before == tid && info->si_code == SI_TKILL && info->si_pid == taskd_self.pid;
 }
 
-/* End as if nobody had ever handled the signal. Sent again with what the kernel had said about it, so that a core file shows
- * the true cause; returning and waiting for the fault to repeat would not do for one that came from outside. */
+/* End as if the signal had never been handled. It is sent again with the kernel's siginfo, so that
+ * a core file shows the true cause; returning to let the fault repeat would not work for a signal
+ * from outside. */
 static void die(int sig, siginfo_t *info)
 {
     struct sigaction dfl;
@@ -123,14 +124,14 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     }
     struct program_action *p = &program[slot_of(sig)];
     struct sigaction next = action_get(p);
-    /* si_code > 0: the kernel says so, about an instruction. Such a signal cannot be ignored. */
+    /* si_code > 0: the kernel reports a fault of an instruction, which cannot be ignored. */
     if (next.sa_handler == SIG_IGN && info->si_code <= 0)
         return;
     bool own = taskd_own_slot() != NULL;
     if (own && !already_told(p, sig, info)) {
         bool fault = info->si_code > 0;
-        taskd_record(TASKD_RECORD_SIGNAL, sig, info->si_code, fault ? (uint64_t)(uintptr_t)info->si_addr : 0,
-                     instruction_pointer(context));
+        taskd_record(TASKD_RECORD_SIGNAL, sig, info->si_code,
+                     fault ? (uint64_t)(uintptr_t)info->si_addr : 0, instruction_pointer(context));
     }
     if (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN) {
         die(sig, info);
@@ -143,7 +144,7 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         dfl.sa_handler = SIG_DFL;
         taskd_signals_virtual(sig, &dfl, NULL);
     }
-    /* Ours is installed with SA_NODEFER and an empty mask; the kernel puts the old mask back when we return. */
+    /* on_fatal has SA_NODEFER and an empty mask; the kernel restores the old mask on return. */
     sigset_t mask = next.sa_mask;
     if ((next.sa_flags & SA_NODEFER) == 0)
         sigaddset(&mask, sig);
@@ -160,13 +161,13 @@ static void install_ours(int sig, int program_flags)
     struct sigaction ours;
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = on_fatal;
-    /* SA_NODEFER: a fault inside a chained handler is recorded too. SA_RESTART belongs to the program: it decides what its
-     * own interrupted system calls do. */
+    /* SA_NODEFER: a fault inside a chained handler is recorded too. SA_RESTART is the program's
+     * choice: it decides how its own interrupted system calls behave. */
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | (program_flags & SA_RESTART);
     taskd_real_sigaction(sig, &ours, NULL);
 }
 
-/* Give the calling thread a stack for handlers, so that an overflow of its own is recorded too. */
+/* Give the calling thread an alternate stack, so that a stack overflow is recorded too. */
 static void alternate_stack(void)
 {
     static char *stack;
@@ -206,7 +207,7 @@ void taskd_signals_restore(void)
         return;
     for (unsigned i = 0; i < NFATAL; i++) {
         struct sigaction now, theirs = action_get(&program[i]);
-        /* Without interposition somebody may have replaced ours; then it is no longer ours to restore. */
+        /* Without interposition the program may have replaced on_fatal: then restore nothing. */
         if (taskd_real_sigaction(fatal[i], NULL, &now) == 0 && now.sa_sigaction == on_fatal)
             taskd_real_sigaction(fatal[i], &theirs, NULL);
     }
@@ -219,11 +220,12 @@ void taskd_signals_child(void)
     taskd_signals_restore();
 }
 
-/* Do for the program what sigaction would have done. false: not ours to do, ask the real one. */
+/* Do what sigaction would have done for the program. false: call the real one. */
 bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigaction *old)
 {
     int i = slot_of(sig);
-    /* Another pid: a vfork child, sharing our memory but not our handlers. subprocess resets signals there. */
+    /* Another pid: a vfork child shares memory but not handlers; subprocess resets signals there.
+     * */
     if (i < 0 || !__atomic_load_n(&installed, __ATOMIC_ACQUIRE) || taskd_own_slot() == NULL)
         return false;
     struct sigaction wanted, before;

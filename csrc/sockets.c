@@ -1,9 +1,9 @@
-/* Getting a rank out of a collective that a peer will never join: shut the communicator's connections down.
+/* Gets a rank out of a collective that a peer will never join, by shutting its connections down.
  *
- * No signal and no asynchronous exception reaches a thread inside a C++ collective, and Python cannot run while somebody holds
- * its lock. So a C thread sleeps on the slot's interruption word, and when an interruption comes that is newer than the communicator, calls
- * shutdown on its sockets; the library then sees its peers gone and raises. Closing them instead, or shutting a listening one
- * down, makes gloo abort the process. */
+ * No signal or asynchronous exception reaches a thread inside a C++ collective, and Python cannot
+ * run while another thread holds the GIL. So a C thread sleeps on the slot's interruption word and,
+ * on an interruption newer than the communicator, shuts its sockets down; the library then sees its
+ * peers gone and raises. Closing a socket, or shutting down a listening one, makes gloo abort. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 #define MAX_FDS 65536
-#define THREAD_STACK (512u * 1024u) /* libc takes static thread-local storage out of it, of which big programs have a lot */
+#define THREAD_STACK (512u * 1024u) /* includes static TLS, large in big programs */
 
 enum mode {
     IDLE,     /* nothing is covered */
@@ -37,8 +37,8 @@ static struct {
     int count;
 } cover = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Descriptor numbers are used again; with the inode beside it, a number that means another socket now is never touched.
- * Static, because nothing may be allocated while the process is in trouble; untouched pages cost nothing. */
+/* Descriptor numbers are reused; the inode tells whether a number still means the same socket.
+ * Static, because nothing may be allocated during a fault; untouched pages cost nothing. */
 static uint64_t before[MAX_FDS];
 static struct {
     int fd;
@@ -76,7 +76,7 @@ struct linux_dirent64 {
     char d_name[];
 };
 
-/* Call visit(fd, inode) for every open socket; stops at the first negative answer. Without opendir, which allocates. */
+/* Call visit(fd, inode) for every open socket, until one returns < 0. opendir would allocate. */
 static int each_socket(int (*visit)(int fd, uint64_t inode))
 {
     _Alignas(8) char buffer[8192];
@@ -111,7 +111,7 @@ static int each_socket(int (*visit)(int fd, uint64_t inode))
 static int remember(int fd, uint64_t inode)
 {
     if (fd >= MAX_FDS)
-        return 0; /* if it is still there at the end it will be told */
+        return 0; /* end reports it if it is still open */
     before[fd] = inode;
     if (fd >= cover.before_top)
         cover.before_top = fd + 1;
@@ -139,8 +139,8 @@ static int cut_total;
 
 static void cut_one(int fd)
 {
-    /* Between the look and the call another thread might close this descriptor and open a socket under its number: a few
-     * microseconds, and nobody tears a communicator down while it is in use. */
+    /* Between check and call another thread could reuse this descriptor: a window of microseconds,
+     * and no thread tears a communicator down while it is in use. */
     if (is_connection(fd) && shutdown(fd, SHUT_RDWR) == 0)
         cut_total++;
 }
@@ -152,7 +152,7 @@ static int cut_new(int fd, uint64_t inode)
     return 0;
 }
 
-/* With the lock held. A connection that was shut down is not connected any more, so that cutting twice counts once. */
+/* With the lock held. A connection already shut down is no longer connected, so it counts once. */
 static int cut_covered(void)
 {
     cut_total = 0;
@@ -170,9 +170,10 @@ static bool interruption_is_newer(void)
     return taskd_interruption() > cover.built_at;
 }
 
-/* While a communicator is being built under an interruption that is already newer, its connections appear one by one and each has to
- * be cut, so we look again every millisecond. That ends with end, clear, the next begin or detach, and the builder has its
- * own time-out. Looking costs ~1 us per open descriptor; after a second it becomes rarer, in case that time-out is long. */
+/* Connections of a communicator built under an already newer interruption appear one by one and
+ * each must be cut, so the thread scans every millisecond until end, clear, the next begin or
+ * detach; the builder has its own time-out. A scan costs ~1 us per open descriptor; after a second
+ * scans become rarer, in case that time-out is long. */
 static long pause_between_looks(unsigned looks)
 {
     return looks < 1000 ? 1000 : looks < 5000 ? 10000 : 100000;
@@ -218,7 +219,7 @@ static int start_thread(struct taskd_slot *slot)
     if (rc != 0)
         return -rc;
     pthread_attr_setstacksize(&attr, THREAD_STACK);
-    /* The program's signals belong to the program's threads. */
+    /* Leave the program's signals to its own threads. */
     sigset_t all, saved;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &saved);
@@ -230,10 +231,11 @@ static int start_thread(struct taskd_slot *slot)
     return -rc;
 }
 
-/* Or nothing to serve any more, when another thread has called end or clear meanwhile. */
+/* Or there is nothing left to serve: another thread has called end or clear. */
 static bool serving_this_round(void)
 {
-    return __atomic_load_n(&cover.served, __ATOMIC_ACQUIRE) == __atomic_load_n(&cover.round, __ATOMIC_ACQUIRE) ||
+    return __atomic_load_n(&cover.served, __ATOMIC_ACQUIRE) ==
+               __atomic_load_n(&cover.round, __ATOMIC_ACQUIRE) ||
            __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) != BUILDING;
 }
 
@@ -242,8 +244,9 @@ static bool thread_stopped(void)
     return __atomic_load_n(&cover.stopped, __ATOMIC_ACQUIRE);
 }
 
-/* The thread sleeps on a word that only the agent changes, so a wake of ours can fall between its last look and its sleep.
- * Rare callers, so: knock until it answers. The others that sleep on the word look and sleep on. */
+/* Only the agent changes the word that the thread sleeps on, so a wake from here can fall between
+ * its last look and its sleep: knock until it answers (callers are rare). Others that sleep on the
+ * word look and sleep on. */
 static void knock_until(bool (*answered)(void), uint32_t *word)
 {
     while (!answered()) {
@@ -387,7 +390,7 @@ void taskd_sockets_stop(void)
 
 void taskd_sockets_child(void)
 {
-    /* Neither the thread nor whoever held the lock exists here, and the parent's connections are not ours to cut. */
+    /* Neither the thread nor the lock's holder exists here; the parent's connections must stay. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     cover.lock = fresh;
     cover.mode = IDLE;

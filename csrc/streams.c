@@ -1,18 +1,19 @@
-/* What gloo (2.13 and before) does not tell the threads that wait, and how they are told all the same.
+/* Ends gloo's waits (torch 2.13 and before) for messages of broken connections that gloo forgets.
  *
- * When one of gloo's connections ends, gloo fails the operations in its lists of pending ones. Two are in none of them: a
- * message that is being received, between its header and its last byte, and one that is being sent when the write itself fails or
- * has to wait. Whoever waits for these waits until the group's time-out, half an hour by default: this was the cause of
- * survivors that stayed in their collective after a peer's death or a cut. (Seen with a debugger in waitRecv and waitSend on
- * connections that were closed; docs/design.md.)
+ * When a connection ends, gloo fails the operations in its pending lists. Two are in none of them:
+ * a message being received, between its header and its last byte, and one being sent when the write
+ * itself fails or has to wait. Their waiters stay until the group's time-out, half an hour by
+ * default: this kept survivors in their collective after a peer's death or a cut. (Seen with a
+ * debugger in waitRecv and waitSend on closed connections; docs/design.md.)
  *
- * So the message is brought to its end: missing bytes are read as zeros, bytes that cannot be written are dropped, as if the
- * connection had broken a moment later. The end of the connection itself is left for gloo's next read, which fails everything
- * else. What the collective returns may be wrong then, so the process is marked as torn: it does not commit the step.
+ * So the message is completed: missing bytes are read as zeros, bytes that cannot be written are
+ * dropped, as if the connection had broken a moment later. gloo's next read then sees the end of
+ * the connection and fails everything else. The collective's result may be wrong, so the process is
+ * marked as torn and does not commit the step.
  *
- * Reading needs to know where messages begin. gloo's loop thread reads headers of 48 bytes, whose first two words are the length
- * of header and payload, and the operation; bytes are counted from the connection's first header on. What does not look
- * like that is left alone. */
+ * Reading requires knowing where messages begin. gloo's loop thread reads headers of 48 bytes,
+ * whose first two words are the length of header and payload, and the operation; bytes are counted
+ * from the connection's first header on. A stream in any other format is left alone. */
 #include "internal.h"
 
 #include <string.h>
@@ -20,10 +21,11 @@
 
 #define MAX_FDS 65536
 #define HEADER 48u
-#define LAST_OPERATION 3u /* send to a buffer, send to an unbound buffer, two notifications; the first two carry a payload */
+/* send to a buffer, send to an unbound buffer, two notifications; the first two carry a payload */
+#define LAST_OPERATION 3u
 #define CARRIES_PAYLOAD(operation) ((operation) <= 1u)
 
-/* Written by gloo's one loop thread; `round` is compared so that a descriptor's number can be used again. */
+/* Written by gloo's single loop thread; `round` detects a reused descriptor number. */
 static struct stream {
     uint32_t round;
     uint32_t header_bytes; /* of the header being read */
@@ -53,7 +55,7 @@ TASKD_EXPORT int taskd_torn(void)
 
 static bool in_gloo_loop(void)
 {
-    static _Thread_local signed char known; /* 0: not looked yet */
+    static _Thread_local signed char known; /* 0: not checked yet */
     if (known == 0) {
         char name[16] = "";
         prctl(PR_GET_NAME, name);
@@ -92,12 +94,13 @@ static void count(struct stream *s, const char *bytes, size_t n)
         if (s->header_bytes == HEADER) {
             s->header_bytes = 0;
             s->unknown = s->words[0] < HEADER || s->words[1] > LAST_OPERATION;
-            s->payload_left = !s->unknown && CARRIES_PAYLOAD(s->words[1]) ? s->words[0] - HEADER : 0;
+            s->payload_left =
+                !s->unknown && CARRIES_PAYLOAD(s->words[1]) ? s->words[0] - HEADER : 0;
         }
     }
 }
 
-/* Called after a recv that returned n; returns what the caller shall see. */
+/* Called after a recv that returned n; returns the caller's result. */
 ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n)
 {
     struct stream *s;

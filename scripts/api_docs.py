@@ -2,9 +2,9 @@
 
     python scripts/api_docs.py [--check]
 
-Signatures and docstrings are read from the source without importing it; the help of the commands is
-click's own. A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and
-Example. TEXTS replaces docstrings that are written for contributors.
+Reads signatures and docstrings from the source without importing it; the commands' help is click's.
+A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and Example. TEXTS
+replaces docstrings that are written for contributors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import click
 import generated
 
 TARGET = generated.ROOT / "docs" / "api.md"
-sys.path.insert(0, str(generated.ROOT))  # so that the help is this tree's, installed or not
+sys.path.insert(0, str(generated.ROOT))  # this tree's help, installed or not
 
 Definition = ast.FunctionDef | ast.ClassDef
-MADE_BY_TASKD = ("Job", "Attempt")  # their constructors are not for users
+MADE_BY_TASKD = ("Job", "Attempt")  # users do not call their constructors
 SECTION = re.compile(r"^(Args|Keys|Returns|Raises|Example):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 ITEM = re.compile(r"(?P<name>[\w.*]+)(?: \((?P<type>[^)]*)\))?: (?P<text>.*)", re.DOTALL)
 
@@ -32,7 +32,7 @@ TEXTS = {
     "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it. `Job.step`
 is the number of the next step.""",
     "Job.protected": """Whether faults in this job are repaired. False without taskd's launcher,
-and if the job has something that taskd cannot protect; the log says what.""",
+and if the job has something that taskd cannot protect, which the log names.""",
     "Job.steps": """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
 1. A step whose attempt failed is handed out again, on every rank.
 
@@ -54,10 +54,9 @@ Example:
     for attempt in job.steps(3):
         with attempt as step:
             print(step)""",
-    "Job.batches": """Iterate over attempts at one pass over `loader`; steps count on over
-passes. The batch is kept until every rank has committed its step and is handed out again if the
-step is repeated. A replacement continues the loader where its predecessor was, with the same
-random numbers.
+    "Job.batches": """Iterate over attempts at one pass over `loader`; step numbers continue from
+pass to pass. A batch is kept until every rank has committed its step, and handed out again if that
+is repeated. A replacement continues the loader at the same place, with the same random numbers.
 
 Args:
     loader: A torch.utils.data.DataLoader, or any other iterable.
@@ -126,8 +125,8 @@ Example:
     job = taskd.protect(model=torch.nn.Linear(1, 1))
     with job.long_operation("checkpoint", seconds=600):
         pass""",
-    "UnsupportedState": """`taskd.worker.state.UnsupportedState`: an object that was given to
-`protect` cannot be restored. The text says what, and what to do instead.""",
+    "UnsupportedState": """`taskd.worker.state.UnsupportedState`: an object given to `protect`
+cannot be restored. The text names it and the remedy.""",
     "of": """The adapter for tensors on a device.
 
 Args:
@@ -167,8 +166,8 @@ Example:
 
 @dataclass(frozen=True)
 class Group:
-    """A heading with what belongs to one task. `names` is empty for what `__all__` names, in the
-    order of the file; `prefix` is put before the names in headings."""
+    """A heading and its entries. Empty `names` stand for those in `__all__`, in the file's order;
+    `prefix` precedes the names in headings."""
 
     title: str
     path: str
@@ -200,8 +199,8 @@ GROUPS = (
         "Control a running job",
         CONTROL,
         ("Control", "Control.pause", "Control.resume", "Control.status", "Control.switch_recovery"),
-        "`taskd.control` is for programs outside of the job. The commands `taskd pause`,"
-        " `continue`, `status` and `recovery` use it.",
+        "`taskd.control` is for programs outside the job. The commands `taskd pause`, `continue`,"
+        " `status` and `recovery` use it.",
     ),
     Group(
         "Report and inject faults",
@@ -253,7 +252,7 @@ def _exported(module: ast.Module) -> list[str]:
     for node in module.body:
         if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
             return list(ast.literal_eval(node.value))
-    raise SystemExit("a module without __all__ was asked for all of it")
+    raise SystemExit("a group without names needs a module with __all__")
 
 
 def _find(module: ast.Module, dotted: str) -> Definition:
@@ -293,7 +292,7 @@ def _entry(node: Definition, name: str, heading: str) -> list[str]:
 
 
 def _items(section: str) -> list[tuple[str, str, str]]:
-    """(name, type, text) of each entry; deeper lines continue the one before."""
+    """(name, type, text) of each entry; indented lines continue the previous one."""
     entries = re.split(r"\n(?! )", textwrap.dedent(section).strip())
     found = []
     for entry in entries:

@@ -1,9 +1,9 @@
-"""Guided fuzzing of what reads files and variables; needs atheris (pip install atheris).
-tests/faults/test_fuzz.py is what runs in CI.
+"""Coverage-guided fuzzing of the readers of files and variables; needs atheris (pip install
+atheris). CI runs tests/mindcluster/test_fuzz.py.
 
     python scripts/fuzz.py codes|rules|journal|settings [-max_total_time=60]
 
-Ends with a traceback, and the input in a file, when anything but the documented refusals is raised.
+Ends with a traceback, and the input in a file, if anything but a documented refusal is raised.
 """
 
 from __future__ import annotations

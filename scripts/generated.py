@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: list[str], usage: str | None, target: Path, text: str) -> int:
-    """Returns the exit status."""
+    """Write or check `target`; return the exit status."""
     if arguments not in ([], ["--check"]):
         print(usage, file=sys.stderr)
         return 2

@@ -69,9 +69,10 @@ def _injected() -> str:
             )
             rows.append([framework, f"`{column}`", shown])
     about = (
-        "The variables that Ascend Operator injects for each strategy. Several strategies have the"
-        " variables of all of them, with lists joined. `taskd env` adds `TASKD_RECOVER_STRATEGY`"
-        " where that would lose a strategy: `exit` alone, and `recover` beside `recover-in-place`."
+        "The variables that Ascend Operator injects for each strategy. For several strategies, it"
+        " injects the variables of all, with lists joined. `taskd env` adds"
+        " `TASKD_RECOVER_STRATEGY` where that would lose a strategy: `exit` alone, and `recover`"
+        " beside `recover-in-place`."
     )
     return "\n\n".join(
         (

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: adds pages from outside of docs/ to the site and adjusts their links."""
+"""A mkdocs hook: adds pages from outside docs/ to the site and adjusts their links."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links out of docs/ stay inside of the site: one step up less, from the depth of the page."""
+    """Keep links out of docs/ inside the site: drop one `../` at the page's depth."""
     up = "../" * page.file.src_uri.count("/")
     return markdown.replace(f"]({up}../", f"]({up}")

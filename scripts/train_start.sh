@@ -6,7 +6,7 @@
 set -euo pipefail
 
 if [[ $# -lt 3 ]]; then
-    echo "train_start.sh: $# arguments, 3 or more are needed: CODE_DIR OUTPUT_DIR SCRIPT.py [ARGUMENTS...]" >&2
+    echo "train_start.sh: $# arguments given, 3 or more are needed: CODE_DIR OUTPUT_DIR SCRIPT.py [ARGUMENTS...]" >&2
     exit 2
 fi
 code_dir=$1 output_dir=$(mkdir -p "$2" && cd "$2" && pwd) script=$3
@@ -33,7 +33,7 @@ if [[ "${RANK}" == 0 ]]; then
 fi
 
 MASTER_ADDR=${MASTER_ADDR:?"set it to the address of the node whose RANK is 0"}
-# the launcher writes RANK for each of its processes; the pod's own must not be taken for it
+# the launcher sets RANK for each of its processes; the pod's own must not be mistaken for it
 unset RANK
 DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT --max_restarts 32767"
 torchrun $DISTRIBUTED_ARGS "$script" "$@"

@@ -1,5 +1,5 @@
-"""taskd keeps distributed training alive: what breaks is replaced in place, the step is repeated,
-and nothing is lost.
+"""taskd keeps distributed training alive: it replaces what breaks in place and repeats the step, so
+that nothing is lost.
 
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
     for attempt in job.steps(10_000):
@@ -25,13 +25,13 @@ def protect(**objects: Any) -> Job:
     """Protect this rank's training state and return the job, whose `steps` or `batches` is the
     training loop.
 
-    Call it on every rank, after `init_process_group()` and after DDP was made, before the loop.
-    It returns when every rank has called it. Random numbers (python, numpy, torch) are protected
-    without being named. State that belongs to the given objects and was forgotten is looked for by
+    Call it on every rank, after `init_process_group()` and DDP's construction, before the loop. It
+    returns when every rank has called it. Random numbers (python, numpy, torch) are protected
+    without being named. taskd also looks for forgotten state that belongs to the given objects, by
     the names of the script's variables (docs/state.md).
 
-    Without taskd's launcher (plain python, plain torchrun) the job is not protected and costs
-    nothing; `job.protected` is False.
+    Without taskd's launcher (plain python, plain torchrun) the job is not protected, at no cost;
+    `job.protected` is False.
 
     Args:
         **objects: Everything that training changes, under any names: the model (a torch.nn.Module,
@@ -68,15 +68,14 @@ def protect(**objects: Any) -> Job:
     return do(objects)
 
 
-if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which shall know why it ends
+if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reason of its end
     from taskd import raised
 
     raised.offer()
 
 if os.environ.get("TASKD_INCARNATION", "0") != "0":
-    # a replacement that was started by the user's own program and not by us: its script must not
-    # wait for its peers in init_process_group(), and `import taskd` is the last moment to see to
-    # that
+    # a replacement started by the user's own program, not by taskd: its script must not wait for
+    # peers in init_process_group(), and `import taskd` is the last chance to prevent that
     from taskd.worker import replacement
 
     replacement.stand_in()

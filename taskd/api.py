@@ -87,7 +87,7 @@ def start_taskd_manager() -> bool:
     """Run the manager in this thread until the job is over.
 
     Returns:
-        Whether the job ended well; otherwise the log says why not.
+        Whether the job ended well; otherwise the log has the reason.
 
     Example:
         from taskd.api import init_taskd_manager, start_taskd_manager
@@ -102,7 +102,7 @@ def start_taskd_manager() -> bool:
     logs.setup("manager")
     if _manager is None:
         log.error(
-            "start_taskd_manager: there is no config; call init_taskd_manager first, and look at"
+            "start_taskd_manager: there is no config; call init_taskd_manager first, and check"
             " what it returned"
         )
         return False
@@ -123,11 +123,11 @@ def init_taskd_worker(
 ) -> bool:
     """Register this process as a training rank.
 
-    Under an agent (TASKD_SLOT and TASKD_PAGE are set) it is attached to its node's state page.
+    Under an agent (TASKD_SLOT and TASKD_PAGE are set), attach it to its node's state page.
 
     Args:
         rank_id: The global rank.
-        upper_limit_of_disk_in_mb: What profiling may write, in MB. This version writes none.
+        upper_limit_of_disk_in_mb: What profiling may write, in MB. This version writes nothing.
         framework: "pt" or "ms".
 
     Returns:
@@ -161,7 +161,7 @@ def init_taskd_worker(
 
 
 def start_taskd_worker() -> bool:
-    """Start monitoring the rank. taskd already does so from `init_taskd_worker` on.
+    """Start monitoring the rank. taskd already does so since `init_taskd_worker`.
 
     Returns:
         Whether there is a worker.
@@ -174,7 +174,7 @@ def start_taskd_worker() -> bool:
     if _worker is None:
         return _refuse(
             "start_taskd_worker",
-            "there is no worker; call init_taskd_worker(rank_id) first, and see what it returned",
+            "there is no worker; call init_taskd_worker(rank_id) first, and check what it returned",
         )
     return True
 
@@ -210,8 +210,8 @@ def _attach() -> bool:
         from taskd.cython_api import slot
     except ImportError as error:
         text = (
-            "init_taskd_worker: libtaskd is not installed (%s): deaths of this rank are noticed"
-            " later and not explained"
+            "init_taskd_worker: libtaskd is not installed (%s): a death of this rank is noticed"
+            " later and its cause is unknown"
         )
         log.warning(text, error)
         return True
@@ -219,7 +219,7 @@ def _attach() -> bool:
         slot.attach(page, int(number))
     except (OSError, ValueError) as error:
         return _refuse(
-            "init_taskd_worker", f"slot {number} of the state page {page} cannot be had: {error}"
+            "init_taskd_worker", f"slot {number} of the state page {page} is unavailable: {error}"
         )
     return True
 
@@ -274,15 +274,14 @@ def start_taskd_agent() -> Any:
     """
     if _agent is None:
         log.error(
-            "start_taskd_agent: there is no agent; call init_taskd_agent first, and look at what it"
+            "start_taskd_agent: there is no agent; call init_taskd_agent first, and check what it"
             " returned"
         )
         return None
     framework, agent = _agent
     if framework != "PyTorch":
         log.error(
-            "start_taskd_agent: no agent of %s is run by this function in this version; use its own"
-            " launcher",
+            "start_taskd_agent: this version runs no agent for %s; use its own launcher",
             framework,
         )
         return None
@@ -373,7 +372,7 @@ def _not_one_of(name: str, value: object, known: tuple[str, ...]) -> str:
 
 def _wrong_config(config: object, known: tuple[str, ...]) -> str:
     """What is wrong with an agent's or proxy's dict; "" if nothing. Numbers are documented as
-    strings; ints are taken too."""
+    strings; ints are accepted too."""
     if not isinstance(config, dict):
         return f"config is {type(config).__name__}: give a dict with some of {', '.join(known)}"
     for key, value in config.items():

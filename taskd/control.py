@@ -1,8 +1,8 @@
-"""Requests to a running job: stop all ranks at one step boundary, go on, inject a fault, move a
+"""Requests to a running job: pause all ranks at one step boundary, continue, inject a fault, move a
 sub-healthy node.
 
 `taskd pause`, `taskd continue` and `taskd inject` use this module. It is also for programs that
-have to act between two steps of a job, such as switching a network card or stress-testing its
+must act between two steps of a job, for example to switch a network card or to stress-test
 accelerators.
 """
 
@@ -21,7 +21,7 @@ from taskd.protocol.link import Link
 
 
 class ControlError(RuntimeError):
-    """The request was refused, or nobody answered it; the text says which, and the remedy."""
+    """The request was refused or got no answer; the text says which, and the remedy."""
 
 
 class NoManager(ControlError):
@@ -49,7 +49,7 @@ class Control:
     Raises:
         taskd.settings.BadSetting: A variable has an invalid value.
         taskd.protocol.keys.BadSecret: The secret is unusable.
-        NoManager: Nothing says what the secret is.
+        NoManager: The job's secret is not known.
 
     Example:
         from taskd.control import Control
@@ -57,7 +57,7 @@ class Control:
         with Control() as control:
             print(control.pause())
             try:
-                pass  # every rank stands before the same step, alive
+                pass  # every rank is held before the same step, alive
             finally:
                 print(control.resume())
     """
@@ -78,7 +78,7 @@ class Control:
             timeout: Seconds until the request is withdrawn and the ranks go on.
 
         Returns:
-            A sentence that says before which step the ranks stand.
+            A sentence that says before which step the ranks are held.
 
         Raises:
             ControlError: Not every rank stopped within `timeout`.
@@ -201,7 +201,7 @@ class Control:
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
     ) -> str:
         """Report a fault code of the device of `rank`. The job must have been started with
-        TASKD_FAULT_INJECTION=on. Its fault configuration (TASKD_FAULT_CONFIG) says what a code
+        TASKD_FAULT_INJECTION=on. Its fault configuration (TASKD_FAULT_CONFIG) defines what a code
         means.
 
         Args:
@@ -274,7 +274,7 @@ class Control:
 
     def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
         try:
-            # the manager drops what is none without an answer
+            # the manager drops an invalid message without an answer
             codec.FROM_OPERATOR.decode(codec.encode(message))
         except codec.BadMessage as error:
             raise ControlError(str(error)) from None
@@ -287,8 +287,8 @@ class Control:
             )
         except question.ManagerGone:
             raise ControlError(
-                "the manager that was asked is gone: see with taskd status what has been done,"
-                " and ask again"
+                "the manager has ended during the request: check with taskd status what has been"
+                " done, and repeat it"
             ) from None
         if answer is not None:
             if not answer.ok:

@@ -1,7 +1,7 @@
-"""Where taskd's log lines go: ordinary `logging` under the logger "taskd", one file per process,
-and stderr.
+"""Sets up taskd's logs: ordinary `logging` under the logger "taskd", to one file per process and to
+stderr.
 
-A log that cannot be written never stops a training job: one line on stderr says what to do.
+A log that cannot be written never stops a training job: one line on stderr gives the remedy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\
 
 class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # texts from other nodes end up here: they must neither steer a terminal nor look like a
-        # line of ours
+        # texts from other nodes end up here: they must neither control a terminal nor forge a log
+        # line
         record.message = record.message.translate(_CONTROL).replace("\n", "\n    ")
         return super().formatMessage(record)
 
@@ -49,9 +49,9 @@ class _File(logging.handlers.RotatingFileHandler):
 
 
 def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
-    """Send the lines of the logger tree "taskd" to TASKD_LOG_PATH/<name>.log and to stderr. Calling
-    it again changes nothing, except with another name (a forked rank has its own file). Never
-    raises for what the environment holds."""
+    """Send the lines of the logger tree "taskd" to TASKD_LOG_PATH/<name>.log and to stderr. A
+    second call changes nothing unless the name differs (a forked rank has its own file). Never
+    raises because of the environment."""
     logger = logging.getLogger("taskd")
     ours = [h for h in logger.handlers if getattr(h, "taskd_name", None) is not None]
     if ours and all(getattr(h, "taskd_name", None) == name for h in ours):
@@ -98,6 +98,6 @@ def _complain(file: str, error: BaseException | None) -> None:
     reason = getattr(error, "strerror", None) or error
     text = (
         f"taskd: no log is written to {file}: {reason}; set TASKD_LOG_PATH to a directory that this"
-        " user may write to"
+        " user can write to"
     )
     print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
 """The exception that ended a rank: the rank leaves its traceback in the directory that it shares
 with its agent.
 
-`import taskd` puts `offer` before the hook that prints tracebacks. The standard library only.
+`import taskd` puts `offer` before the hook that prints tracebacks. Imports only the standard
+library.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-LIMIT = 32 << 10  # bytes of one traceback; of a longer one the beginning and the end
+LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
 
 
 def offer() -> None:
-    """From now on an exception that ends this process is left for its agent, if it is a rank."""
+    """From now on, leave an exception that ends this process for its agent, if it is a rank."""
     before = sys.excepthook
 
     def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):  # the disk is full: what is printed must not suffer
+        with contextlib.suppress(Exception):  # such as a full disk: still print the traceback
             _leave("".join(traceback.format_exception(kind, value, trace)))
         before(kind, value, trace)
 
@@ -33,7 +34,7 @@ def _leave(text: str) -> None:
     from taskd.cython_api import slot
 
     if slot.number() is None and "TASKD_SLOT" not in os.environ:
-        return  # a process that a rank has started
+        return  # a process started by a rank
     path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
     data = text.encode(errors="replace")
     if len(data) > LIMIT:
@@ -46,7 +47,7 @@ def _leave(text: str) -> None:
 
 
 def read(directory: Path, local: int, pid: int) -> str:
-    """What process `pid` of local rank `local` has left; "" if nothing."""
+    """Read the traceback left by process `pid` of local rank `local`; "" if there is none."""
     try:
         fd = os.open(
             _path(directory, str(local), pid),

@@ -1,5 +1,5 @@
-"""Where the threads of a rank are, in Python, also when it is stuck in C with the interpreter's
-lock: faulthandler writes it from a signal handler into a pipe that the agent reads."""
+"""The Python stacks of a rank's threads, even if it is stuck in C holding the interpreter's lock:
+faulthandler writes them from a signal handler into a pipe that the agent reads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import select
 import signal
 from pathlib import Path
 
-# nobody's: the real-time signals at the ends are used by C libraries and profilers
+# unused: C libraries and profilers use the real-time signals at both ends
 SIGNAL = signal.SIGRTMAX - 3
-# seconds that the first line may take; a process that is stopped, or waits in the kernel, writes
-# none
+# seconds that the first line may take; a process that is stopped or waits in the kernel writes
+# nothing
 FIRST = 0.2
-# seconds after which no more is expected: the handler writes without waiting for anything
+# seconds after which no more is expected: the handler never waits
 QUIET = 0.03
 
 
 def pipe(directory: Path, local_rank: int) -> int:
-    """Make the rank's pipe and open the reading end."""
+    """Create the rank's pipe and open the read end."""
     path = directory / f"stacks-{local_rank}"
     os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -35,16 +35,16 @@ def offer(directory: Path, local_rank: int) -> None:
 
 
 def take(pid: int, fd: int) -> str:
-    """Ask process `pid` and read what it writes; "" when it does not."""
+    """Request and read the stacks of process `pid`; "" if it writes none."""
     with contextlib.suppress(OSError):
-        while os.read(fd, 65536):  # left by somebody before
+        while os.read(fd, 65536):  # left over from an earlier process
             pass
     text = b""
     try:
         os.kill(pid, SIGNAL)
         while select.select([fd], [], [], QUIET if text else FIRST)[0]:
             part = os.read(fd, 65536)
-            if not part:  # no writer: it has died, or never offered
+            if not part:  # no writer: it has died, or never called offer
                 break
             text += part
     except OSError:
@@ -56,8 +56,7 @@ STOPPED = ("stopped by a signal", "stopped by a debugger")
 
 
 def state(pid: int) -> str:
-    """What the kernel says of a process that may be stuck, in words; "" when it is an ordinary
-    one."""
+    """The kernel's state of a process that may be stuck, in words; "" if it is an ordinary one."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,10 +1,10 @@
-"""Run a module of taskd's without the working directory on its path: python .../taskd/start.py -m
+"""Run a module of taskd without the working directory on its path: python .../taskd/start.py -m
 taskd.manager ARGUMENTS.
 
-`python -m` puts the working directory before the standard library, and a user's folder may well
-hold a signal.py, a random.py or a taskd/. -P would do, from Python 3.11 on, and processes that a
-rank starts would inherit it. This file is run by its path instead, and what Python puts first then,
-the directory of this file, goes before anything is imported.
+`python -m` puts the working directory before the standard library, and a user's directory may well
+have a signal.py, a random.py or a taskd/. -P would help, but only from Python 3.11 on, and
+processes that a rank starts would inherit it. So this file is run by its path, and the directory
+that Python then puts first, this file's own, is removed before anything is imported.
 """
 
 import sys
@@ -14,8 +14,8 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 
 def command(module: str, *arguments: str, python: str = "", unbuffered: bool = False) -> list[str]:
-    """How `module` is started. `-m` and the module's name stand in it, for people who look for
-    processes by them."""
+    """The command that starts `module`. It contains `-m` and the module's name, so that people find
+    the process by them."""
     return [
         python or sys.executable,
         *(["-u"] if unbuffered else []),
@@ -27,8 +27,8 @@ def command(module: str, *arguments: str, python: str = "", unbuffered: bool = F
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    """As `python -m` would. It stays `__main__`, whatever it becomes: a forked replacement puts the
-    user's script there, for good."""
+    """Run the module as `python -m` would. `__main__` is never put back: a forked replacement puts
+    the user's script there permanently."""
     import importlib.util
 
     spec = importlib.util.find_spec(module)

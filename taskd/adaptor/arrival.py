@@ -1,5 +1,5 @@
-"""A launcher that is started for a job that is under way, as a scheduler does with a pod that it
-has replaced: nobody would meet it."""
+"""Handles a launcher started while its job is under way, as schedulers do for a replaced pod: no
+other launcher would meet it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-# this process has started the job's manager: the job is at its beginning, and the node is ours
+# this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
 
 
 def comes_late(place: Place, keys: Keys, job: str) -> bool:
-    """Asked of the manager where there is one; at the start of a job that is not always so. Ends
-    the launcher where its node has another one: this is a second job on the port of the first."""
+    """Ask the manager, if one runs, whether the job is under way, and become a standby if it is.
+    Ends the launcher if its node has another: a second job on the port of the first."""
     if has_manager or settings.standby(os.environ):
         return False
     address = place.manager_before_all_have_met()
@@ -28,9 +28,7 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     if answer is None:
         return False
     if answer.protected and place.nodes > 1 and "recover" in settings.ladder_from(os.environ):
-        log.warning(
-            "the job is under way: this launcher waits for a node that is lost, as a standby"
-        )
+        log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True
     if answer.taken:

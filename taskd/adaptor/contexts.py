@@ -1,4 +1,4 @@
-"""torch's bookkeeping of ranks' processes, where the agent starts them."""
+"""torch's process contexts for ranks that the agent starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskd.agent.replacements import runs_python
 
 
 class Adopted(SubprocessContext):
-    """Of processes that torch does not start itself."""
+    """A context of processes that torch does not start."""
 
     def _start(self) -> None:
         handlers: dict[int, Any] = {n: Handler(Ordered(), n) for n in range(self.nprocs)}
@@ -22,11 +22,11 @@ class Adopted(SubprocessContext):
 
 
 class Forked(SubprocessContext):
-    """The same where the agent forks them: Python scripts that are not bound to a NUMA node by the
-    command that starts them."""
+    """A context of ranks forked by the agent, if they are Python scripts not bound to a NUMA
+    node."""
 
     def _start(self) -> None:
-        prepared = "TASKD_AGENT" in self.envs[0]  # else there is no agent to tell
+        prepared = "TASKD_AGENT" in self.envs[0]  # otherwise no agent could fork them
         if (
             prepared
             and runs_python(self.entrypoint, tuple(self.args[0]))
@@ -39,7 +39,7 @@ class Forked(SubprocessContext):
 
 @contextmanager
 def used(kind: type[SubprocessContext]) -> Iterator[None]:
-    """torch makes contexts of that kind."""
+    """Make torch use contexts of that kind inside."""
     multiprocessing.SubprocessContext = kind  # type: ignore[misc]
     try:
         yield

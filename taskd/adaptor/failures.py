@@ -1,4 +1,4 @@
-"""Ranks that have failed, as torch reports them, and whether another start can help."""
+"""Reports failed ranks to torch, and decides whether another start can help."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Failures:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._set_up = set_up.SetUp()
-        self._began = 0.0  # when the ranks were started last
+        self._began = 0.0  # when the ranks were last started
 
     def starting(self) -> None:
-        """The ranks are about to be started."""
+        """Note that the ranks are about to be started."""
         self._began = time.monotonic()
 
     def protected(self) -> None:
-        """The ranks are past their set-up."""
+        """Note that the ranks are past their set-up."""
         self._set_up.passed()
 
     def dead(self, context: Any) -> dict[int, ProcessFailure]:
-        """Ranks of torch's `context` whose process has failed."""
+        """The failures of ranks of torch's `context` whose process is dead, by rank."""
         assert isinstance(context, SubprocessContext)
         failures = {}
         for rank in self._supervisor.dead():
@@ -43,16 +43,16 @@ class Failures:
         return failures
 
     def in_vain(self, context: Any, reason: str) -> str:
-        """Why another start of unprotected ranks, which the manager has asked for, cannot help; ""
-        where it may."""
+        """Why another start of unprotected ranks, as the manager ordered, cannot help; "" if it
+        may."""
         if dead := self.dead(context):
             return self.defect(dead)
         first = self._set_up.stuck(reason)
         return f"The job ends: {set_up.LIMIT} starts in a row ended alike: {first}" if first else ""
 
     def defect(self, failures: dict[int, ProcessFailure]) -> str:
-        """Why no further start can help after these failures of an unprotected one, with the first
-        traceback; "" where it may."""
+        """Why another start cannot help after these failures of an unprotected one, with the first
+        traceback; "" if it may."""
         told = [
             Failure(
                 number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)
@@ -70,7 +70,7 @@ class Failures:
 
 
 def _traceback(failure: ProcessFailure) -> str:
-    """What torch's @record has written into the error file of a rank."""
+    """The traceback that torch's @record has written to a rank's error file."""
     data: Any = failure.error_file_data
     for key in ("message", "extraInfo", "py_callstack"):
         data = data.get(key) if isinstance(data, dict) else None

@@ -1,8 +1,8 @@
-"""taskd's import put into an installed torch, and taken out again: the file's side of `run_py`.
+"""Puts taskd's import into an installed torch and removes it: the file side of `run_py`.
 
-What is written replaces the file in one step, so that whoever imports it meanwhile reads the old
-text or the new one. One process at a time does it (a lock on the directory, which leaves nothing
-behind). What does not import afterwards is put back.
+The file is replaced atomically, so that a concurrent import reads the old text or the new one. A
+lock on the directory, which leaves nothing behind, admits one process at a time. If the new file
+does not import, the old one is restored.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from taskd.adaptor.run_py import Refused
 
 # seconds; `import torch.distributed.run` takes 2 to 10, from a cold network disk a minute
 IMPORT_LIMIT = 120.0
-LOCK_LIMIT = 2 * IMPORT_LIMIT + 60  # whoever holds the lock imports twice at most
-MAX_BYTES = 4 << 20  # torch 2.13's has 33 kB; a larger file is another one
-# always the same name: what a process that was killed has left is replaced by the next one
+LOCK_LIMIT = 2 * IMPORT_LIMIT + 60  # the holder of the lock imports at most twice
+MAX_BYTES = 4 << 20  # torch 2.13's has 33 kB; a larger file is not torchrun
+# always the same name, so that the next process replaces what a killed one left
 FRESH = ".run.py.taskd"
 
-# The import is done where the launcher does it, and asked for what the launcher needs. Torch's own
-# words come out on failure.
+# Imports what the launcher imports and checks what it needs. On failure torch's own error is shown.
 _PROBE = f"""
 import os, sys
-# the working directory: a module in it must not stand for one of torch's
+# the working directory: a module in it must not shadow one of torch's
 sys.path[:1] = [p for p in sys.path[:1] if p]
 import torch.distributed.run as run
 if not os.path.samefile(run.__file__, sys.argv[1]):
     sys.exit(f"another torch is imported: {{run.__file__}}")
 if {run_py.MODULE!r} not in sys.modules:
-    sys.exit("it is imported, and {run_py.MODULE} is not")
+    sys.exit("it is imported, but {run_py.MODULE} is not")
 from torch.distributed.launcher import api
 from taskd.adaptor.torch_elastic import TaskdElasticAgent
 if api.LocalElasticAgent is not TaskdElasticAgent:
@@ -48,13 +47,12 @@ if api.LocalElasticAgent is not TaskdElasticAgent:
 
 
 class NotVerified(RuntimeError):
-    """The patched file does not do what it should; the text says why. The file is as it was
-    before."""
+    """The patched file does not work; the text says why. The file is as it was before."""
 
 
 def find(site: Path | None = None) -> Path:
-    """torch/distributed/run.py of the torch in the directory `site` (a site-packages), else of this
-    Python's. Imports nothing. Raises Refused."""
+    """Find torch/distributed/run.py of the torch in the directory `site` (a site-packages), by
+    default this Python's. Imports nothing. Raises Refused."""
     if site is None:
         try:
             spec = importlib.util.find_spec("torch")
@@ -71,29 +69,29 @@ def find(site: Path | None = None) -> Path:
 
 
 def status(path: Path) -> run_py.Reading:
-    """What the file holds. Raises Refused, also where the import would have no place in it."""
+    """Read the file. Raises Refused, also if the import cannot be inserted."""
     content = _content(path)
     run_py.installed(content)
     return _torchrun(content)
 
 
 def install(path: Path, site: Path | None = None) -> bool:
-    """Put the import in, and see that it works. False: it was there already, and works. `site`: put
-    before where Python looks for modules when it is tried. Raises Refused, and NotVerified, after
-    which the file is as it was before."""
+    """Insert the import and verify that it works; False: it was already there and works. `site`:
+    prepended to the module path for the verification. Raises Refused, and NotVerified, after which
+    the file is as it was before."""
     with _locked(path):
         before = _content(path)
         _torchrun(before)
         after = run_py.installed(before)
         if after == before:
             if (why := why_not(path, site)) is not None:
-                raise NotVerified(f"it was installed before, and does not work: {why}")
+                raise NotVerified(f"it was already installed and does not work: {why}")
             return False
         _compile(after, path)
         _replace(path, before, after)
         try:
             why = why_not(path, site)
-        except BaseException:  # told to stop: nobody has seen it work
+        except BaseException:  # interrupted before it was verified
             _replace(path, after, before)
             raise
         if why is not None:
@@ -103,7 +101,7 @@ def install(path: Path, site: Path | None = None) -> bool:
 
 
 def remove(path: Path) -> run_py.Reading:
-    """Take every line of ours and of sed's out; what was there. Raises Refused."""
+    """Remove taskd's and sed's lines; returns what was there. Raises Refused."""
     with _locked(path):
         before = _content(path)
         found = _torchrun(before)
@@ -128,7 +126,7 @@ def _content(path: Path) -> bytes:
     straight = site.resolve() / path.relative_to(site)
     if straight.resolve() != straight:
         raise Refused(
-            f"it is a link to {straight.resolve()}, which others may use: name the directory there"
+            f"it is a link to {straight.resolve()}, which others may use: name that directory"
             " with --torch"
         )
     try:
@@ -152,8 +150,8 @@ def _compile(source: bytes, path: Path) -> None:
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
-    """The file gets that content, under its owner, mode and attributes, at once and for good.
-    Raises Refused; the old file stays."""
+    """Replace the file's content atomically and durably, keeping owner, mode and attributes. Raises
+    Refused; the old file stays."""
     found = path.stat()
     if not found.st_mode & 0o222:
         raise Refused(
@@ -166,8 +164,8 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
             fresh.unlink()
         try:
             _write(fresh, new, path, found)
-            if _content(path) != old:  # by somebody who does not know of the lock: sed, pip
-                raise Refused("somebody else has changed it meanwhile: try again")
+            if _content(path) != old:  # by a program that does not know the lock: sed, pip
+                raise Refused("another program has changed it meanwhile: try again")
             os.replace(fresh, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -176,7 +174,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
     except OSError as error:
         raise Refused(f"it cannot be replaced: {_reason(error)}") from None
     _forget_compiled(path)
-    # not every file system can; the replacement is complete all the same
+    # not every file system supports it; the replacement is complete anyway
     with contextlib.suppress(OSError):
         _sync(path.parent)
 
@@ -190,16 +188,15 @@ def _write(fresh: Path, content: bytes, path: Path, found: os.stat_result) -> No
         if (made.st_uid, made.st_gid) != (found.st_uid, found.st_gid):
             os.fchown(fd, found.st_uid, found.st_gid)
         os.fchmod(fd, stat.S_IMODE(found.st_mode))
-        with contextlib.suppress(OSError):  # labels of security modules, where there are any
+        with contextlib.suppress(OSError):  # labels of security modules, if any
             for name in os.listxattr(path):
                 os.setxattr(fd, name, os.getxattr(path, name))
         os.fsync(fd)
 
 
 def _forget_compiled(path: Path) -> None:
-    """Python compares size and time of a source with those noted in its compiled file, except where
-    that was made not to be checked: so it is removed. What cannot be removed shows in the
-    verification."""
+    """Remove the compiled file: one compiled as unchecked is used without a look at its source's
+    size and time. A failure shows in the verification."""
     for compiled in (path.parent / "__pycache__").glob("run.*.pyc"):
         with contextlib.suppress(OSError):
             compiled.unlink()
@@ -215,8 +212,8 @@ def _sync(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody else is at this file. Where the file system knows no locks nobody can be kept away,
-    and replacing is still atomic."""
+    """Lock the file against other `taskd patch` processes. On a file system without locks replacing
+    is still atomic."""
     try:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -240,7 +237,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def why_not(path: Path, site: Path | None) -> str | None:
-    """Why a launcher would not have taskd in it, or None: asked of a new interpreter, as the
+    """Why a launcher would not have taskd in it, or None; tested in a new interpreter, as the
     launcher is one."""
     places = [str(site.resolve())] if site is not None else []
     places += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]

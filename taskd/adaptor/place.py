@@ -1,4 +1,4 @@
-"""Where this launcher is in the job, as torch's options and the environment say."""
+"""This launcher's place in the job, from torch's options and the environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from taskd.protocol.addresses import Address
 
 
 class Place:
-    """`node`: of the job; -1 where the launchers will agree on that. `nodes`: how many there are;
-    known to static rendezvous, which the documented launchers use. `most_nodes`: that there may be,
-    in whatever rendezvous; a standby's job has several."""
+    """The launcher's place. `node`: its number; -1 if the launchers have yet to agree on it.
+    `nodes`: their number, known to static rendezvous, which the documented launchers use.
+    `most_nodes`: the maximum in any rendezvous; at least 2 for a standby."""
 
     def __init__(self, spec: WorkerSpec, group: WorkerGroup) -> None:
         self._group, self._master = group, spec.master_addr
@@ -30,7 +30,7 @@ class Place:
             self.most_nodes = max(self.most_nodes, 2)
 
     def manager(self) -> Address:
-        """Where the job's manager is."""
+        """The address of the job's manager."""
         host, port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})
         if settings.manager_is_named(os.environ):
             return host, port
@@ -47,7 +47,7 @@ class Place:
         return host, port
 
     def host(self) -> str:
-        """This machine's, for the other launchers of the job."""
+        """This machine's address for the job's other launchers."""
         if settings.standby(os.environ) or (self._group.group_world_size or 1) > 1:
             return settings.own_address(os.environ) or addresses.towards(self.manager())
         return "127.0.0.1"

@@ -1,5 +1,5 @@
-"""The default of --max_restarts under taskd. What the user says, on the command line, in
-PET_MAX_RESTARTS or in a LaunchConfig, stays."""
+"""The default of --max_restarts under taskd. A value on the command line, in PET_MAX_RESTARTS or in
+a LaunchConfig takes precedence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_RESTARTS = 32767  # documented
 
 
 class Option(argparse_util.env):
-    """torch's kind of option that a variable may give, with another default for one of them."""
+    """torch's option with an environment variable, with a different default for --max_restarts."""
 
     def __init__(self, dest: str, default: Any = None, required: bool = False, **rest: Any) -> None:
         if dest == "max_restarts" and "PET_MAX_RESTARTS" not in os.environ:
@@ -22,8 +22,7 @@ class Option(argparse_util.env):
 
 
 def install() -> None:
-    """torchrun's options are made with ours from now on, also where it has been imported already.
-    Idempotent."""
+    """Make torchrun build its options with `Option`, even if it is already imported. Idempotent."""
     argparse_util.env = Option  # type: ignore[misc]
     for name in ("torch.distributed.run", "__main__"):
         module = sys.modules.get(name)

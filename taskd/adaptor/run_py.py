@@ -1,10 +1,10 @@
-"""The import of taskd in torch/distributed/run.py: bytes in, bytes out, or Refused with the reason.
-No file is touched here.
+"""Puts taskd's import into the text of torch/distributed/run.py: bytes in, bytes out, or Refused
+with the reason. Touches no file.
 
-Two kinds of lines are known. OURS is put in once, before the first top-level `import os`, found by
-the parser. SED is what the documented `sed '/import os/i ...'` puts before every line in which
-these words stand, once per call of it. Whatever else imports taskd there was written by somebody
-whose reason is not known: such a file is left alone.
+Two kinds of lines are known. OURS is inserted once, before the first top-level `import os` that the
+parser finds. SED is what each run of the documented `sed '/import os/i ...'` inserts before every
+line with these words. A file with any other import of taskd, made for an unknown reason, is left
+alone.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 MODULE = "taskd.python.adaptor.patch"
 SED = f"import {MODULE}".encode()
-# without the words that sed looks for
+# without the words that sed matches
 OURS = SED + b"  # by `taskd patch --install`; `taskd patch --remove` takes this line out"
 WORDS = b"import os"
 _BOM = b"\xef\xbb\xbf"
 
 
 class Refused(ValueError):
-    """The file is not one that may be changed. The text says why."""
+    """The file must not be changed; the text says why."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file holds: its bytes without our lines, and how many of them there were."""
+    """A file's bytes without taskd's lines, and how many of those it had."""
 
     plain: bytes
     ours: int
@@ -47,8 +47,8 @@ class Reading:
 
 
 def read(source: bytes) -> Reading:
-    """What is in `source`. Raises Refused where it is no torchrun that this module understands,
-    with its own lines left out."""
+    """Parse `source`. Raises Refused if, without these lines, it is not a torchrun that this module
+    understands."""
     bom, lines = _split(source)
     kept: list[bytes] = []
     ours = sed = pending = 0
@@ -56,7 +56,7 @@ def read(source: bytes) -> Reading:
         content = line.rstrip(b"\r\n")
         if content == OURS:
             ours += 1
-        elif line == SED + b"\n":  # sed ends a line so, whatever the others end with
+        elif line == SED + b"\n":  # sed ends its line with LF, whatever the others have
             pending += 1
         else:
             if pending and WORDS not in line:
@@ -77,33 +77,32 @@ def read(source: bytes) -> Reading:
 
 
 def installed(source: bytes) -> bytes:
-    """`source` with OURS in it, once, and nothing of sed's. Raises Refused."""
+    """Return `source` with OURS once and without sed's lines. Raises Refused."""
     plain = read(source).plain
     tree = _parse(plain)
     bom, lines = _split(plain)
     number = _first_import(tree)
     lines.insert(number - 1, OURS + _line_end(plain))
     made = bom + b"".join(lines)
-    # no source is known with which this fails; it is what makes the change safe with those that are
-    # not
+    # no known source fails this check; it makes the change safe for unknown ones
     after = _parse(made)
     added = [n for n in after.body if isinstance(n, ast.Import) and n.names[0].name == MODULE]
     after.body = [n for n in after.body if n not in added]
     if len(added) != 1 or ast.dump(after) != ast.dump(tree):
         raise Refused(
-            f"line {number} stands inside something else: an import before it would change more"
+            f"line {number} is inside another statement: an import before it would change more"
             " than it adds"
         )
     return made
 
 
 def removed(source: bytes) -> bytes:
-    """`source` without OURS and without what sed has put there. Raises Refused."""
+    """Return `source` without OURS and sed's lines. Raises Refused."""
     return read(source).plain
 
 
 def _split(source: bytes) -> tuple[bytes, list[bytes]]:
-    """A byte order mark, and the lines with their ends. Not str.splitlines: it ends lines where
+    """The byte order mark, and the lines with their ends. Not str.splitlines, which splits where
     Python's parser does not."""
     bom = _BOM if source.startswith(_BOM) else b""
     rest = source[len(bom) :]
@@ -125,12 +124,12 @@ def _line_end(source: bytes) -> bytes:
 def _parse(source: bytes) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about torch's source, not about what is done here
+            warnings.simplefilter("ignore")  # about torch's source, not about taskd
             return ast.parse(source)
     except SyntaxError as error:
-        raise Refused(f"it is not Python that parses: line {error.lineno}: {error.msg}") from None
+        raise Refused(f"it is not valid Python: line {error.lineno}: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"it is not Python that parses: {error}") from None
+        raise Refused(f"it is not valid Python: {error}") from None
 
 
 def _first_import(tree: ast.Module) -> int:
@@ -142,8 +141,7 @@ def _first_import(tree: ast.Module) -> int:
         ):
             return node.lineno
     raise Refused(
-        "it has no `import os` at its top level: it is not the torch/distributed/run.py that the"
-        " documents mean"
+        "it has no `import os` at its top level: it is not the documented torch/distributed/run.py"
     )
 
 
@@ -153,8 +151,8 @@ def _is_taskd(name: str) -> bool:
 
 def _foreign(line: int) -> str:
     return (
-        f"line {line} imports taskd, and neither `taskd patch` nor the documented sed has put it"
-        " there: take it out by hand"
+        f"line {line} imports taskd, but neither `taskd patch` nor the documented sed put it there:"
+        " remove it by hand"
     )
 
 

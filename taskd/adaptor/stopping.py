@@ -1,9 +1,9 @@
-"""Signals to the launcher: one ends it in order, at any moment.
+"""Handles signals to the launcher, so that one ends it cleanly at any moment.
 
-torch raises SignalException wherever its main thread is. Between two lines that start something and
-note that it was started, nobody would end what was started; while the launcher cleans up, a second
-signal would keep it from that. So a signal is kept until what is being started is noted, and is not
-heard while the launcher is on its way out. SIGKILL needs none of this.
+torch raises SignalException wherever its main thread is. Between starting something and recording
+it, that would leave it running; during clean-up, a second signal would interrupt that. So a signal
+is held until what is being started is recorded, and ignored while the launcher cleans up. SIGKILL
+needs none of this.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ _kept: list[signal.Signals] = []
 
 
 def install() -> None:
-    """From now on torch's launcher listens to signals with our handler. Idempotent."""
+    """Make torch's launcher handle signals with our handler. Idempotent."""
     api._terminate_process_handler = _told  # type: ignore[assignment]  # PContext.start looks it up there
 
 
 def begin() -> None:
-    """A launcher begins its work."""
+    """Reset: a launcher begins its work."""
     global _starting, _leaving
     _starting = _leaving = False
     _kept.clear()
 
 
 def starting() -> None:
-    """Processes and what belongs to them are about to be made: signals are kept until `started`."""
+    """Hold signals until `started`: processes and their resources are about to be made."""
     global _starting
     _starting = True
     _listen()
 
 
 def started() -> None:
-    """What was made is noted. Raises SignalException for a signal that has come meanwhile."""
+    """Stop holding signals: what was made is recorded. Raises SignalException for a signal held
+    meanwhile."""
     global _starting
     _starting = False
     if _kept:
@@ -49,14 +50,14 @@ def started() -> None:
 
 
 def leaving() -> None:
-    """The launcher cleans up, and no signal keeps it from that."""
+    """Ignore signals: the launcher cleans up."""
     global _leaving
     _leaving = True
     _listen()
 
 
 def left() -> None:
-    """It has: the program that it is in hears signals again."""
+    """Handle signals again: the clean-up is done."""
     global _leaving
     _leaving = False
 
@@ -78,13 +79,13 @@ def _raise(number: signal.Signals) -> None:
 
 
 def _listen() -> None:
-    """Those that torch handles, as it does once it starts its processes."""
+    """Install the handler for the signals that torch handles once it starts its processes."""
     if threading.current_thread() is not threading.main_thread():
         return
     for name in os.environ.get(
         "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     ).split(","):
         number = getattr(signal, name.strip(), None)
-        # what is ignored stays so: nohup
+        # an ignored signal stays ignored: nohup
         if isinstance(number, signal.Signals) and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _told)

@@ -1,8 +1,8 @@
-"""torchrun's agent with taskd inside: a subclass of LocalElasticAgent, put in place at one point.
+"""torchrun's agent with taskd inside: a subclass of LocalElasticAgent, installed at one point.
 
-torch starts, monitors and stops the ranks as it always does. Under protection a rank that dies is
-not a failure of the group while the manager repairs it; only when the ladder has come to its end,
-or a script never called protect(), does torch hear of it.
+torch starts, monitors and stops the ranks as always. Under protection the death of a rank is not a
+failure of the group while the manager repairs it; torch sees it only at the end of the ladder, or
+if the script never called protect().
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("taskd.agent")
 
 
 class TaskdElasticAgent(LocalElasticAgent):
-    """See the module docstring."""
+    """torch's agent of a node, with taskd's agent in a thread."""
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         super().__init__(spec, *args, **kwargs)
@@ -51,13 +51,13 @@ class TaskdElasticAgent(LocalElasticAgent):
         node = place.node
         logs.setup(f"agent-{node if node >= 0 else os.environ.get('RANK', '0')}")
         for notice in settings.check(os.environ):
-            log.info("%s", notice)  # the manager has the same environment, and warns
+            log.info("%s", notice)  # the manager has the same environment and warns
         job = self._job = settings.job_id(os.environ)
         port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
         try:
             self._keys = secret.for_job(job, os.environ, port, place.most_nodes)
         except keys.BadSecret as error:
-            # a line to read, and no traceback of torch's
+            # one line, without torch's traceback
             raise SystemExit(f"taskd: {error}") from None
         self._supervisor = Supervisor(
             address=place.manager,
@@ -71,12 +71,12 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._failures = Failures(self._supervisor)
         self._meeting = stores.Meeting(self._make_store)
         self._epoch = -1
-        # a standby: the node that it has taken over, or gets ready for
+        # of a standby: the node that it has taken over or prepares
         self._order: Order | None = None
-        self._taking = False  # and it has not begun to
-        # the last one that torch's own rendezvous has no part in
+        self._taking = False  # the order has not been begun
+        # the last restart without torch's own rendezvous
         self._restart: to_agent.RestartAll | None = None
-        self._why = ""  # the job ends
+        self._why = ""  # why the job ends
 
     def _make_store(self) -> tuple[Any, Address]:
         return stores.make(self._place.host())
@@ -84,11 +84,10 @@ class TaskdElasticAgent(LocalElasticAgent):
     # -- torch's hooks -----------------------------------------------------------------------------
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
-        """Called with the ranks' environments as torch made them, just before they are started."""
+        """Prepare the ranks' environments; torch calls this just before it starts them."""
         super()._setup_local_watchdog(envs)
         if self._restart is not None:
-            # the number under which the ranks meet at the store; launchers may have counted
-            # otherwise
+            # the ranks meet at the store under this number; launchers may have counted differently
             for environment in envs.values():
                 environment["TORCHELASTIC_RESTART_COUNT"] = str(self._restart.attempt)
         else:
@@ -100,14 +99,14 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._prepared = True
         except OSError as error:
             log.error(
-                "this node's ranks are not protected, shared memory cannot be made: %s; make room"
+                "this node's ranks are not protected: shared memory cannot be made (%s); make room"
                 " in /dev/shm",
                 error,
             )
             self._prepared = False
 
     def _use_fresh_store(self, envs: dict[int, dict[str, str]]) -> None:
-        """Give restarted ranks a store of their own to meet in."""
+        """Give restarted ranks a new store to meet in."""
         first = next(iter(envs.values()))
         attempt = first["TORCHELASTIC_RESTART_COUNT"]
         group = self._worker_group
@@ -122,13 +121,13 @@ class TaskdElasticAgent(LocalElasticAgent):
         if not self._taking and restart is None:
             super()._rendezvous(worker_group)
             return
-        # nobody to meet: who has which ranks is known
+        # no rendezvous: which node has which ranks is known
         spec, group = worker_group.spec, worker_group
         node, nodes = group.group_rank or 0, group.group_world_size or 1
         ranks, world_size = tuple(w.global_rank for w in group.workers), group.workers[0].world_size
         if self._taking and order is not None:
             node, nodes, ranks, world_size = order.node, order.nodes, order.ranks, order.world_size
-        place: Any = group  # torch's annotations know these as None only
+        place: Any = group  # torch annotates these as None only
         place.workers = [
             Worker(
                 local,
@@ -152,7 +151,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             place.master_addr, place.master_port = self._meeting_place(restart)
 
     def _meeting_place(self, restart: to_agent.RestartAll) -> Address:
-        """Whose store the manager has named makes the one to meet in."""
+        """The store where restarted ranks meet; the agent whose store the manager named makes
+        it."""
         agent = self._supervisor.agent
         ours = restart.store == agent.addresses[0]
         board = agent.store if ours else stores.reach(restart.store)
@@ -179,10 +179,14 @@ class TaskdElasticAgent(LocalElasticAgent):
             stopping.started()
 
     def _take_over(self, worker_group: WorkerGroup, order: Order) -> dict[int, Any]:
-        """torch makes everything but the processes, which the agent starts as replacements."""
+        """Take a node over: torch makes everything but the processes, which the agent starts as
+        replacements."""
         ids = self._start(worker_group, Adopted)
         if not self._prepared:
-            raise RuntimeError("shared memory cannot be made: this standby cannot take a node over")
+            raise RuntimeError(
+                "shared memory cannot be made: this standby cannot take over a node; make room in"
+                " /dev/shm"
+            )
         standby = self._supervisor.agent.standby
         if isinstance(order, to_agent.Prepare):
             standby.get_ready(order, self._pcontext)
@@ -191,13 +195,13 @@ class TaskdElasticAgent(LocalElasticAgent):
         return ids
 
     def _start(self, worker_group: WorkerGroup, kind: type[SubprocessContext]) -> dict[int, Any]:
-        """As torch does, with a context of that kind."""
+        """Start the ranks as torch does, with a context of that kind."""
         with contexts.used(kind):
             return super()._start_workers(worker_group)
 
     def _exit_barrier(self) -> None:
-        """torch waits at a store on node 0, which may be gone, for nodes that may have been
-        replaced; the manager knows them all."""
+        """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
+        lost, for nodes that may have been replaced."""
         known = self._restart is not None or self._order is not None
         if (self._worker_group.group_world_size or 1) > 1 and (
             known or self._supervisor.protecting
@@ -226,7 +230,7 @@ class TaskdElasticAgent(LocalElasticAgent):
                 return self._give_up(
                     Verdict(
                         "give up",
-                        "all ranks shall meet as at the start, where launchers are that may be"
+                        "all ranks would have to meet as at the start, with launchers that may be"
                         " gone",
                     )
                 )
@@ -234,7 +238,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if verdict.what == "give up":
             return self._give_up(verdict)
         if self._pcontext is not None:
-            pids = self._pcontext.pids()  # replacements have other pids than torch remembers
+            pids = self._pcontext.pids()  # torch does not know replacements' pids
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
         result = super()._monitor_workers(worker_group)
@@ -246,28 +250,28 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._remaining_restarts = 0
             self._say(why)
         elif result.is_failed() and self._restart is not None:
-            # torch would have this node's ranks meet the others as it did at the start, and those
-            # who were there may be gone
+            # torch would have this node's ranks meet the others as at the start, and those
+            # launchers may be gone
             return self._give_up(
                 Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted")
             )
         return result
 
     def _say(self, why: str) -> None:
-        """Why the job ends: to people, and its first line to the manager."""
+        """Print why the job ends, and keep the first line for the manager."""
         print(f"\ntaskd: {why}\n", file=sys.stderr, flush=True)
         self._why = why.partition("\n")[0]
 
     def _stand_down(self) -> RunResult:
-        """What this standby has prepared is not needed: torch comes to its end, and `run` waits for
-        the next order."""
+        """End what this standby has prepared, which is not needed; `run` then waits for the next
+        order."""
         self._remaining_restarts = 0
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
 
     def _give_up(self, verdict: Verdict) -> RunResult:
-        """The end of the ladder: no restart, one paragraph, and torch's own report of who
-        failed."""
+        """End the job at the end of the ladder: no restart, one paragraph, and torch's own report
+        of the failures."""
         self._remaining_restarts = 0
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
@@ -301,7 +305,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
         except SignalException as error:
-            why = f"the launcher was told to stop by {error.sigval.name}"
+            why = f"the launcher was stopped by {error.sigval.name}"
             raise
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
@@ -328,7 +332,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
 
 def install() -> None:
-    """From now on torch's launcher makes our agent. Idempotent."""
+    """Make torch's launcher use taskd's agent. Idempotent."""
     launcher.LocalElasticAgent = TaskdElasticAgent  # type: ignore[misc]
     restarts.install()
     stopping.install()

@@ -1,4 +1,4 @@
-"""Which torch this is, and whether it has the functions that recovery stands on."""
+"""Checks whether the installed torch has the functions that recovery depends on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ TESTED = "2.13.0"
 
 
 def refusal() -> str | None:
-    """Why this torch cannot be used, or None. Looks for the functions themselves: names of versions
-    tell less."""
+    """Why this torch cannot be used, or None. Looks for the functions themselves: version numbers
+    say less."""
     import torch
     import torch.distributed as dist
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -33,6 +33,6 @@ def refusal() -> str | None:
     if missing:
         return (
             f"torch {torch.__version__} lacks {'; '.join(missing)}: taskd is tested with torch"
-            f" {TESTED}, install that or a later one"
+            f" {TESTED}; install that or a later version"
         )
     return None

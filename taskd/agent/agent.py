@@ -1,8 +1,8 @@
-"""The parts of an agent and what they share: the node's ranks, the manager, what was decided.
+"""The parts of an agent and their shared state: the node's ranks, the manager, the verdict.
 
-Nothing is decided here. What happens on the node is told to the manager; what the manager orders is
-done or handed to the ranks. Two threads meet here: the agent's own (loop.py) and the launcher's
-(supervisor.py).
+The agent decides nothing: it reports what happens on the node to the manager, and carries out the
+manager's orders or hands them to the ranks. Two threads use it: its own (loop.py) and the
+launcher's (supervisor.py).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logging.getLogger("taskd.agent")
 
 
 class Agent:
-    """Used by the agent's thread but where something else is said."""
+    """Used by the agent's thread except where noted."""
 
     def __init__(
         self, keys: Keys, job: str, manager_wait: float, limits: Limits, unprotected: bool
     ) -> None:
-        """`unprotected`: ranks that no manager is available for train without, else the job
+        """`unprotected`: if no manager is available, ranks train unprotected; otherwise the job
         ends."""
         self.keys, self.job = keys, job
         self.identity = keys.identity()
@@ -52,17 +52,17 @@ class Agent:
         self._lock = threading.Lock()
         self._verdict: Verdict | None = None
         self.epoch: Epoch | None = None
-        self._old: Epoch | None = None  # stopped, not cleared away yet
+        self._old: Epoch | None = None  # stopped, not removed yet
         self.next: Epoch | None = None  # its processes are about to be started
         self.node, self.nodes = 0, 1
         self.context: Any = None  # torch's SubprocessContext
         self.store: Any = None
         self._store_address = ("", 0)
         self.keeper = -1  # the node that keeps our ranks' records
-        # replaced processes of ours that have to be reaped
+        # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
-        self.left = False  # the manager has been told that this node has ended well
-        self.over = threading.Event()  # the job is, or nobody can tell any more
+        self.left = False  # this node has reported that it ended well
+        self.over = threading.Event()  # the job is, or no manager can tell
         self.managers: Managers | None = None
         self.records: Records | None = None
         self.lines = RankLines(self, f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}")
@@ -75,14 +75,14 @@ class Agent:
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
 
     def call(self, action: Action) -> None:
-        """Have the agent's thread do something. By any thread."""
+        """Run `action` in the agent's thread. From any thread."""
         self.mailbox.put(action)
 
-    # -- what other nodes reach here ---------------------------------------------------------------
+    # -- what other nodes connect to ---------------------------------------------------------------
 
     def listen(self, store: Any, address: tuple[str, int], nodes: int) -> None:
-        """`store`: a rendezvous store of ours, at `address`. Others can keep records in a job of
-        several `nodes`. By the launcher's thread, once."""
+        """Serve other nodes: `store`, this agent's rendezvous store at `address`, and, in a job of
+        several `nodes`, records. Called once, by the launcher's thread."""
         self.store, self._store_address, self.nodes = store, address, nodes
         if nodes > 1:
             self.records = Records(address[0], self.keys, self.identity, self.job, self._ask)
@@ -92,14 +92,15 @@ class Agent:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Where other nodes reach the store and the place for their records."""
+        """Where other nodes reach the store, and send their records."""
         if self.records is not None:
             return self._store_address, self.records.address
         assert self.managers is not None
         return self._store_address, (self.managers.here, 0)
 
     def connect(self, address: tuple[str, int], node: int) -> None:
-        """To the manager, first at `address`, as `node`. By the launcher's thread, once."""
+        """Connect to the manager, first at `address`, as `node`. Called once, by the launcher's
+        thread."""
         # in a job of one node the next manager can only be where the first one was
         if self.records is not None:
             here = self.records.address[0]
@@ -111,25 +112,25 @@ class Agent:
 
     @property
     def name(self) -> str:
-        """Of this process, to managers."""
+        """This process's name to managers."""
         return self.identity.name
 
     @property
     def obeyed(self) -> tuple[int, str]:
-        """Term and name of the manager that was acknowledged last."""
+        """Term and name of the manager acknowledged last."""
         assert self.managers is not None
         return self.managers.obeyed
 
     # -- epochs ------------------------------------------------------------------------------------
 
     def adopt(self, epoch: Epoch) -> None:
-        """Its processes are running, or about to be started. By any thread."""
+        """Make `epoch` the present one; its processes run or are about to be started. From any
+        thread."""
         with self._lock:
             self.epoch, self._verdict = epoch, None
 
     def begin(self, epoch: Epoch) -> None:
-        """The processes of an epoch that was adopted are to be watched; those that there are none
-        of yet are started."""
+        """Watch the ranks of an adopted epoch, and start those without a process."""
         self.monitor.begin(epoch)
         if self.records is not None:
             self.records.begin(self.node, epoch)
@@ -139,27 +140,29 @@ class Agent:
         self.announce()
 
     def protect(self, epoch: Epoch) -> None:
-        """The ranks of `epoch` are protected from here on."""
+        """Mark the ranks of `epoch` as protected."""
         with self._lock:
             epoch.protected = True
 
     def is_over(self, epoch: Epoch) -> bool:
-        """Whether the node's ranks have ended well, for good. Of a job with more nodes these may
-        train on, and miss ranks that have left their loop before it was over: the manager knows."""
+        """Whether the node's ranks have ended well and are not needed again. In a job of several
+        nodes, others may train on and still need ranks that have left their loop: the manager's
+        `Release` tells."""
         ranks = epoch.ranks.values()
         return all(r.over == "ended well" for r in ranks) and (
             self.nodes == 1 or max(r.step for r in ranks) <= epoch.released
         )
 
     def stopping(self) -> None:
-        """The launcher is about to stop its processes: their ends are not faults. By any thread."""
+        """The launcher is about to stop its processes: their ends are not faults. From any
+        thread."""
         with self._lock:
             if self.epoch is not None:
                 self._old = self.epoch
             self.epoch = None
 
     def drop_epochs(self) -> None:
-        """By the launcher's thread: what they have in shared memory is not needed any more."""
+        """Remove all epochs and their shared memory. Called by the launcher's thread."""
         for epoch in (self.epoch, self._old, self.next):
             if epoch is not None and not epoch.dropped:
                 epoch.drop()
@@ -175,7 +178,7 @@ class Agent:
         self.managers.be_node(node)
 
     def be_standby(self) -> None:
-        """The processes that were started are not needed."""
+        """Become a standby again, and kill the processes that were started."""
         assert self.managers is not None
         epoch = self.epoch
         for rank in epoch.ranks.values() if epoch is not None else ():
@@ -193,14 +196,14 @@ class Agent:
 
     @property
     def decided(self) -> Verdict | None:
-        """What `decide` was told last, of the present epoch. For any thread."""
+        """The last verdict on the present epoch. From any thread."""
         with self._lock:
             return self._verdict
 
-    # -- saying ------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Everything a manager has to know about this node."""
+        """Send the manager everything that it must know about this node."""
         assert self.managers is not None
         self.managers.send_voter_state()
         if self.standby.room is not None:
@@ -211,7 +214,7 @@ class Agent:
         if epoch is None or self.standby.preparing:
             return
         self.managers.begin(announcement.agent_joined(self, epoch))
-        # a manager that is in charge from now on has not heard of what has ended already
+        # a new manager does not know which ranks have already ended
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.tell_end(rank)
@@ -219,7 +222,7 @@ class Agent:
             self.tell(from_agent.AgentLeft(self.node, True))
 
     def tell(self, message: Any) -> None:
-        """To the manager."""
+        """Send to the manager."""
         assert self.managers is not None
         self.managers.send(message)
 
@@ -229,5 +232,5 @@ class Agent:
 
     def tell_rank(self, rank: Rank, message: Any) -> None:
         if rank.channel is not None:
-            with contextlib.suppress(OSError):  # it is dying; its death will be told
+            with contextlib.suppress(OSError):  # it is dying; its death will be reported
                 rank.channel.send(codec.encode(message))

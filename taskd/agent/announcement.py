@@ -1,4 +1,4 @@
-"""Everything a manager has to know about a node, in one message."""
+"""Everything that a manager must know about a node, in one message."""
 
 from __future__ import annotations
 

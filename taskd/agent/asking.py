@@ -1,5 +1,5 @@
-"""One question to the manager, before there is an agent: is the job under way, and has our node a
-launcher already?"""
+"""A launcher's question to the manager before it has an agent: is the job under way, and does its
+node have a launcher already?"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from taskd.protocol import question
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
 
-CONNECT = 1.0  # seconds; a machine that is there answers or refuses in a round trip
+CONNECT = 1.0  # seconds; a reachable machine answers or refuses in a round trip
 ANSWER = 2.0  # seconds; a CURVE handshake takes 2 ms
 
 
 def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> to_agent.UnderWay | None:
-    """The manager's answer to a launcher for `node`, -1 where it does not know. None also where
-    nobody answers: at the start of a job its manager may come later than its agents."""
+    """The manager's answer to a launcher for `node`, -1 if the launcher does not know it. None if
+    no manager answers: at the start of a job the manager may come after the agents."""
     try:
         socket.create_connection(address, CONNECT).close()
     except OSError:
@@ -37,9 +37,9 @@ def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> to_agen
 
 
 def second(address: tuple[str, int], job: str, node: int) -> str:
-    """What is said to a second job."""
+    """The error that a second job on the same port gets."""
     return (
-        f"port {address[1]} on {address[0]} is that of a job {job!r} which runs, and its node"
+        f"port {address[1]} on {address[0]} belongs to the running job {job!r}, whose node"
         f" {node} has a launcher: give this job another port (--port, or TASKD_PORT on all its"
         " nodes), or end the other job"
     )

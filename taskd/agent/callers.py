@@ -1,5 +1,5 @@
-"""Which process is at the other end of a local connection, and whose it is: a rank speaks for
-itself alone."""
+"""Finds the process at the other end of a local connection, and its rank: a rank may send only in
+its own name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from taskd.messages import codec, from_rank
 
-GENERATIONS = 64  # between a rank's process and one that it has started; more are no rank's
+GENERATIONS = 64  # most processes between a rank's and one that it has started
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A connection whose first message is `hello`. `pid` is the kernel's word, 0 for a process that
-    cannot be seen from here."""
+    """A connection whose first message is `hello`. `pid` comes from the kernel; 0 for a process
+    that is invisible from here."""
 
     line: socket.socket
     pid: int
@@ -24,8 +24,8 @@ class Caller:
 
 
 def hear(line: socket.socket, limit: float) -> Caller:
-    """Who calls, after at most `limit` seconds. Raises BadMessage for another user's process and
-    for what is no hello, and OSError."""
+    """Identify a caller within `limit` seconds. Raises BadMessage for another user's process or a
+    message that is no hello, and OSError."""
     pid, uid, _ = struct.unpack(
         "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
@@ -38,8 +38,8 @@ def hear(line: socket.socket, limit: float) -> Caller:
 
 
 def belongs(pid: int, ancestor: int) -> bool:
-    """Whether process `pid` is `ancestor` or was started by it: under a wrapper, such as a shell,
-    the rank is a child of that."""
+    """Whether process `pid` is `ancestor` or its descendant: under a wrapper, such as a shell, the
+    rank is the wrapper's child."""
     for _ in range(GENERATIONS):
         if pid == ancestor:
             return pid > 0
@@ -50,7 +50,7 @@ def belongs(pid: int, ancestor: int) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """0: it is gone."""
+    """The parent's pid; 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[1])

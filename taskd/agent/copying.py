@@ -37,7 +37,7 @@ class Copying:
         self._pipe = -1
         self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
-        self._copied: dict[int, int] = {}  # local rank -> number of the last one that is kept
+        self._kept: dict[int, int] = {}  # local rank -> number of the last one that is kept
         self._unanswered: float | None = None  # since when an acknowledgement is waited for
         self.active = False
 
@@ -60,7 +60,7 @@ class Copying:
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = self._dial(address)
-        self._copied, self._unanswered, self.active = {}, None, True
+        self._kept, self._unanswered, self.active = {}, None, True
         epoch.page.copying(True)  # ranks wait from here on: what they have said before is sent now
         for local in epoch.ranks:
             entries = self._read(local)
@@ -117,6 +117,10 @@ class Copying:
         except BlockingIOError:
             return
         for local, _, number, step in NOTE.iter_unpack(data):
+            if number == self._sent.get(local):
+                # a rank waits for an acknowledgment that will not come: see worker/copies.py
+                state = f"sent {self._sent}, acknowledged {self._kept}, active {self.active}"
+                log.warning("record %d of local rank %d is sent again (%s)", number, local, state)
             self._sent[local] = number
             self._send(local, number, step, anew=False)
 
@@ -160,9 +164,9 @@ class Copying:
             rank = epoch.find(message.rank)
             if rank is None:
                 continue
-            self._copied[rank.local] = message.number
+            self._kept[rank.local] = message.number
             epoch.page.copied(rank.local, message.number)
-            if all(self._copied.get(local, 0) >= number for local, number in self._sent.items()):
+            if all(self._kept.get(local, 0) >= number for local, number in self._sent.items()):
                 self._unanswered = None
                 if not self.active:
                     self._copy_again(epoch)
@@ -172,7 +176,7 @@ class Copying:
         self.active = True
         epoch.page.copying(True)
         for local in epoch.ranks:
-            epoch.page.copied(local, self._copied.get(local, 0))
+            epoch.page.copied(local, self._kept.get(local, 0))
 
     def _judge(self, now: float) -> None:
         """A keeper that says nothing must not hold up training for long: where it is gone the

@@ -1,4 +1,4 @@
-"""How the ends of ranks are noticed, and what they mean: a fault, or the end of the rank's work."""
+"""Detects the ends of ranks, and tells faults from completed work."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Deaths:
         self._agent = agent
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        """A thread of its own: told by the kernel ~50 us after the rank's main thread is gone,
-        whatever its memory."""
+        """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
+        main thread is gone, however large its memory."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
             self._agent.call(lambda: self.gone(epoch, rank, incarnation))
@@ -40,17 +40,18 @@ class Deaths:
             return
         view = epoch.page.read(rank.local)
         if not leaving(view.pid):
-            return  # let go on purpose (exec): the pidfd will tell
-        # an interpreter that ends by itself says so first; its exit code is worth waiting for
+            return  # the mutex was released without a death (exec): the pidfd will report the death
+        # an interpreter that ends by itself writes DONE first; its exit code is worth waiting for
         if view.phase != slot.DONE:
-            # the zygote may have said how it ended, and have reaped it
+            # the zygote may have reaped it and reported how it ended
             self._agent.replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
             # a wrapper's child is not our process
             self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
 
     def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
-        """The rank's process is gone, or surely going (`certain`)."""
+        """Handle the end of a rank's process; `certain`: it is dying, even if no exit code is known
+        yet."""
         if rank.over is not None:
             return
         if (
@@ -59,7 +60,7 @@ class Deaths:
             and not certain
             and self._agent.replacements.tells(rank.process)
         ):
-            return  # the zygote will say with what code
+            return  # the zygote will report the code
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
             code = next(
@@ -75,7 +76,7 @@ class Deaths:
             self._agent.standby.died(rank)
             return
         if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
-            # torch's launcher asks for it
+            # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (
             not epoch.protected or view.phase in (slot.DONE, slot.SETUP, slot.COMMITTED)
@@ -86,7 +87,7 @@ class Deaths:
             self.tell_end(rank)
             return
         cause = describe(code, epoch.page.records(rank.local))
-        if code == 0:  # sys.exit() where nobody expects it: the others wait for this rank
+        if code == 0:  # sys.exit() in the middle of training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"
                 if view.phase in TRAINING
@@ -107,7 +108,7 @@ class Deaths:
         self._agent.monitor.died(rank)
 
     def tell_end(self, rank: Rank) -> None:
-        """Of a rank whose process is over."""
+        """Report the end of a rank's process."""
         if rank.failed:
             self._agent.tell(
                 from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)

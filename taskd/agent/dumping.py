@@ -1,4 +1,4 @@
-"""An agent's part of a dump, in threads of their own: a disk may be slow."""
+"""An agent's part of a dump, in separate threads: a disk may be slow."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def save_records(
     records: Records | None,
     tell: Callable[[Any], None],
 ) -> None:
-    """Write the records of this node's ranks, also of those without a process, and of lost nodes
-    that are kept here."""
+    """Write the records of this node's ranks, including those without a process, and the records of
+    lost nodes kept here."""
     found: list[tuple[int, int, bytes]] = []
     for rank in epoch.ranks.values():
         kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
@@ -43,7 +43,7 @@ def save_records(
 
     def write() -> None:
         try:
-            # the job's seal ends with the job
+            # the job's seal is valid only within the job
             renewed = [
                 (
                     rank,
@@ -64,7 +64,7 @@ def save_records(
 
 
 def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
-    """All has been written: make a dump of it, or remove it."""
+    """Make a dump of everything written, or remove it if that fails."""
     work = Path(settings.dump_path(os.environ)) / order.name
 
     def finish() -> None:

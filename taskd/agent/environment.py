@@ -1,5 +1,5 @@
-"""What ranks find when they start: the shared memory of an epoch, and its names in their
-environment."""
+"""Makes what ranks need to start: the shared memory of an epoch, and environment variables that
+name it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ def make_epoch(
     environments: dict[int, dict[str, str]],
     common: dict[str, str],
 ) -> Epoch:
-    """Make the shared memory of an epoch of ranks that have not been started. `key`: of their
-    records. `environments` by local rank get its names, and what is `common` to all. Raises
-    OSError."""
+    """Make the shared memory of an epoch whose ranks are not started yet. `key`: of their records.
+    Adds its names and the `common` variables to `environments`, by local rank. Raises OSError."""
     directory = shared_memory.make()
     try:
         sealed.write_key(directory, key, job)
@@ -46,7 +45,7 @@ def make_epoch(
 
 
 def preloading() -> dict[str, str]:
-    """What makes a process start with libtaskd."""
+    """Variables that make a process start with libtaskd."""
     present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
     if ours in present.split(":"):
         return {"LD_PRELOAD": present}

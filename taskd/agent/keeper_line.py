@@ -11,7 +11,7 @@ from taskd.messages import codec
 from taskd.protocol import curve
 from taskd.protocol.keys import Identity, Keys
 
-MAX_BYTES = 1 << 30  # of a record: module buffers are in it
+MAX_BYTES = 1 << 30  # of a record, which includes module buffers
 
 
 class KeeperLine:
@@ -24,12 +24,12 @@ class KeeperLine:
         self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> None:
-        # it has been away for long; the manager will name another one
+        # the keeper has been away for long; the manager will name another one
         with contextlib.suppress(zmq.Again):
             self.socket.send(codec.encode(message), zmq.NOBLOCK)
 
     def received(self) -> list[Any]:
-        """The messages that have come; what is none is left out."""
+        """The messages that have arrived; drops anything else."""
         out: list[Any] = []
         while True:
             try:

@@ -1,6 +1,6 @@
-"""Other nodes' records are kept here, and handed to the agent that takes a lost node's place.
+"""Keeps other nodes' records, and hands them to the agent that takes a lost node over.
 
-Whose records are taken, and who gets them, the manager says (permits.py).
+The manager decides whose records are kept, and who gets them (permits.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from taskd.records.sealed import BadRecord, Seal
 
 log = logging.getLogger("taskd.agent")
 
-KEPT = 3  # records of a rank, as the rank itself keeps
+KEPT = 3  # records of a rank, as many as the rank itself keeps
 
 
 class Keeping:
-    """`keeps` and `of` may be called from any thread, the rest is used by one."""
+    """`keeps` and `of` may be called from any thread, the rest from one."""
 
     def __init__(
         self,
@@ -36,15 +36,16 @@ class Keeping:
         ask: Callable[[from_agent.May], None],
         ours: Callable[[int], list[between_agents.Keep] | None],
     ) -> None:
-        """`router` is where others are heard, `key` that of records. `ask`: puts a question to the
-        manager. `ours`: the records of that node's ranks where they run here, else None."""
+        """`router` receives from other agents; `key` is that of records. `ask` sends a question to
+        the manager. `ours`: the records of a node's ranks if they run here, else None."""
         self._router, self._key, self._job, self._ours = router, key, job, ours
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> what is kept of it, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
 
     def keeps(self) -> tuple[tuple[int, int], ...]:
-        """Nodes whose records are kept here, and the newest step of all of a node's ranks."""
+        """Nodes whose records are kept here, each with the newest step that is kept of all its
+        ranks."""
         newest = {
             node: min((records[-1].step for records in ranks.copy().values()), default=0)
             for node, ranks in self._kept.copy().items()
@@ -52,16 +53,16 @@ class Keeping:
         return tuple(sorted(newest.items()))
 
     def forget(self) -> None:
-        """This node's ranks start from the beginning, as do all others: whoever has its records
-        kept here says so anew, when all are protected."""
+        """Drop all records: this node's ranks start from the beginning, as do all others, and
+        agents send theirs again once all are protected."""
         self._kept.clear()
 
     def of(self, node: int) -> list[between_agents.Keep]:
-        """What is kept of `node`."""
+        """The records kept of `node`."""
         return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
 
     def permit(self, answer: to_agent.Permit) -> None:
-        """The manager has answered what was asked of it."""
+        """Handle the manager's answer to a question."""
         self._permits.answered(answer, time.monotonic())
 
     # -- the thread's poll -------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class Keeping:
         self._answer(route, between_agents.Kept(message.rank, message.number))
 
     def _refusal(self, keep: between_agents.Keep) -> str:
-        """Why this is no record of that rank and step, "" if it is one."""
+        """Why this is not a record of that rank and step, or ""."""
         if keep.kind not in KINDS:
             return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
         try:

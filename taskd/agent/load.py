@@ -1,17 +1,17 @@
-"""What a rank has had of the processors, and how long it waited for one: by the kernel's account,
-so it needs no answer of the rank."""
+"""A rank's processor time, and how long it waited for a processor: from the kernel, so the rank
+need not answer."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
-PROCESSES = 100  # of one rank that are looked at: a look takes ~20 us for each thread
+PROCESSES = 100  # most examined per rank: ~20 us for each thread
 
 
 def spent(pid: int) -> tuple[float, float]:
-    """Seconds on a processor, and runnable without one, of process `pid` and all that it has
-    started, all threads together. 0 where nothing can be known."""
+    """Seconds on a processor, and runnable without one, of all threads of process `pid` and its
+    descendants. 0 where unknown."""
     ran = waited = 0
     processes, found = [pid], {pid}
     while processes:

@@ -19,14 +19,13 @@ from taskd.messages import from_agent
 
 log = logging.getLogger("taskd.agent")
 
-# seconds; the manager counts an agent as lost after 10 s without one, and idles the longer the
-# rarer they are
+# seconds; the manager counts an agent as lost after 10 s without one, and idles longer the rarer
+# they are
 HEARTBEAT = 3.0
-# seconds; a connection that has ended is made again in 0.2 s, and the launcher waits 5 s for this
-# thread
+# seconds; an ended connection is made again in 0.2 s, and the launcher waits 5 s for this thread
 LAST_WORDS = 2.0
-# seconds that the loop may come late before silence of the ranks in that time is excused: the
-# machine stood still
+# seconds that the loop may be late; beyond that the machine stood still, and the ranks' silence in
+# that time is excused
 LATE = 0.5
 
 
@@ -35,7 +34,7 @@ class Loop:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._sessions: set[int] = set()  # of all processes that ranks have had
+        self._sessions: set[int] = set()  # of all processes of ranks so far
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="taskd-agent", daemon=True)
 
@@ -47,7 +46,7 @@ class Loop:
         self._thread.start()
 
     def end(self) -> None:
-        """Its last act is to send and to close; the socket's linger is 0.5 s."""
+        """Have the thread send what is left, close and end; the socket's linger is 0.5 s."""
         self._ending = True
         self._agent.call(lambda: None)
         self._thread.join(5.0)
@@ -56,7 +55,7 @@ class Loop:
         agent, managers = self._agent, self._agent.managers
         assert managers is not None
         beat = time.monotonic()
-        # until then a manager that comes back hears how this node has ended
+        # until then a manager that comes back can learn how this node has ended
         last: float | None = None
         while True:
             try:
@@ -116,7 +115,7 @@ class Loop:
         managers.read_monitors()
         for order in managers.orders():
             agent.orders.obey(order)
-        # what one manager has begun for a moment, the next one knows nothing of
+        # the next manager knows nothing of what the last one began temporarily
         agent.standby.look_at_manager()
         agent.orders.look_at_manager()
 

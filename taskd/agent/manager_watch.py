@@ -1,5 +1,4 @@
-"""Ranks that wait for a manager must not wait forever: what becomes of them where none can be
-had."""
+"""Bounds how long ranks wait for a manager, and decides what they do when none is available."""
 
 from __future__ import annotations
 
@@ -15,26 +14,26 @@ from taskd.messages import to_rank
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
 
-GIVEN_UP = -1.0  # in place of a time: nobody waits for a manager any more
+GIVEN_UP = -1.0  # in place of a time: the ranks no longer wait for a manager
 
 log = logging.getLogger("taskd.agent")
 
 
 class ManagerWatch:
     def __init__(self, agent: Agent, wait: float, allowed: bool) -> None:
-        """`wait`: seconds that ranks wait. `allowed`: ranks that no manager is available for train
-        without, else the job ends."""
+        """`wait`: seconds that ranks wait. `allowed`: if no manager is available, ranks train
+        unprotected; otherwise the job ends."""
         self._agent, self._wait, self._allowed = agent, wait, allowed
-        # a rank waits for a manager that has never answered, or GIVEN_UP
+        # since when a rank waits for a manager that has never answered, or GIVEN_UP
         self._since: float | None = None
-        self._alone_since: float | None = None  # a repair waits for a manager that is gone
+        self._alone_since: float | None = None  # since when ranks wait for a lost manager
 
     @property
     def given_up(self) -> bool:
         return self._since == GIVEN_UP
 
     def look(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Every few seconds."""
+        """Check whether ranks wait for a manager, and for how long; called every few seconds."""
         link = managers.link
         if link.answered or managers.voter.term:
             self._mind(epoch, managers, now)
@@ -55,8 +54,8 @@ class ManagerWatch:
             )
 
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Ranks that wait for orders must not wait forever: without a manager for too long, the
-        launcher restarts all, and ranks that were to be protected train without."""
+        """Act if a lost manager stays away for too long while ranks wait: the launcher restarts all
+        or gives up, and ranks that are not protected yet stay so."""
         if self._agent.left and not managers.content:
             self._agent.over.set()
         phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)
@@ -80,10 +79,11 @@ class ManagerWatch:
             )
         elif now - self._alone_since > self._wait and self._agent.decided is None:
             reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
-            if left:  # nobody can tell whether they are missed
+            if left:  # no manager can tell whether they are still needed
                 epoch.released = max(r.step for r in epoch.ranks.values())
             elif epoch.protected:
-                # alone, the other nodes may be well; together, none of them has found a majority
+                # if this node is cut off, the others may be healthy; if not, none of them has found
+                # a majority
                 self._agent.decide(
                     Verdict("give up" if self._agent.records is not None else "restart", reason)
                 )
@@ -97,7 +97,7 @@ class ManagerWatch:
                 Verdict(
                     "give up",
                     f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains"
-                    " without.",
+                    " unprotected.",
                 )
             )
             return

@@ -1,9 +1,9 @@
-"""Finding the manager that is in charge, and speaking to it.
+"""Finds the manager in charge, and talks to it.
 
-An agent has one connection, to the manager whose term it has acknowledged last. When that ends it
-looks for another one in all places where one may be: where the last one was, and at the agents that
-the last one has named as its successors. Managers claim their terms there (core.election has the
-rule). Where there is none, the agent may start one (successor.py).
+An agent has one connection, to the manager whose term it acknowledged last. When that ends, it
+looks for a manager wherever one may be: at the last one's address, and at the agents that the last
+one named as its successors. Managers claim their terms over these connections (core.election has
+the rule). If there is no manager, the agent may start one (successor.py).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from taskd.protocol.link import Link
 log = logging.getLogger("taskd.agent")
 
 LOOK = 0.05  # seconds between two looks while there is no manager
-PROVE = 2.0  # seconds that a manager that was acknowledged has to be in charge
-AGAIN = 0.25  # seconds between two times that we say where we stand, while we look
-PLACES = 16  # where a manager is looked for
-# seconds without a connection that a manager may be stopped by a signal; it has as much patience
-# with agents
+PROVE = 2.0  # seconds that an acknowledged manager has to take charge
+AGAIN = 0.25  # seconds between two reports of our voter state, while we look
+PLACES = 16  # most addresses at which a manager is looked for
+# seconds without a connection after which a manager that is stopped by a signal is killed; it has
+# as much patience with agents
 STOPPED = 10.0
-# true at the moment only: nobody wants to hear it later
+# true only at the moment: useless later
 PASSING = (from_agent.RankStalled, from_agent.ProgressReport)
 
 
 class Managers:
-    """Used by one thread. `announce` is called when a manager wants to know who we are."""
+    """Used by one thread. `announce` is called when a manager asks this agent to register."""
 
     def __init__(
         self,
@@ -53,24 +53,25 @@ class Managers:
         self._keys, self._identity, self._job, self._nodes = keys, identity, job, nodes
         self.here, self._announce = here, announce
         self._successor = Successor(keys, job, here)
-        # wherever one may be; a manager that was cut off has named those that it still heard, and
-        # the one in charge is elsewhere
+        # wherever one may be; a manager that was cut off has named the agents that it still
+        # reached, and the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
-        # the one that is spoken to
+        # to the manager in use
         self.link = Link(address, keys, job, node, identity, nodes=nodes)
         self._others: list[Link] = []  # while we look
         self._members: dict[str, int] = {}  # of the newest roster, and their nodes
         self._said = 0.0
-        self._since: float | None = None  # when the connection was found to have ended
-        # over the present connection we have heard the manager that we obey
+        self._since: float | None = None  # when the connection was found ended
+        # the manager that we obey has sent something over the present connection
         self._confirmed = False
-        self._met: dict[Link, int] = {}  # connections of each link that we have said something over
-        self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # as which node it was said, and what
-        self._informed = ""  # the manager that what is in it was said to
-        # when a manager was, that has not said anything as one in charge
+        # link -> the number of its connection that last carried our voter state
+        self._met: dict[Link, int] = {}
+        self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # the sending node, and the message
+        self._informed = ""  # the manager that its messages are for
+        # when a manager was that has not taken charge yet
         self._acknowledged: float | None = None
-        self.over = False  # the job is: nobody is looked for
+        self.over = False  # the job is: look for no manager
         self._between_us: dict[type, Callable[[Link, Any], None]] = {
             to_agent.RegisterAgain: self._register_again,
             to_agent.Ack: self._delivered,
@@ -80,20 +81,20 @@ class Managers:
 
     @property
     def name(self) -> str:
-        """Of this process, to managers."""
+        """This process's name to managers."""
         return self._identity.name
 
     @property
     def obeyed(self) -> tuple[int, str]:
-        """Term and name of the manager that was acknowledged last."""
+        """Term and name of the manager acknowledged last."""
         return self.voter.term, self.voter.manager
 
     def be_node(self, node: int) -> None:
-        """A standby has become one, or a node a standby."""
+        """Send as `node` from now on; STANDBY for a standby."""
         for link in self.links:
             link.node = node
 
-    # -- speaking ----------------------------------------------------------------------------------
+    # -- sending and receiving ---------------------------------------------------------------------
 
     @property
     def links(self) -> list[Link]:
@@ -105,16 +106,16 @@ class Managers:
 
     @property
     def in_step(self) -> bool:
-        """Whether everything that was said has been handed to the connection."""
+        """Whether every message has been handed to the connection."""
         return self._outbox.in_step
 
     @property
     def unheard(self) -> int:
-        """How many messages the manager is not known to have heard."""
+        """How many messages the manager has not acknowledged."""
         return len(self._outbox.kept)
 
     def send(self, message: Any) -> None:
-        """To the manager: at once, or when there is one again that can take it."""
+        """Send to the manager, at once or as soon as one can take it."""
         if isinstance(message, PASSING):
             if self._outbox.in_step:
                 self.link.send(message)
@@ -129,8 +130,7 @@ class Managers:
             self._outbox.in_step = False  # its queue is full
 
     def begin(self, message: Any) -> None:
-        """Send what tells everything. A manager that is another one than before needs nothing of
-        what was said until now."""
+        """Send a message that reports everything; a new manager needs none of the earlier ones."""
         anew = self._informed != self.link.manager
         self._informed = self.link.manager
         if anew:
@@ -139,7 +139,7 @@ class Managers:
         self._say(message, -number if anew else number)
 
     def send_voter_state(self, link: Link | None = None) -> None:
-        """Say where we stand."""
+        """Report what this agent has acknowledged, and the roster that it has."""
         voter = self.voter
         state = from_agent.VoterState(
             voter.term, voter.manager, voter.roster.stamp, self._members, self.content
@@ -147,15 +147,16 @@ class Managers:
         (link or self.link).send(state)
 
     def orders(self) -> Iterator[Any]:
-        """What managers say, but for what is between them and us, and what is not obeyed."""
+        """Orders of the manager that is obeyed; handles messages of election and delivery
+        itself."""
         for link in self.links:
             while (message := link.receive()) is not None:
                 between_us = self._between_us.get(type(message))
                 if between_us is not None:
                     between_us(link, message)
                     continue
-                # a manager of a later term does not ask a fenced agent for its vote, and what it
-                # says is final
+                # a manager of a later term does not ask a fenced agent for its vote, and its fence
+                # is final
                 fenced = isinstance(message, to_agent.Fence) and link.term > self.voter.term
                 if link.term == 0 or fenced or self.voter.obeys(link.term, link.manager):
                     self._confirm(link)
@@ -216,18 +217,18 @@ class Managers:
             link.send(from_agent.RosterKept(message.stamp))
 
     def _confirm(self, link: Link) -> None:
-        """The manager that we obey has spoken as one that is in charge."""
+        """The manager that we obey has sent something as the one in charge."""
         if link is self.link:
             self._confirmed, self._acknowledged = True, None
 
     def _change_to(self, link: Link) -> None:
-        """Its manager was acknowledged."""
+        """Use `link` from now on: its manager was acknowledged."""
         if link is not self.link:
-            self._outbox.in_step = False  # it asks who we are when it is in charge
+            self._outbox.in_step = False  # it asks us to register once it is in charge
         self._others = [other for other in self.links if other is not link]
         self.link, self._confirmed, self._acknowledged = link, False, time.monotonic()
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- searching ---------------------------------------------------------------------------------
 
     def read_monitors(self) -> None:
         for link in self.links:
@@ -236,17 +237,17 @@ class Managers:
                 not link.connected or self._met.get(link) != link.connections
             ):
                 self._confirmed = False
-                # there was one before: what was under way in it may be lost
+                # messages in flight on the previous connection may be lost
                 if link.connections > link.connected:
                     self._outbox.in_step = False
             if link.connected and self._met.get(link) != link.connections:
-                # whoever listens there now may be another one than before
+                # another manager than before may listen there now
                 self._met[link] = link.connections
                 self.send_voter_state(link)
 
     def tend(self, now: float) -> float | None:
-        """Look for a manager where there is none; returns when to look again."""
-        # the first one is waited for, where it was said to be
+        """Look for a manager if there is none; returns when to look again."""
+        # the first manager is awaited at the configured address
         if self.over or not self._successor.places:
             return None
         if self.content:
@@ -257,14 +258,14 @@ class Managers:
             if now - self._acknowledged < PROVE:
                 return self._acknowledged + PROVE
             log.warning(
-                "the manager at %s:%d was acknowledged and has not taken charge", *self.link.address
+                "the manager at %s:%d was acknowledged but has not taken charge", *self.link.address
             )
             self._acknowledged = None
         if self._since is None:
             self._since = self._said = now
             log.warning("the connection to the manager at %s:%d has ended", *self.link.address)
             self._look()
-        if now - self._said > AGAIN:  # a manager that has started meanwhile has heard nothing of us
+        if now - self._said > AGAIN:  # a manager started meanwhile does not know us
             self._said = now
             for link in self.links:
                 if link.connected:
@@ -293,7 +294,7 @@ class Managers:
                     nodes=self._nodes,
                 )
                 self._others.append(other)
-                self.send_voter_state(other)  # waits in the queue until somebody is there
+                self.send_voter_state(other)  # stays queued until a manager is there
 
     def _be_content(self) -> None:
         self._since = None

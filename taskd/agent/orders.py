@@ -1,4 +1,4 @@
-"""What an agent does when the manager orders it.
+"""Carries out the manager's orders.
 
 Used by the agent's thread.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that a script may take where it is not in a loop of ours, before it sees an interruption
+# seconds that a script outside a loop of ours may take before it sees an interruption
 BETWEEN_STEPS = 600.0
 
 
 class Orders:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._paused_by = (0, "")  # the manager that has ordered the last pause
-        # what an agent without ranks obeys too, and what is about its ranks
+        self._paused_by = (0, "")  # the manager that ordered the last pause
+        # orders that an agent without ranks obeys too, and those about its ranks
         self._of_the_agent: dict[type, Callable[[Any], None]] = {
             to_agent.Fence: self._fenced,
             to_agent.Prepare: self._of_a_standby,
@@ -75,9 +75,7 @@ class Orders:
     ) -> None:
         agent = self._agent
         if order.agent != agent.name:
-            log.error(
-                "%s of another agent, %s, is not obeyed", type(order).__name__, order.agent[:8]
-            )
+            log.error("%s is for another agent, %s: ignored", type(order).__name__, order.agent[:8])
         elif isinstance(order, to_agent.StandDown):
             agent.standby.stand_down(order)
         else:
@@ -91,7 +89,7 @@ class Orders:
         agent.standby.leave()
 
     def _fenced(self, order: to_agent.Fence) -> None:
-        """This agent has no part in the job any more: its ranks end now, the launcher leaves."""
+        """Leave the job: kill this agent's ranks, and have the launcher give up."""
         if self._agent.managers is None or order.agent != self._agent.name:
             return
         self._agent.managers.over = True
@@ -141,7 +139,7 @@ class Orders:
         self._agent.tell_ranks(epoch, order)
 
     def look_at_manager(self) -> None:
-        """Ranks that another manager wanted to stand for a moment go on."""
+        """End a temporary pause that an earlier manager ordered."""
         epoch = self._agent.epoch
         if epoch is not None and epoch.passing and self._paused_by != self._agent.obeyed:
             self._pause(epoch, to_rank.Continue())
@@ -157,8 +155,8 @@ class Orders:
                 continue
             view = epoch.page.read(rank.local)
             if view.phase in TRAINING or view.phase in (slot.COMMITTED, slot.SETUP, slot.DONE):
-                # user code may take what it has left before it counts as hung, anywhere; the
-                # manager adds its own grace
+                # user code may take the time that it has left before it counts as hung, wherever it
+                # is; the manager adds its own grace
                 left = (
                     self._agent.monitor.watchdog.left(view, now)
                     if view.phase in (*TRAINING, slot.COMMITTED)
@@ -179,7 +177,7 @@ class Orders:
         dumping.save_records(order, self._agent.node, epoch, self._agent.records, self._tell_later)
 
     def _tell_later(self, message: Any) -> None:
-        """From another thread."""
+        """Send to the manager, from another thread."""
         self._agent.call(lambda: self._agent.tell(message))
 
     def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
@@ -203,9 +201,9 @@ class Orders:
         if rank is None or order.incarnation != rank.incarnation:
             return
         if rank.over is not None:
-            agent.deaths.tell_end(rank)  # it is known, or should be
+            agent.deaths.tell_end(rank)  # the manager knows it, or should
             return
-        log.warning("rank %d is ended: %s", rank.number, order.reason)
+        log.warning("rank %d is killed: %s", rank.number, order.reason)
 
         def end() -> None:
             agent.processes.end(epoch, rank, order.incarnation)

@@ -1,6 +1,5 @@
-"""Processes whose parent has ended before them, as the launcher's own: the zygote's, when it is
-gone, so that their exit codes are known; and what ranks have left behind, which must not stay as
-zombies."""
+"""Orphans that the launcher adopts: the children of a dead zygote, so that their exit codes are
+known; and processes that ranks leave behind, which must not stay as zombies."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt() -> None:
-    """From now on this process is the parent of its descendants whose own parent ends."""
+    """Make this process the parent of its descendants when their own parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap(sessions: Iterable[int], known: Iterable[int]) -> None:
-    """Clear away dead processes that ranks have left behind: of `sessions`, which ranks have led,
-    but not those of `known`, which somebody waits for."""
+    """Reap dead processes that ranks have left behind: those in `sessions`, which ranks have led,
+    but not `known`, which other code waits for."""
     ours, waited = set(sessions), set(known)
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -31,7 +30,7 @@ def reap(sessions: Iterable[int], known: Iterable[int]) -> None:
 
 
 def code(pid: int) -> int:
-    """How an adopted process has ended, negative for a signal; that of SIGKILL where the kernel
+    """The exit code of an adopted process, negative for a signal; that of SIGKILL if the kernel
     cannot tell yet."""
     with contextlib.suppress(OSError):
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -41,6 +40,6 @@ def code(pid: int) -> int:
 
 
 def _dead_of(pid: int) -> int:
-    """The session of a zombie; -1 for what is none."""
+    """The session of a zombie; -1 for any other process."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return int(fields[3]) if fields[0] == b"Z" else -1

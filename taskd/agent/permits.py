@@ -1,11 +1,10 @@
-"""Who may leave records here, and who may have them: an agent keeps, and fetches, for its own node
-alone.
+"""Who may store records here, and who may fetch them: each agent only for its own node.
 
-Every process of the job knows the secret, so that alone allows nothing. The manager knows which
-agent has a node, and which standby it has told to take a node over or to be ready for it. It is
-asked when an agent keeps here for the first time, and for every fetch. It has decided before that
-agent can know of it, so a question is never too early; what waits for the answer is bounded, and
-has a deadline.
+Every process of the job knows the secret, so the secret alone permits nothing. The manager knows
+which agent has a node, and which standby it has ordered to take a node over or to prepare for it.
+It is asked when an agent stores records here for the first time, and for every fetch. It decides
+before that agent learns of it, so a question is never too early; the requests that wait for an
+answer are bounded, and have a deadline.
 """
 
 from __future__ import annotations
@@ -18,21 +17,20 @@ from taskd.messages import between_agents, from_agent, to_agent
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that a message waits for the manager's word; who fetches waits for 20, and a new manager
-# takes charge in ~2
+# seconds that a request waits for the manager's answer; an agent that fetches waits for 20, and a
+# new manager takes charge in ~2
 PATIENCE = 10.0
-AGAIN = 1.0  # seconds after which the question is put again, to a manager that may be a new one
-HELD = 64  # questions that are open at a time
-HELD_BYTES = (
-    256 << 20
-)  # of all messages that wait: records are some 10 kB, and some 100 MiB with large module buffers
+AGAIN = 1.0  # seconds after which a question is repeated, to a manager that may be a new one
+HELD = 64  # most open questions
+# of all requests that wait: records are some 10 kB, and some 100 MiB with large module buffers
+HELD_BYTES = 256 << 20
 
 Request = between_agents.Keep | between_agents.Fetch
 
 
 @dataclass
 class _Held:
-    """What waits for one answer."""
+    """The requests that wait for one answer."""
 
     due: float
     asked: float
@@ -41,8 +39,8 @@ class _Held:
 
 
 class Permits:
-    """`keep` and `hand_over` carry out what may be done, `refuse` answers a fetch that may not:
-    each takes the way back and the message."""
+    """`keep` and `hand_over` carry out what is permitted, `refuse` answers a fetch that is not:
+    each takes the return route and the message."""
 
     def __init__(
         self,
@@ -52,20 +50,18 @@ class Permits:
         refuse: Callable[[bytes, between_agents.Fetch], None],
     ) -> None:
         self._ask, self._keep, self._hand_over, self._refuse = ask, keep, hand_over, refuse
-        self._owners: dict[
-            int, tuple[str, frozenset[int]]
-        ] = {}  # node -> the agent that keeps its records here, and its ranks
+        # node -> the agent that keeps its records here, and its ranks
+        self._owners: dict[int, tuple[str, frozenset[int]]] = {}
         self._held: dict[from_agent.May, _Held] = {}
-        self._refused: dict[
-            from_agent.May, float
-        ] = {}  # and when: somebody who goes on must not keep the manager busy
+        # and when: an agent that repeats its request must not keep the manager busy
+        self._refused: dict[from_agent.May, float] = {}
 
     @property
     def waiting(self) -> bool:
         return bool(self._held)
 
     def asked(self, agent: str, route: bytes, request: Request, size: int, now: float) -> None:
-        """`agent` has sent a Keep or a Fetch of `size` bytes."""
+        """Handle a Keep or a Fetch of `size` bytes from `agent`."""
         fetch = isinstance(request, between_agents.Fetch)
         owner, ranks = self._owners.get(request.node, ("", frozenset()))
         if not fetch and owner == agent != "":
@@ -80,7 +76,7 @@ class Permits:
         full = sum(h.size for h in self._held.values()) + size > HELD_BYTES
         if full or (held is None and len(self._held) >= HELD):
             log.warning(
-                "a message of agent %s about node %d is dropped: too many wait for the manager",
+                "a request of agent %s about node %d is dropped: too many wait for the manager",
                 agent[:8],
                 request.node,
             )
@@ -89,12 +85,12 @@ class Permits:
             held = self._held[question] = _Held(now + PATIENCE, now)
             self._ask(question)
         if fetch:
-            held.requests.clear()  # asked for again over a newer connection
+            held.requests.clear()  # the agent asks again over a newer connection
         held.requests.append((route, request))
         held.size += size
 
     def answered(self, answer: to_agent.Permit, now: float) -> None:
-        """The manager has said whether."""
+        """Carry out or refuse the requests that waited for this answer."""
         held = self._held.pop(
             question := from_agent.May(answer.node, answer.agent, answer.fetch), None
         )
@@ -111,21 +107,21 @@ class Permits:
             if len(self._refused) >= HELD:
                 self._refused.clear()
             self._refused[question] = now
-            what = "asked for the records" if answer.fetch else "wanted records kept as those"
+            what = "fetch the records" if answer.fetch else "store records"
             log.warning(
-                "agent %s has %s of node %d, which is not its own: refused",
+                "agent %s has tried to %s of node %d, which is not its own: refused",
                 answer.agent[:8],
                 what,
                 answer.node,
             )
 
     def look(self, now: float) -> None:
-        """Put open questions again, and give up those that nobody answers."""
+        """Repeat open questions, and drop those that get no answer in time."""
         for question, held in list(self._held.items()):
             if now >= held.due:
                 del self._held[question]
                 log.error(
-                    "no manager has said within %.0f s whether agent %s may have %s",
+                    "no manager has answered within %.0f s whether agent %s is permitted %s",
                     PATIENCE,
                     question.agent[:8],
                     question,
@@ -139,7 +135,7 @@ class Permits:
             self._hand_over(route, request)
         elif request.rank not in ranks:
             log.warning(
-                "a record of rank %d, step %d, is none of node %d: dropped",
+                "a record of rank %d, step %d, is not of node %d: dropped",
                 request.rank,
                 request.step,
                 request.node,

@@ -1,5 +1,5 @@
-"""What `ps` and `pgrep -f` show of this process: a forked rank shows the command of the user's
-script, not the zygote's."""
+"""Sets what `ps` and `pgrep -f` show of this process: a forked rank shows the user's command line,
+not the zygote's."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 import ctypes
 from pathlib import Path
 
-ROOM = " " * 4096  # an argument of the process that is forked; longer command lines are cut
-# fields of /proc/PID/stat behind the name: proc(5) counts them as 48 and 49
+ROOM = " " * 4096  # an argument of the zygote; longer command lines are cut
+# fields of /proc/PID/stat after the name: proc(5) counts them as 48 and 49
 _ARG_START, _ARG_END = 45, 46
 
 
 def take(command: list[str]) -> None:
-    """Show `command` from now on, in the memory of this process's own arguments. Does nothing where
-    /proc does not tell where that is."""
+    """Overwrite this process's arguments in memory with `command`. Does nothing if /proc does not
+    show where they are."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
         start, end = int(fields[_ARG_START]), int(fields[_ARG_END])

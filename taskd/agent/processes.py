@@ -1,5 +1,5 @@
-"""The processes of a node: what the launcher started, what the zygote forked, and how their end is
-noticed."""
+"""The processes of a node: those that the launcher started, those that the zygote forked, and how
+their ends are detected."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from taskd.agent import process_title
 log = logging.getLogger("taskd.agent")
 
 _PF_EXITING = 0x4
-# fields of /proc/PID/stat behind the name: proc(5) counts them as 3, 9 and 52
+# fields of /proc/PID/stat after the name: proc(5) counts them as 3, 9 and 52
 _STATE, _FLAGS, _EXIT_CODE = 0, 6, 49
 REAPED = 1.0  # seconds
 
-# si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE tell of a
+# si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE report a
 # poisoned page with the first.
 _LOST = {
     2: "a lost memory page outside of tensors, or a file that was cut short",
@@ -62,7 +62,7 @@ class Forked:
 
 
 class Ordered(Forked):
-    """Stands for a rank that has been ordered and not been started yet."""
+    """A placeholder for a rank that has been ordered but not started yet."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -72,15 +72,15 @@ class Ordered(Forked):
 
 
 class Handler:
-    """Stands where torch keeps a SubprocessHandler. Its process may be there later."""
+    """Takes the place of torch's SubprocessHandler; its process may come later."""
 
     def __init__(self, proc: Forked | subprocess.Popen[bytes], local_rank: int) -> None:
         self.proc, self.local_rank_id = proc, local_rank
         self._lock = threading.Lock()
 
     def take(self, proc: Forked | subprocess.Popen[bytes]) -> bool:
-        """The process has been started. False: the one that was ordered has been told to end, so
-        this one is ended."""
+        """Take the process that was started. False if the launcher has ended the placeholder by
+        then: the process is killed."""
         with self._lock:
             if isinstance(self.proc, Ordered) and self.proc.returncode is not None:
                 proc.send_signal(signal.SIGKILL)
@@ -119,7 +119,7 @@ class Zygote:
         return self._process.pid
 
     def request(self, message: dict[str, Any]) -> bool:
-        """False when the zygote is not there to take it."""
+        """Send a request; False if the zygote cannot take it."""
         try:
             self.socket.send(msgpack.packb(message))
         except OSError:
@@ -139,12 +139,12 @@ class Zygote:
         return dict(msgpack.unpackb(data))
 
     def kill(self) -> None:
-        """End it now, and know that it has ended."""
+        """Kill the zygote and wait for its end."""
         self._process.kill()
         self._process.wait()
 
     def end(self) -> int | None:
-        """It has closed its end of the socket: its exit code."""
+        """The zygote has closed its end of the socket: wait for it and return its exit code."""
         self.socket.close()
         try:
             return self._process.wait(1.0)
@@ -154,8 +154,8 @@ class Zygote:
 
 
 def leaving(pid: int) -> bool:
-    """Whether the process is dead or on its way: true within 0.3 ms of a SIGKILL, long before its
-    parent is told."""
+    """Whether the process is dead or dying: true within 0.3 ms of a SIGKILL, long before its parent
+    is notified."""
     fields = _stat(pid)
     return (
         fields is None or fields[_STATE] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _PF_EXITING)
@@ -163,7 +163,7 @@ def leaving(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from its third field on; None: there is no such process."""
+    """/proc/PID/stat from its third field on; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -172,8 +172,9 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def exit_code(pidfd: int | None, process: Any) -> int | None:
-    """How a rank's process ended, negative for a signal; None: it has not, or nobody can tell. A
-    zombie is not reaped: torch's launcher needs its exit code too, and may have been the first."""
+    """The exit code of a rank's process, negative for a signal; None if it has not ended, or the
+    code is unknown. Does not reap a zombie: torch's launcher needs its exit code too, and may have
+    been first."""
     if process is None:
         return None
     if process.returncode is None and pidfd is not None:
@@ -196,9 +197,8 @@ def exit_code(pidfd: int | None, process: Any) -> int | None:
 
 
 def noted_code(pid: int) -> int | None:
-    """The kernel notes a process's exit code before it takes its memory down, which may take long.
-    0 is also what it shows where it does not show the code, or the process lives: so 0 is not known
-    here."""
+    """The exit code that the kernel notes before it frees a process's memory, which may take long.
+    It also shows 0 for a live process or a hidden code, so 0 counts as unknown."""
     fields = _stat(pid)
     if fields is None or len(fields) <= _EXIT_CODE or not int(fields[_FLAGS]) & _PF_EXITING:
         return None
@@ -207,8 +207,8 @@ def noted_code(pid: int) -> int | None:
 
 
 def describe(code: int | None, records: list[dict[str, Any]]) -> str:
-    """Why a process ended: its exit code where known, and what libtaskd's record adds to it. A
-    record of something else than the code tells of is one that the process has survived."""
+    """Why a process ended: its exit code if known, and what libtaskd's record adds. A record that
+    does not fit the code is of a signal that the process survived."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])

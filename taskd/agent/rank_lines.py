@@ -1,4 +1,4 @@
-"""The local socket of an agent: which process is which rank, and what ranks say."""
+"""The local socket of an agent: which process is which rank, and the ranks' messages."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class RankLines:
         )
         self.listener.bind("\0" + name)
         self.listener.listen(64)
-        # ranks that have called before it is known which processes they are
+        # callers that connected before the process of their rank was known
         self._early: list[Caller] = []
 
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         try:
-            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello in the same breath
+            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello at once
         except (OSError, codec.BadMessage) as error:
             log.warning("a connection to the agent's socket was refused: %s", error)
             connection.close()
 
     def _admit(self, caller: Caller) -> None:
-        """Raises BadMessage."""
+        """Connect a caller to its rank. Raises BadMessage."""
         hello, epoch = caller.hello, self._agent.epoch
         rank = epoch.find(hello.rank) if epoch else None
         if epoch is None or rank is None or hello.incarnation != rank.incarnation:
@@ -52,7 +52,7 @@ class RankLines:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
         if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
-            # forked a moment ago, and quicker than the zygote's word which process it is
+            # just forked, and faster than the zygote's report of its pid
             self._early.append(caller)
             return
         if not callers.belongs(caller.pid, rank.pid):
@@ -70,11 +70,10 @@ class RankLines:
             name=f"taskd-watch-{rank.local}",
             daemon=True,
         ).start()
-        # what came together with the hello is read at the next turn: the socket is ready at once
+        # what arrived with the hello is read at the next turn: the socket is ready at once
 
     def process_known(self) -> None:
-        """The zygote has said which process a replacement is: who has called before that is looked
-        at again."""
+        """The process of a rank is known now: check again the callers that were too early."""
         early, self._early = self._early, []
         for caller in early:
             try:
@@ -106,13 +105,15 @@ class RankLines:
         try:
             message = codec.FROM_RANK.decode(data)
         except codec.BadMessage as error:
-            log.error("rank %d sent what is not a message: %s", rank.number, error)
+            log.error("rank %d sent an invalid message: %s", rank.number, error)
             return
         if (
             getattr(message, "rank", None) != rank.number
             or getattr(message, "incarnation", rank.incarnation) != rank.incarnation
         ):
-            log.error("rank %d sent %s in another's name", rank.number, type(message).__name__)
+            log.error(
+                "rank %d sent %s for another rank or process", rank.number, type(message).__name__
+            )
             return
         if isinstance(message, from_rank.Progress):
             self._agent.monitor.here(epoch, rank, message)

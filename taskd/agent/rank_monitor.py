@@ -1,6 +1,6 @@
-"""What an agent does about ranks that train: notices that one makes no progress, answers roll
-calls, tells of lost memory pages, and passes on what operators ask. Used by the agent's
-thread; threads that wait for something hand the rest back to it."""
+"""Monitors ranks that train: detects one that makes no progress, answers progress probes, reports
+lost memory pages, and relays operators' requests. Used by the agent's thread; threads that wait for
+something hand the rest back to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskd.messages import codec, from_agent, from_rank, to_rank
 log = logging.getLogger("taskd.agent")
 
 ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
-BELL = 1000  # ms between two looks whether the epoch is still the present one
+BELL = 1000  # ms between two checks that the epoch is still the present one
 
 
 @dataclass
@@ -37,19 +37,19 @@ class _Call:
 
 @dataclass
 class RankMonitor:
-    """`tell` sends to the manager; `later` has something done by the agent's thread."""
+    """`tell` sends to the manager; `later` runs an action in the agent's thread."""
 
     tell: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
-    # local rank -> its process, and since when it is
+    # local rank -> its process, and since when it is stopped
     _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     # -- memory pages ------------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
-        """A new epoch: listen to its bell, which a rank rings from a signal handler."""
+        """Start a new epoch: listen to its bell, which a rank rings from a signal handler."""
         self._call, self.watchdog.holding = None, False
         self._stopped.clear()
         threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
@@ -93,8 +93,8 @@ class RankMonitor:
     # -- progress ----------------------------------------------------------------------------------
 
     def look(self, epoch: Epoch, now: float) -> float | None:
-        """Complain about ranks that make no progress, end a progress probe whose time is up;
-        returns when to look again."""
+        """Report ranks that make no progress, and end a progress probe whose time is up; returns
+        when to look again."""
         call = self._call
         if call is not None and now >= call.due:
             self._call = None
@@ -161,9 +161,8 @@ class RankMonitor:
         )
 
     def beat(self, epoch: Epoch, now: float) -> None:
-        """Called every few seconds: complain about ranks that were stopped by a signal, wherever
-        they are. Nobody else may notice: where a rank waits on purpose it makes no progress
-        anyway."""
+        """Report ranks that are stopped by a signal, in any phase; called every few seconds.
+        Nothing else may notice: a rank that waits makes no progress anyway."""
         for rank in epoch.ranks.values():
             if (
                 rank.over is not None
@@ -184,12 +183,12 @@ class RankMonitor:
                 )
 
     def _stopped_for(self, rank: Rank, now: float) -> float:
-        """Seconds since it was first found stopped, as far as is known."""
+        """Seconds since the rank was first found stopped."""
         pid, since = self._stopped.get(rank.local, (0, now))
         return now - since if pid == rank.pid else 0.0
 
     def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
-        """Log where the rank's threads are, then do `then` in the agent's thread."""
+        """Log where the rank's threads are, then run `then` in the agent's thread."""
         pid, number, fd = rank.pid, rank.number, rank.stacks
 
         def take() -> None:
@@ -201,7 +200,7 @@ class RankMonitor:
 
         threading.Thread(target=take, name="taskd-stacks", daemon=True).start()
 
-    # -- what operators ask ------------------------------------------------------------------------
+    # -- operators' requests -----------------------------------------------------------------------
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
         self.tell(
@@ -211,11 +210,11 @@ class RankMonitor:
         )
 
     def pause(self, epoch: Epoch, step: int | None) -> None:
-        """Ranks look at this when they begin a step. Here: who had begun it before it was
-        written."""
+        """Set the step before which ranks pause, which they check when they begin one; None lifts
+        the pause. Reports the ranks that had begun that step already."""
         epoch.page.pause(step)
         self.watchdog.holding = step is not None
-        # who was paused is not silent from before it was told to go on
+        # the silence of a paused rank counts only from now on
         self.watchdog.excuse(time.monotonic())
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
@@ -237,7 +236,7 @@ class RankMonitor:
             rank.injections.append(order.request)
 
     def died(self, rank: Rank) -> None:
-        """Whoever asked for a fault in it has had it."""
+        """Answer the requests for faults that the rank has not answered: its process has ended."""
         for request in rank.injections:
             self.tell(
                 from_rank.Injected(
@@ -253,7 +252,7 @@ class RankMonitor:
 
     @staticmethod
     def ask(rank: Rank, message: Any) -> bool:
-        """False when nobody attends to the rank's second line."""
+        """Send over the rank's second line; False if no thread reads it."""
         if rank.control_thread is None:
             return False
         try:
@@ -264,5 +263,5 @@ class RankMonitor:
 
 
 def _first_not_begun(view: View) -> int:
-    # a rank that fetches its batch is on its way into the step and does not look again
+    # a rank that fetches its batch enters the step without another check
     return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))

@@ -1,4 +1,4 @@
-"""The processes of this node's ranks: started, killed, replaced.
+"""Starts, kills and replaces the processes of this node's ranks.
 
 Used by the agent's thread.
 """
@@ -27,7 +27,7 @@ class RankProcesses:
         self._agent = agent
 
     def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        """Kill the process of that number; the next one is no business of ours."""
+        """Kill the process of that incarnation, but no later one."""
         if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
             return
         self.kill(rank)
@@ -37,26 +37,25 @@ class RankProcesses:
     def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
             return  # repeated
-        # a dying process that nobody has seen end; it must not share the slot
+        # a dying process whose end has not been seen; it must not share the slot
         if rank.over is None:
             self.kill(rank)
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
             self._agent.retired.append(rank.process)
-        rank.process = None  # what is still told about the old one is not about the new one
+        rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         rank.blank, rank.ready = True, False
         try:
             epoch.page.reset(rank.local)
-        # its last process has been killed and is still being taken down; 5 s is far more than a
-        # thread needs
+        # its last process has been killed and is still dying; 5 s is far more than a thread needs
         except OSError:
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
         self.start(rank)
 
     def start(self, rank: Rank) -> None:
-        """Have the rank's present process started."""
+        """Order the rank's present process to be started."""
         context = self._agent.context
         self._agent.replacements.start(
             Order(
@@ -81,7 +80,7 @@ class RankProcesses:
 
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has
-        been ordered meanwhile."""
+        been ordered since."""
         epoch = self._agent.epoch
         rank = (
             next((r for r in epoch.ranks.values() if r.number == order.rank), None)

@@ -1,4 +1,4 @@
-"""What an agent knows of its ranks: one start of all of them, and each with its present process."""
+"""What an agent knows of its ranks: each with its present process, and one start of all of them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Rank:
     local: int
     process: Any  # subprocess.Popen or Forked; None between two
     pidfd: int | None
-    stacks: int  # reading end of its pipe, see stacks.py
+    stacks: int  # read end of its pipe, see stacks.py
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
     control_thread: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
-    blank: bool = False  # its process is a replacement that has not been given its state
+    blank: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     over: str | None = None  # how its process ended
-    step: int = -1  # the next one that it would have begun, of one that has ended well
+    step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None
     interrupted: int = 0  # number of the last interruption it reported
-    damages: int = 0  # of its process that have been told
+    damages: int = 0  # of its process that have been reported
     injections: list[str] = field(default_factory=list)  # requests that it has not answered
 
     @property
@@ -57,24 +57,22 @@ class Rank:
 
 @dataclass
 class Epoch:
-    """What belongs to one start of all the node's ranks."""
+    """One start of all the node's ranks."""
 
     number: int
     directory: Path
     page: Page
-    pipes: dict[int, int] = field(
-        default_factory=dict
-    )  # by local rank; reading ends, see stacks.py
+    pipes: dict[int, int] = field(default_factory=dict)  # by local rank; read ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
     interruption: int = 0
     released: int = -1  # no step before this one will be repeated
     protected: bool = False
-    passing: bool = False  # its ranks are held for a moment only, by a manager that may be gone
+    passing: bool = False  # its ranks are paused temporarily, by a manager that may be gone
     dropped: bool = False
 
     def find(self, number: int) -> Rank | None:
-        """By global rank."""
+        """The rank of that global number, or None."""
         return next((r for r in self.ranks.values() if r.number == number), None)
 
     def drop(self) -> None:
@@ -87,7 +85,7 @@ class Epoch:
 
 
 def pidfd(pid: int) -> int | None:
-    """None: it is gone."""
+    """Open a pidfd; None if the process is gone."""
     try:
         return os.pidfd_open(pid)
     except OSError:

@@ -1,5 +1,5 @@
-"""Copies of the ranks' records on another node: what is a rank's own (random numbers, loader
-position, module buffers) and has no replica must outlive its node.
+"""Copies of the ranks' records on another node: private state (random numbers, loader position,
+module buffers) has no replica and must outlive its node.
 
 One thread sends this node's records to another agent (copying.py), keeps those of others and hands
 them out (keeping.py), and fetches those of a node that this agent takes over (fetching.py).
@@ -29,7 +29,7 @@ log = logging.getLogger("taskd.agent")
 
 
 class Records:
-    """`address` is where this agent takes others' records. Public methods may be called from any
+    """`address`: where this agent receives others' records. Public methods may be called from any
     thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Records:
         job: str,
         ask: Callable[[from_agent.May], None],
     ) -> None:
-        """`ask` puts a question to the manager, whose answer comes by `permit`; it is called in
+        """`ask` sends a question to the manager, whose answer comes by `permit`; it is called in
         this object's thread."""
         context: zmq.Context[Any] = zmq.Context()
 
@@ -49,9 +49,11 @@ class Records:
 
         self._context = context
         self._gate = Gate(
-            context, keys, lambda address: log.warning("%s has no CURVE key", address)
+            context,
+            keys,
+            lambda address: log.warning("a connection from %s is refused: no CURVE key", address),
         )
-        # whoever knows the secret may connect
+        # every process with the secret may connect
         self._router = curve.server(context, host, keys, MAX_BYTES)
         self.address = (host, self._router.bind_to_random_port(curve.endpoint(host)))
         # used by the thread
@@ -65,7 +67,7 @@ class Records:
     # -- any thread --------------------------------------------------------------------------------
 
     def begin(self, node: int, epoch: Epoch) -> None:
-        """The ranks of `epoch` write records from now on."""
+        """Send and keep records for `epoch` from now on."""
 
         def begin() -> None:
             self.copying.begin(node, epoch)
@@ -74,17 +76,17 @@ class Records:
         self._mailbox.put(begin)
 
     def keep_at(self, address: tuple[str, int]) -> None:
-        """From now on the agent at `address` keeps our records; it gets all there are."""
+        """Have the agent at `address` keep our records from now on; it gets all existing ones."""
         self._mailbox.put(lambda: self.copying.keep_at(address))
 
     def fetch(self, node: int, address: tuple[str, int], then: Then) -> None:
-        """Have `then` called, in this object's thread, with the records of `node` that the agent at
-        `address` keeps. Whoever waits has a deadline of its own: an agent that is gone does not
+        """Fetch the records of `node` from the agent at `address`, and call `then` with them in
+        this object's thread. The caller needs its own deadline: an agent that is gone does not
         answer."""
         self._mailbox.put(lambda: self.fetching.fetch(node, address, then))
 
     def permit(self, answer: to_agent.Permit) -> None:
-        """The manager has answered what was asked of it."""
+        """Handle the manager's answer to a question."""
         self._mailbox.put(lambda: self.keeping.permit(answer))
 
     def keeps(self) -> tuple[tuple[int, int], ...]:
@@ -92,7 +94,7 @@ class Records:
         return self.keeping.keeps()
 
     def of(self, node: int) -> list[between_agents.Keep]:
-        """What is kept of `node`."""
+        """The records kept of `node`."""
         return self.keeping.of(node)
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class Records:
             try:
                 self._turn()
             except Exception:
-                log.exception("the keeping of records goes on after an error")
+                log.exception("the records thread goes on after an error")
         self._context.destroy(linger=0)
 
     def _turn(self) -> None:

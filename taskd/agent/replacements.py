@@ -1,9 +1,9 @@
-"""Starting a rank's process, the first one or one that takes the rank over: by the zygote in ~10
-ms, else by a fresh interpreter in ~2 s.
+"""Starts ranks' processes, first ones and replacements: by the zygote in ~10 ms, else by a fresh
+interpreter in ~2 s.
 
-Owned by the agent's thread, which is told through two calls: a process has started, a forked
-process has ended. A zygote that has been killed, is stopped, or does not answer is ended for good,
-and a new one is started; until that is ready fresh interpreters serve.
+Owned by the agent's thread, which it notifies by two callbacks: a process has started, a forked
+process has ended. A zygote that has been killed, is stopped, or does not answer is replaced; until
+the new one is ready, fresh interpreters are used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from taskd.agent.processes import Forked, Zygote, leaving
 
 log = logging.getLogger("taskd.agent")
 
-ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and what replaces it ~2 s
-# seconds from the start of the first zygote until it is ready: ~3 s, twice that beside ranks that
-# start
+ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and a fresh interpreter ~2 s
+# seconds from the start of the first zygote until it is ready: ~3 s, twice that while ranks start
 WARM = 10.0
-# the same, for the first processes: what is waited for is what they would have to do themselves
+# the same, for the first processes: without the zygote they would have to do the same work
 FIRST = 60.0
-# seconds until another zygote is started: what takes its place now needs the processors first, for
-# ~2 s
+# seconds until another zygote is started: its substitutes need the processors first, for ~2 s
 AGAIN = 5.0
 
 
@@ -56,7 +54,7 @@ class Order:
 
 
 def runs_python(entrypoint: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether it is one for this interpreter, which can be forked."""
+    """Whether it is a Python program for this interpreter, which can be forked."""
     return entrypoint == sys.executable and arguments[:1] == ("-u",)
 
 
@@ -67,7 +65,7 @@ class Replacements:
         self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]
     ) -> None:
         self._started, self._ended = started, ended
-        # by ticket; until when it has to be answered
+        # by ticket; with the time until which it must be answered
         self._asked: dict[int, tuple[Order, float]] = {}
         # requests for which its socket has no room yet
         self._unsent: deque[dict[str, Any]] = deque()
@@ -77,15 +75,15 @@ class Replacements:
         self._environment: dict[str, str] | None = None
         self._began = 0.0  # when the last zygote was started
         self._zygotes = 0
-        self._again: float | None = None  # when the next one shall be
-        self._stopped = False  # it was, at the last look
+        self._again: float | None = None  # when to start the next one
+        self._stopped = False  # the zygote was, at the last look
         self._closed = False
 
     def warm_up(self, environment: dict[str, str]) -> None:
         """Start the zygote, once."""
         if self._environment is None:
             self._environment = {k: v for k, v in environment.items() if k != "TASKD_SLOT"}
-            # what a zygote has forked is ours when it is gone: we learn how it ends
+            # what a zygote has forked is ours once the zygote is gone: we learn how it ends
             orphans.adopt()
             self._begin(time.monotonic())
 
@@ -112,8 +110,8 @@ class Replacements:
             "first": order.incarnation == 0,
         }
         now, zygote = time.monotonic(), self.zygote
-        # the first zygote is waited for: fresh interpreters would only take its time. Later there
-        # is more to lose
+        # wait for the first zygote: fresh interpreters would only delay it. Later, waiting costs
+        # more
         able = zygote is not None and (zygote.ready or self._zygotes == 1)
         if runs_python(order.entrypoint, order.arguments) and able and zygote is not None:
             warm = self._began + (WARM if order.incarnation else FIRST)
@@ -127,14 +125,14 @@ class Replacements:
             self._start_slowly(order)
 
     def _send(self, zygote: Zygote) -> None:
-        """One that is not there to take it is found out by its end of the socket, or by the
-        time."""
+        """Send pending requests. A zygote that cannot take them shows by the end of its socket, or
+        by its deadline."""
         while self._unsent and zygote.request(self._unsent[0]):
             self._unsent.popleft()
 
     def _start_slowly(self, order: Order) -> None:
-        """Without a zygote: a fresh interpreter, or the user's own program, in which `import taskd`
-        sees that it is a replacement."""
+        """Start a process without a zygote: a fresh interpreter, or the user's own program, in
+        which `import taskd` detects that it is a replacement."""
         if self._closed:
             return
         command = [order.entrypoint, *order.arguments]
@@ -160,7 +158,7 @@ class Replacements:
         self._started(order, process)
 
     def hear(self) -> None:
-        """The zygote has said something, or is gone."""
+        """Read the zygote's messages, or handle its end."""
         zygote = self.zygote
         if zygote is None:
             return
@@ -179,18 +177,19 @@ class Replacements:
             self._lost(zygote)
 
     def _lost(self, zygote: Zygote) -> None:
-        """It has ended. What it forked goes on; whoever was asked of it is started otherwise."""
+        """The zygote has ended. Its children go on; pending orders are started by fresh
+        interpreters."""
         code = zygote.end()
         self.zygote = None
         for pid in [p for p in self._forked if leaving(p)]:
             self._over(pid, orphans.code(pid))
         self._forked.clear()
         self._unsent.clear()
-        # one that has left by itself would do so again: it cannot be had in this job
+        # one that has left by itself would do so again: this job gets no other
         by_itself = code is None or code >= 0
         log.warning(
             "the zygote has ended (%s); replacements are started by fresh interpreters%s",
-            f"exit code {code}" if code is not None else "it is not known how",
+            f"exit code {code}" if code is not None else "cause unknown",
             "" if by_itself else " until another one is ready",
         )
         if not by_itself:
@@ -202,7 +201,7 @@ class Replacements:
     # -- time --------------------------------------------------------------------------------------
 
     def look(self, now: float) -> float | None:
-        """End a zygote that does not answer, start the next; returns when to look again."""
+        """Kill a zygote that does not answer, start the next; returns when to look again."""
         if self._again is not None and now >= self._again and self.zygote is None:
             self._begin(now)
         late = [order for order, due in self._asked.values() if now >= due]
@@ -211,8 +210,7 @@ class Replacements:
         return min((due for _, due in self._asked.values()), default=self._again)
 
     def beat(self) -> None:
-        """Called every few seconds: a zygote that is found stopped twice does nothing for
-        anybody."""
+        """Kill a zygote that is found stopped twice; called every few seconds."""
         zygote = self.zygote
         stopped = zygote is not None and stacks.state(zygote.pid) in stacks.STOPPED
         if stopped and self._stopped:
@@ -223,11 +221,11 @@ class Replacements:
         zygote = self.zygote
         assert zygote is not None
         log.warning("the zygote (pid %d) is killed: %s", zygote.pid, why)
-        zygote.kill()  # before anything else is started: from here on it forks nobody
+        zygote.kill()  # before anything else is started: from here on it forks nothing
         self.hear()  # what it has forked before that, and then its end
 
     def tells(self, process: Forked) -> bool:
-        """Whether the zygote that has forked it is there, and will say how it ended."""
+        """Whether the zygote that forked it is alive, and will report how it ended."""
         return self._forked.get(process.pid) is process
 
     def _over(self, pid: int, status: int) -> None:
@@ -237,7 +235,7 @@ class Replacements:
             self._ended(process, status)
 
     def close(self) -> None:
-        """End the zygote, and what it was about to start."""
+        """Kill the zygote, and what it was about to start."""
         self._again, self._closed = None, True
         zygote, self.zygote = self.zygote, None
         if zygote is None:

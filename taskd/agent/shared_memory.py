@@ -1,5 +1,5 @@
-"""The directory that a node's ranks and their agent share: where it is made, and how what killed
-agents left behind goes away."""
+"""The directory that a node's ranks and their agent share: makes it, and removes those that killed
+agents left behind."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 log = logging.getLogger("taskd.agent")
 
-# bytes; private records need ~100 kB a rank, stripes say for themselves when there is no room
+# bytes; records need ~100 kB a rank; stripes report a lack of room themselves
 ROOM = 32 << 20
 
 
 def make() -> Path:
-    """A new directory for one start of all ranks, in memory if there is any."""
+    """Make a directory for one start of all ranks, in memory if there is room."""
     base = _roomy()
     _clear_away(Path(base or tempfile.gettempdir()))
     return Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=base))
@@ -44,13 +44,13 @@ def _roomy() -> str | None:
 
 
 def _prefix() -> str:
-    """Names a directory by the space in which its agent's pid means something: containers may share
-    /dev/shm."""
+    """How names begin: with the namespace in which the agent's pid is valid, as containers may
+    share /dev/shm."""
     return f"taskd-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def _clear_away(base: Path) -> None:
-    """Remove what agents that were killed have left."""
+    """Remove the directories of killed agents."""
     for directory in base.glob(f"{_prefix()}*"):
         pid = directory.name.removeprefix(_prefix()).partition("-")[0]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():

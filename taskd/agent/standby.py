@@ -1,9 +1,9 @@
-"""An agent without a node: it waits for one, gets ready for one on order, takes one over.
+"""An agent without a node: it waits for one, prepares for one when ordered, takes one over.
 
-It takes over what is lost, with new processes for the ranks; or what it was told to get ready for
-(`Prepare`): then the processes run the user's script up to its first attempt while the job trains
-without them, and when the node is given to it they only need the newest records. Until these ranks
-have their state the node may be taken back from it (`StandDown`), and it waits again.
+It takes over a lost node, with new processes for the ranks; or a node that it was ordered to
+prepare for (`Prepare`): then the processes run the user's script up to its first attempt while the
+job trains without them, and when it is given the node they need only the newest records. Until
+these ranks have their state the node may be taken back (`StandDown`), and the agent waits again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that the records of a node may take to come, 10 kB a rank; the manager gives a standby up
+# seconds that fetching a node's records may take, 10 kB a rank; the manager gives up a standby
 # after 30
 FETCH = 20.0
 
@@ -33,11 +33,11 @@ Order = to_agent.Prepare | to_agent.TakeOver
 
 @dataclass
 class _Preparation:
-    """A node that this agent is ready for, or gets ready for."""
+    """A node that this agent has prepared for, or is preparing for."""
 
     order: to_agent.Prepare
-    manager: tuple[int, str]  # who has ordered it
-    taken: bool = False  # the node is ours, and its ranks get their state
+    manager: tuple[int, str]  # that ordered it
+    taken: bool = False  # the node is ours, and its ranks are getting their state
 
 
 class Standby:
@@ -46,16 +46,16 @@ class Standby:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        # None: there will be none
+        # None: no order will come
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.room: int | None = None  # how many ranks it can run, while it has no node
         self._preparation: _Preparation | None = None
-        self._moved: to_agent.Prepare | None = None  # the node that it got ready for, and has
+        self._moved: to_agent.Prepare | None = None  # the node that it prepared for, and has
 
     # -- the launcher's thread ---------------------------------------------------------------------
 
     def wait(self, ranks: int) -> Order | None:
-        """Wait for a node; None when the job ends without. `ranks`: how many this agent can run."""
+        """Wait for an order; None if the job ends first. `ranks`: how many this agent can run."""
         self.room = ranks
         self._agent.call(self._agent.announce)
         order = self._orders.get()
@@ -64,7 +64,7 @@ class Standby:
         return order
 
     def take_over(self, order: to_agent.TakeOver, context: Any) -> None:
-        """Become the node: put its ranks' records in place, tell the manager, start the ranks.
+        """Become the node: put its ranks' records in place, notify the manager, start the ranks.
         `prepare` has been called."""
         epoch = self._epoch(order, context)
         self._put_in_place(epoch, self._fetch(order) if order.records[1] else [])
@@ -77,7 +77,7 @@ class Standby:
         self._agent.call(take)
 
     def get_ready(self, order: to_agent.Prepare, context: Any) -> None:
-        """Start the ranks of a node that trains elsewhere. `prepare` has been called."""
+        """Start the ranks of a node that still trains elsewhere. `prepare` has been called."""
         epoch = self._epoch(order, context)
         found = self._fetch(order)
         self._put_in_place(epoch, found)
@@ -88,7 +88,7 @@ class Standby:
                 return
             self._agent.adopt(epoch)
             if not found:
-                self._fail("its records cannot be had")
+                self._fail("its records cannot be fetched")
                 return
             self._start(epoch, order)
 
@@ -138,7 +138,7 @@ class Standby:
     # -- orders ------------------------------------------------------------------------------------
 
     def ordered(self, order: Order) -> None:
-        """By the manager; this agent is meant."""
+        """Handle the manager's order to this agent."""
         preparation = self._preparation
         if self.room is None:
             return
@@ -147,16 +147,14 @@ class Standby:
             and order.former
             and (preparation is None or not self._fits(preparation, order))
         ):
-            # the job stands, and would wait for a script from its first line
+            # the job is paused, and would wait for a script from its first line
             self._stand_down("it is not ready")
             self._agent.tell(
-                from_agent.PreparationFailed(
-                    order.node, self._agent.name, "it is not ready any more"
-                )
+                from_agent.PreparationFailed(order.node, self._agent.name, "it is no longer ready")
             )
             return
         if isinstance(order, to_agent.Prepare):
-            self._stand_down("it is to be ready for another node")
+            self._stand_down("it is to prepare for another node")
             self._preparation = _Preparation(order, self._agent.obeyed)
             self._orders.put(order)
         elif preparation is None:
@@ -164,7 +162,7 @@ class Standby:
         elif self._fits(preparation, order):
             self._take_prepared(preparation, order)
         else:
-            self._stand_down(f"it is to be node {order.node}")
+            self._stand_down(f"it is to become node {order.node}")
             self._orders.put(order)
 
     def _fits(self, preparation: _Preparation, order: to_agent.TakeOver) -> bool:
@@ -187,13 +185,13 @@ class Standby:
             self._put_in_place(epoch, found)
             self._take(epoch, order)
             for rank in epoch.ranks.values():
-                rank.ready = False  # it says so again when it has looked at its records
+                rank.ready = False  # it reports so again when it has read its records
                 agent.tell_rank(rank, to_rank.TakeUp())
                 if rank.over is not None:
                     agent.tell(
                         from_agent.RankDied(rank.number, rank.incarnation, rank.over, rank.left)
                     )
-            if not order.former:  # the node is lost, and ours for good
+            if not order.former:  # the node is lost: no other agent can get it back
                 self.moved()
 
         agent.records.fetch(
@@ -234,34 +232,33 @@ class Standby:
         self._agent.be_standby()
 
     def leave(self) -> None:
-        """The job is over, or goes on without us."""
-        self._stand_down("it is not needed any more")
+        """The job is over, or goes on without this agent."""
+        self._stand_down("it is no longer needed")
         if self.room is not None:
             self._orders.put(None)
 
-    # -- while it gets ready -----------------------------------------------------------------------
+    # -- while it prepares -------------------------------------------------------------------------
 
     @property
     def preparing(self) -> bool:
-        """What happens on the node is nobody's business but ours."""
+        """Whether this agent prepares for a node: nothing that happens on that node is reported."""
         return self._preparation is not None and not self._preparation.taken
 
     def moved(self) -> None:
-        """The node's ranks have their state."""
+        """The node's ranks have their state: it stays with this agent."""
         if self._preparation is not None:
             self._moved, self._preparation = self._preparation.order, None
 
     def holds(self, order: Order) -> bool:
-        """Whether the launcher shall go on with what it was ordered; else it waits for the next
-        order."""
+        """Whether the launcher must go on with `order`; otherwise it waits for the next one."""
         preparation = self._preparation
         current = preparation.order if preparation is not None else self._moved
         return isinstance(order, to_agent.TakeOver) or order is current
 
     def ready(self, epoch: Epoch) -> None:
-        """A rank waits for orders."""
+        """A rank waits for orders; once all do, report that the node is prepared."""
         ready = sum(r.ready for r in epoch.ranks.values())
-        log.info("%d of %d ranks of the node to come are ready", ready, len(epoch.ranks))
+        log.info("%d of %d ranks of the node to be taken over are ready", ready, len(epoch.ranks))
         if self._preparation is not None and ready == len(epoch.ranks):
             self._agent.tell(
                 from_agent.NodePrepared(self._preparation.order.node, self._agent.name)
@@ -279,6 +276,6 @@ class Standby:
             self._stand_down(why)
 
     def look_at_manager(self) -> None:
-        """What one manager has begun, the next one knows nothing of."""
+        """Stand down if another manager is in charge: it knows nothing of the preparation."""
         if self._preparation is not None and self._preparation.manager != self._agent.obeyed:
-            self._stand_down("the manager that has ordered it is gone")
+            self._stand_down("the manager that ordered it is gone")

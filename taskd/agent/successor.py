@@ -1,5 +1,5 @@
-"""The next manager, where it is to be started on this machine: at once where the last one ran, on
-the machines of its successors after a while, one after the other."""
+"""Starts the next manager on this machine: at once where the last one ran; on the machines of its
+successors after a while, one after the other."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that the manager's own machine, or a hiccup of the network, has before others start a
-# manager
+# seconds that the manager's own machine has, or a network hiccup, before others start a manager
 FIRST = 0.7
-# seconds that each of the successors has before the next one starts one: it takes ~0.5 s
+# seconds that each successor has before the next one starts a manager: a start takes ~0.5 s
 NEXT = 0.9
 TRIES = 3  # managers that one agent starts before it leaves that to others
-LISTENS = 0.2  # seconds; on this very machine
+LISTENS = 0.2  # seconds; on this machine
 
 
 class Successor:
-    """Used by one thread. `places`: where a manager may be started, as the last one has said."""
+    """Used by one thread. `places`: where a manager may be started, as named by the last one."""
 
     def __init__(self, keys: Keys, job: str, here: str) -> None:
         """`here`: this machine's address for other nodes, "" where there are none."""
@@ -44,7 +43,8 @@ class Successor:
         self._shape = roster.nodes, roster.ranks_per_node
 
     def patience(self, gone: Address) -> float:
-        """Seconds to wait before a manager is started here, since the one at `gone` is."""
+        """Seconds to wait before starting a manager here, counted from the loss of the one at
+        `gone`."""
         hosts = [host for host, _ in self.places]
         if (
             self._started >= TRIES
@@ -63,8 +63,8 @@ class Successor:
         )
 
     def end_stopped(self, gone: Address, away: float) -> None:
-        """A manager on this machine that the kernel does not let run holds its port, and nobody
-        else can take its place. `away`: seconds that it has been."""
+        """Kill a manager on this machine that is stopped by a signal: it holds its port, so no
+        other can take its place. `away`: seconds that it has been gone."""
         if (
             self._pid
             and gone[0] == self._here
@@ -72,8 +72,8 @@ class Successor:
             and _is_manager(self._pid)
         ):
             text = (
-                "the manager (pid %d) is stopped by a signal, and has been away for %.0f s: it is"
-                " ended, and another started"
+                "the manager (pid %d) is stopped by a signal, and has been gone for %.0f s: it is"
+                " killed, and another one started"
             )
             log.warning(text, self._pid, away)
             with contextlib.suppress(OSError):
@@ -81,13 +81,13 @@ class Successor:
             self._pid = 0
 
     def start(self) -> None:
-        """A manager on this machine."""
+        """Start a manager on this machine."""
         host, port = next(address for address in self.places if address[0] == self._here)
         if addresses.listens((host, port), LISTENS):
             return
         self._started += 1
         nodes, ranks = self._shape
-        log.warning("no manager is in charge: one is started at %s:%d", host, port)
+        log.warning("no manager is in charge: starting one at %s:%d", host, port)
         command = start.command(
             "taskd.manager",
             "--nodes",
@@ -105,8 +105,8 @@ class Successor:
         environment = {**self._keys.environment, **os.environ}
         us = os.pidfd_open(os.getpid())
         try:
-            # a session of its own, as the first manager has: Ctrl-C reaches the launcher, which
-            # tells the manager how the job ended
+            # a session of its own, like the first manager's: Ctrl-C reaches the launcher, which
+            # reports to the manager how the job ended
             self._child = subprocess.Popen(
                 [*command, "--starter", str(us)],
                 env=environment,
@@ -118,18 +118,19 @@ class Successor:
             os.close(us)
 
     def found(self, address: Address) -> None:
-        """The manager at `address` is in charge."""
+        """The manager at `address` is in charge: end one that was started here and is not
+        needed."""
         self._started = 0
         child = self._child
         if child is not None and child.poll() is None and address[0] != self._here:
-            log.info("the manager that was started here is not needed: another one is in charge")
+            log.info("the manager started here is not needed: another one is in charge")
             child.terminate()
 
     def close(self) -> None:
         child = self._child
         if child is not None and child.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5.0)  # it has been told how the job ended, and leaves by itself
+                child.wait(5.0)  # it knows how the job ended, and leaves by itself
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
 

@@ -1,5 +1,5 @@
 """The launcher's side of an agent: it prepares, begins and stops epochs, and asks `verdict()` what
-to make of its processes."""
+to do with its processes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Supervisor:
         limits: Limits,
         unprotected: bool = False,
     ) -> None:
-        """`address`: where the first manager is. `unprotected`: ranks that no manager is available
-        for train without, else the job ends."""
+        """`address`: where the first manager is. `unprotected`: if no manager is available, ranks
+        train unprotected; otherwise the job ends."""
         self._address, self._preload = address, preload
         self.agent = Agent(keys, job, manager_wait, limits, unprotected)
         self._loop = Loop(self.agent)
@@ -63,8 +63,8 @@ class Supervisor:
         return environment.preloading() if self._preload else {}
 
     def begin(self, context: Any, ranks: list[int], store: MakeStore, nodes: int) -> None:
-        """The processes are running, or are to be forked: watch them and tell the manager. `store`
-        is made once. `nodes` of the job: others can keep records."""
+        """Watch the processes, which run or are to be forked, and notify the manager. `store` is
+        made once. `nodes`: of the job; if several, others can keep records."""
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
         agent.context = context
@@ -84,8 +84,8 @@ class Supervisor:
         agent.call(lambda: agent.begin(epoch))
 
     def warm_up(self, entrypoint: Any, arguments: tuple[Any, ...]) -> None:
-        """Start the process that ranks are forked from, once, if they can be. What is started, as
-        torch has it."""
+        """Start the zygote, once, if the ranks can be forked. The arguments are the ranks', as
+        torch has them."""
         if runs_python(entrypoint, tuple(arguments)):
             self.agent.replacements.warm_up({**os.environ, **self._preloading()})
 
@@ -99,8 +99,8 @@ class Supervisor:
             self._loop.start()
 
     def stand_by(self, ranks: int, nodes: int, store: MakeStore) -> Order | None:
-        """Wait for a node to take over, or to get ready for, with a zygote that is warm; None when
-        the job ends without. `ranks`: how many this agent can run."""
+        """Wait for a node to take over, or to prepare for; None if the job ends first. `ranks`: how
+        many this agent can run."""
         self._listen(store, max(nodes, 2))
         self._connect(STANDBY)
         return self.agent.standby.wait(ranks)
@@ -110,8 +110,8 @@ class Supervisor:
         self.agent.stopping()
 
     def farewell(self, limit: float) -> None:
-        """The ranks of this node have ended well: wait, at most `limit` seconds, until all nodes'
-        have, or the manager is gone."""
+        """Report that this node's ranks have ended well; wait, at most `limit` seconds, until all
+        nodes' have, or the manager is gone."""
         agent = self.agent
         agent.left = True
         agent.call(lambda: agent.tell(from_agent.AgentLeft(agent.node, True)))
@@ -119,7 +119,7 @@ class Supervisor:
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
     def close(self, ok: bool, why: str) -> None:
-        """The launcher leaves. Idempotent."""
+        """End the agent: the launcher leaves. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -135,10 +135,10 @@ class Supervisor:
         agent.drop_epochs()
         agent.lines.listener.close()
 
-    # -- what the launcher asks --------------------------------------------------------------------
+    # -- the launcher's questions ------------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """What the launcher shall make of its processes now."""
+        """What the launcher must do with its processes now."""
         agent = self.agent
         agent.retired = [p for p in agent.retired if p.poll() is None]
         epoch, decided = agent.epoch, agent.decided
@@ -149,7 +149,7 @@ class Supervisor:
         if epoch is not None and any(
             r.process is None and r.over is None for r in epoch.ranks.values()
         ):
-            # torch would take a process that is started between two of its looks for a stranger
+            # torch would not recognize a process that is started between two of its polls
             return Verdict("wait")
         if epoch is None or not epoch.protected:
             return Verdict("native")
@@ -167,7 +167,7 @@ class Supervisor:
         return [r for r in epoch.ranks.values() if r.failed] if epoch else []
 
     def traceback(self, local: int, pid: int) -> str:
-        """Of the exception that ended a rank's process, where it has left one."""
+        """The traceback of the exception that ended a rank's process, or ""."""
         epoch = self.agent.epoch
         if epoch is None:
             return ""

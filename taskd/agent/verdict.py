@@ -1,4 +1,4 @@
-"""What the agent's thread tells the launcher's."""
+"""The verdict of the agent's thread, for the launcher's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from taskd.messages import to_agent
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the launcher shall do: "native" (its own way), "wait" (a repair is under way),
-    "restart", "give up"."""
+    """What the launcher must do: "native" (its own way), "wait" (a repair is under way), "restart",
+    "give up"."""
 
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""

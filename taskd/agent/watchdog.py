@@ -1,8 +1,8 @@
-"""Which ranks of the node make no progress, from the times in the state page. A decision without
-side effects: no page, no clock here.
+"""Finds the ranks of the node that make no progress, from the times in the state page. A decision
+without side effects: no page, no clock here.
 
-Only says *that* a rank makes none: it may be at fault or wait for the one that is. The manager's
-progress probe finds out.
+It finds only *that* a rank makes none: the rank may be at fault, or wait for the one that is. The
+manager's progress probe finds out which.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from taskd.cython_api import slot
 from taskd.cython_api.page import View
 
 TRAINING = frozenset({slot.COMPUTING, slot.UPDATING, slot.FETCHING})
-# where ranks wait on purpose, for each other or for us
+# where ranks wait, for each other or for the agent
 WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, slot.DONE})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds. A rank in a step may take `factor` times its usual step, but never less than
-    `least` (None: no rank is ever overdue); its first two steps, which may compile, `first`; code
-    between two steps, an evaluation, `between`."""
+    """Limits in seconds. A rank in a step may take `factor` times its usual step, but never less
+    than `least` (None: no rank is ever overdue); its first two steps, which may compile, `first`;
+    code between two steps, such as an evaluation, `between`."""
 
     least: float | None = 2.0
     factor: float = 3.0
@@ -32,25 +32,25 @@ class Limits:
 
 @dataclass
 class Watchdog:
-    """Looks at `View`s; times are of CLOCK_MONOTONIC, in seconds."""
+    """Judges ranks by their `View`s; times are of CLOCK_MONOTONIC, in seconds."""
 
     limits: Limits = field(default_factory=Limits)
-    holding: bool = False  # ranks have been told to stand before a step
+    holding: bool = False  # ranks have been ordered to pause before a step
     _floor: float = 0.0
-    # when a rank is complained of again, by local rank
+    # when a rank is reported again, by local rank
     _next: dict[int, float] = field(default_factory=dict)
 
     def excuse(self, now: float) -> None:
-        """The machine, or this process, has stood still: silence before `now` does not count."""
+        """Ignore silence before `now`: the machine, or this process, has stood still."""
         self._floor = now
 
     def waiting(self, view: View) -> bool:
-        """Whether the rank stands still on purpose. One that is paused must go on when the pause is
-        over."""
+        """Whether the rank is in a phase in which it waits. One that is paused must go on when the
+        pause is over."""
         return view.phase in WAITING and (view.phase != slot.PAUSED or self.holding)
 
     def limit(self, view: View) -> float | None:
-        """How long the rank may stay without progress where it is; None: forever."""
+        """How long the rank may make no progress in its phase; None: forever."""
         if self.limits.least is None:
             return None
         if view.phase == slot.PAUSED and not self.holding:
@@ -69,8 +69,8 @@ class Watchdog:
         return max(now - max(view.heartbeat_ns / 1e9, self._floor), 0.0)
 
     def due(self, view: View, stopped: bool = False) -> float | None:
-        """When the rank will be overdue, unless it makes progress. `stopped`: the kernel does not
-        let it run, so that it does not matter whether what it does may take long."""
+        """When the rank will be overdue, unless it makes progress. `stopped`: by a signal, so it
+        does not matter whether its work may take long."""
         limit = self.limit(view)
         if limit is None:
             return None
@@ -83,17 +83,17 @@ class Watchdog:
         return due is not None and now >= due
 
     def too_long(self, seconds: float) -> bool:
-        """Whether a process may not have been stopped by a signal for `seconds`."""
+        """Whether `seconds` is too long for a process to be stopped by a signal."""
         return self.limits.least is not None and seconds >= self.limits.least
 
     def left(self, view: View, now: float) -> float:
-        """Seconds that a rank in user code may still take before it counts as hung; a minute where
-        it never does."""
+        """Seconds that a rank in user code may still take before it counts as hung; a minute if it
+        never does."""
         due = self.due(view)
         return 60.0 if due is None else max(due - now, 0.0)
 
     def complaints(self, views: Mapping[int, View], now: float) -> tuple[list[int], float | None]:
-        """Local ranks that are overdue and were not complained of a moment ago; and when to look
+        """Local ranks that are overdue and were not reported a moment ago; and when to look
         again."""
         found: list[int] = []
         times: list[float] = []

@@ -1,11 +1,11 @@
-"""A process that has imported what ranks import and forks one in ~10 ms instead of starting an
-interpreter in ~2 s.
+"""A process that has imported what ranks import, and forks a rank in ~10 ms; a fresh interpreter
+takes ~2 s.
 
 Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of
 its own. It has one thread, holds no process group and never computes: a fork after an OpenMP
-parallel region hangs forever (docs/design.md). One request is answered at a time over the socket
-FD; the exit of a child is told over the same socket. It ends when the socket does. ROOM is blank:
-its place takes the command line that a forked rank shows.
+parallel region hangs forever (docs/design.md). It answers one request at a time over the socket FD,
+and reports the exit of a child over the same socket. It ends when the socket does. ROOM is blank: a
+forked rank overwrites it with the command line that it shows.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ WARM = (
     "taskd.worker.replacement",
 )
 WARM_IF_THERE = ("numpy",)  # torch does not require it
-# seconds from the end of the socket until a launcher that was killed is gone; microseconds, but for
-# its memory
+# seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
+# memory
 GOING = 10.0
 
 
@@ -60,16 +60,17 @@ def main() -> None:
     # the first optimizer also registers things; built on one element it runs no parallel region
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     gc.collect()
-    gc.freeze()  # a child must not write into every page by collecting what it inherited
+    gc.freeze()  # a child must not write to every page by collecting inherited garbage
     line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
-    die_with_parent(False)  # from here on it sees that for itself, and ends the ranks too
+    die_with_parent(False)  # from here on the zygote sees that itself, and kills the ranks too
     request = serve(line, launcher)
     if request is not None:
         become_rank(request, launcher)
 
 
 def die_with_parent(yes: bool) -> None:
-    """The thread of the launcher's that started this process lives as long as the launcher."""
+    """Have the kernel kill this process, or not, when its parent thread ends. The launcher's thread
+    that started it lives as long as the launcher."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL if yes else 0)
@@ -77,7 +78,7 @@ def die_with_parent(yes: bool) -> None:
 
 def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
     """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when
-    it has been killed, so are the ranks, in whatever state they are."""
+    it has been killed, the ranks are too, in whatever state they are."""
     children: dict[int, int] = {}  # pidfd -> pid
     ours = line.fileno()
     poll = select.poll()
@@ -111,8 +112,7 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
             line.close()
             for fd in (*children, tell):
                 os.close(fd)
-            # this zygote was ended before anybody knew of us: another process has been started
-            # instead
+            # this zygote was killed before it reported us: another process has been started instead
             if not os.read(told, 1):
                 os._exit(0)
             os.close(told)

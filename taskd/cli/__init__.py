@@ -1,5 +1,5 @@
-"""The `taskd` command. One file per sub-command; each is imported when it is called, so that `taskd
---help` is quick."""
+"""The `taskd` command. One file per subcommand, imported only when it is called, so that `taskd
+--help` is fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 
 import click
 
-# name: (module, what it holds the command as, help)
+# name: (module, attribute that is the command, help)
 COMMANDS = {
     "run": (
         "run",
@@ -19,24 +19,24 @@ COMMANDS = {
         "command",
         "train a small GPT, kill a rank, and compare with an undisturbed run",
     ),
-    "status": ("status", "command", "the incidents of a job, from its journal"),
+    "status": ("status", "command", "show what a job is doing now, and its incidents"),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
-    "continue": ("pause", "resume", "let the ranks that were paused go on"),
+    "continue": ("pause", "resume", "let paused ranks go on"),
     "recovery": (
         "pause",
         "recovery",
-        "have faults repaired, or not for a while (process-recover-enable)",
+        "turn the repair of faults on, or pause it (process-recover-enable)",
     ),
     "doctor": (
         "doctor",
         "command",
-        "whether this machine can run a job, and what to do where it cannot",
+        "check whether this machine can run a job, and print remedies",
     ),
-    "patch": ("patch", "command", "put taskd into torchrun, take it out, say whether it is there"),
+    "patch": ("patch", "command", "put taskd into torchrun, remove it, or report its status"),
     "env": (
         "env",
         "command",
-        "the environment of a job's strategies; all its parameters, listed or checked",
+        "print the environment for a job's strategies; list or check all parameters",
     ),
     "faults": (
         "faults",

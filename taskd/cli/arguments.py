@@ -1,5 +1,5 @@
-"""The arguments of `taskd run`: its own options may stand anywhere before the script, between those
-of torchrun."""
+"""The arguments of `taskd run`: its own options may appear anywhere before the script, mixed with
+torchrun's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Run(click.Command):
-    """Puts the command's own options first, where click looks for them."""
+    """A command that moves its own options to the front, where click expects them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [p for p in self.params if isinstance(p, click.Option)]
@@ -19,19 +19,19 @@ class Run(click.Command):
 
 
 def _own_come_later(args: list[str], options: list[click.Option]) -> bool:
-    """Whether an option of ours may stand behind something that is not ours: only then torch has to
-    be asked, which takes 1 s."""
+    """Whether one of our options may follow a foreign argument. Only then torch's parser is needed,
+    which takes 1 s."""
     own, _ = split(args, options)
     return args[: len(own)] != own
 
 
 def own_first(args: list[str], options: list[click.Option]) -> list[str]:
-    """The same arguments, those of `options` that come before the script at the beginning.
-    torchrun's parser says where the script is."""
+    """The same arguments, with those of `options` that precede the script moved to the front.
+    torchrun's parser locates the script."""
     try:
         from torch.distributed import run as torch_run
     except ImportError:
-        return args  # the command itself says that torch is missing
+        return args  # the command itself reports that torch is missing
     parser = torch_run.get_args_parser()
     for option in options:
         given: dict[str, Any] = {"action": "store_true"} if option.is_flag else {}
@@ -43,7 +43,7 @@ def own_first(args: list[str], options: list[click.Option]) -> list[str]:
 
 
 def split(args: list[str], options: list[click.Option]) -> tuple[list[str], list[str]]:
-    """Arguments of `options`, and the others, each in their order."""
+    """Split into the arguments of `options` and the others, both in order."""
     takes = {name: not option.is_flag for option in options for name in option.opts}
     own: list[str] = []
     others: list[str] = []

@@ -1,5 +1,4 @@
-"""`taskd demo`: see for yourself. What is trained and how it is compared is in taskd/demo; here is
-what is shown."""
+"""`taskd demo`: the command and its output. taskd/demo has the training and the comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ PHASES = ("DETECT", "INTERRUPT", "REPLACE", "REBUILD", "RESTORE", "RESUME")
 
 @dataclass
 class Fault:
-    """A kill, what came of it, and what the manager wrote about it."""
+    """A kill, its recovery, and the manager's journal entry about it."""
 
     kill: records.Kill
     recovery: records.Recovery | None = None
@@ -47,11 +46,11 @@ class Fault:
     "--seed",
     type=int,
     help=(
-        "Chooses rank and moment again as in an earlier run. Default: a new one, which is printed."
+        "Repeats an earlier run's choice of rank and moment. Default: a new one, which is printed."
     ),
 )
 @click.option(
-    "--keep", is_flag=True, help="Keep the records and logs of both runs, and say where they are."
+    "--keep", is_flag=True, help="Keep the records and logs of both runs, and print where they are."
 )
 @click.option("--steps", type=click.IntRange(10), default=STEPS, hidden=True)
 def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: int) -> None:
@@ -66,14 +65,14 @@ def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: i
             raise click.UsageError(f"taskd demo needs {module}: pip install 'taskd[torch]'")
     if kills * 5 > steps:
         raise click.UsageError(
-            f"--kills {kills} is too many for {steps} steps: allowed is one for each 5 steps"
+            f"--kills {kills} is too many for {steps} steps: allowed is one per 5 steps"
         )
     from rich.console import Console
 
     console = Console()
     seed = random.SystemRandom().randrange(10_000) if seed is None else seed
     work = Path(tempfile.mkdtemp(prefix="taskd-demo-"))
-    # as an exception: the runs are ended too
+    # as an exception, so that the runs are ended too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = False
     try:
@@ -100,7 +99,7 @@ def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: i
 def _play(
     console: Console, work: Path, rank: int | None, kills: int, seed: int, steps: int
 ) -> bool:
-    """Both runs, the table and the verdict."""
+    """Do both runs, and print the table and the verdict."""
     from taskd.demo import records
     from taskd.demo.stage import Broken, Stage
 
@@ -127,7 +126,7 @@ def _play(
             )
             protected, incidents = stage.read(), stage.incidents()
     except Broken as error:
-        console.print(f"[bold red]FAILED[/]: the {name} did not get to its end: {error}.")
+        console.print(f"[bold red]FAILED[/]: the {name} did not finish: {error}.")
         _tail(console, stage)
         return False
     for fault in faults:
@@ -141,7 +140,7 @@ def _play(
     for text in wrong:
         console.print(f"[red]✗[/] {text}", highlight=False)
     if wrong:
-        console.print("[bold red]FAILED[/]: the disturbed run is not what it must be.")
+        console.print("[bold red]FAILED[/]: the disturbed run is not as required.")
         return False
     seconds = time.monotonic() - begun
     console.print(
@@ -203,7 +202,7 @@ def _watch(
                     )
             elif waiting and dice is not None and step >= waiting[0][0]:
                 _, rank = waiting.pop(0)
-                # anywhere in a step, not just behind its end
+                # anywhere in a step, not only right after its end
                 time.sleep(dice.random() * _step_time(found))
                 kill = stage.kill(rank)
                 if kill is not None:
@@ -224,7 +223,7 @@ def _step_time(found: list[records.Record]) -> float:
 
 
 def _wrong(faults: list[Fault], kills: int) -> list[str]:
-    """What went otherwise than it must, apart from the numbers."""
+    """What went wrong, apart from unequal numbers."""
     wrong = []
     if len(faults) != kills:
         wrong.append(f"{len(faults)} of {kills} kills were carried out")
@@ -244,7 +243,7 @@ def _wrong(faults: list[Fault], kills: int) -> list[str]:
         if recovery.after[kill.rank] == kill.pid:
             wrong.append(f"{name}: it is still the same process")
         if fault.incident is None:
-            wrong.append(f"{name}: the manager's journal knows nothing of it")
+            wrong.append(f"{name}: it is not in the manager's journal")
     return wrong
 
 
@@ -287,7 +286,7 @@ def _phase(fault: Fault, phase: str) -> str:
     if fault.incident is None:
         return "-"
     seconds: float = fault.incident["phases"].get(phase, 0.0)
-    # the manager's clock starts when it hears of the death; the kill was before
+    # the manager's clock starts when it is notified of the death; the kill was earlier
     if phase == "DETECT":
         seconds += fault.incident["began"] - fault.kill.wall
     return _ms(seconds)
@@ -306,6 +305,6 @@ def _ms(seconds: float) -> str:
 
 
 def _tail(console: Console, stage: Stage) -> None:
-    """The end of what the run printed, which usually says why."""
+    """Print the end of the run's output, which usually says why."""
     lines = stage.output.read_text(errors="replace").splitlines()[-15:]
     console.print("\n".join(lines), markup=False, highlight=False, style="dim")

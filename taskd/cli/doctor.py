@@ -1,5 +1,5 @@
-"""`taskd doctor`: what a job needs from this machine, checked before there is one. The checks are
-in taskd/doctor."""
+"""`taskd doctor`: checks what a job needs from this machine before it starts. The checks are in
+taskd/doctor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
     type=click.IntRange(1, 4096),
     default=1,
     show_default=True,
-    help="How many ranks each of them will have.",
+    help="How many ranks each node will have.",
 )
 @click.option(
     "--framework",
@@ -40,15 +40,15 @@ COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: bool) -> None:
-    """Check whether this machine can run a job, and say what to do where it cannot.
+    """Check whether this machine can run a job, and print remedies.
 
-    Call it where and as the launcher will run: in the same container, as the same user, with the
-    same environment. Exit status: 0 no errors (there may be warnings), 1 at least one error.
+    Run it as the launcher will run: in the same container, as the same user, with the same
+    environment. Exit status: 0 no errors (there may be warnings), 1 at least one error.
     """
     # here, because `taskd --help` must not wait for ZeroMQ
     from taskd.doctor import examination
 
-    # what they would log, the findings say
+    # the findings report what the checks would log
     logging.getLogger("taskd").addHandler(logging.NullHandler())
     found = examination.examine(examination.checks(os.environ, nodes, ranks_per_node, framework))
     errors, warnings = (sum(f.state == state for f in found) for state in ("error", "warning"))
@@ -73,13 +73,13 @@ def _show(found: Sequence[Finding]) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=1000)  # one line each for whoever searches them
+        console = Console(highlight=False, width=1000)  # one line each, for grep
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column()
     for finding in found:
-        # what was found comes from files and other programs: it is shown as it is, never as markup
+        # findings quote files and other programs: print them verbatim, never as markup
         text = Text(finding.found)
         if finding.remedy:
             text.append(f"\nremedy: {finding.remedy}", style="bold")

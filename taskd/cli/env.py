@@ -1,5 +1,5 @@
-"""`taskd env`: the environment of the guides' Table 3, the table of all parameters, and what
-contradicts itself."""
+"""`taskd env`: the environment of the guides' Table 3, the table of all parameters, and the check
+for contradictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskd.settings import Where
 
 
 class _Named(click.ParamType):
-    """NAME=VALUE of a label and the like; an argument of a script may be NAME alone."""
+    """NAME=VALUE of a label and the like; a script's argument may be NAME alone."""
 
     name = "NAME=VALUE"
 
@@ -43,10 +43,10 @@ class _Named(click.ParamType):
 
 @click.command()
 @click.option(
-    "--framework", type=click.Choice(settings.FRAMEWORKS), help="Whose variables to print."
+    "--framework", type=click.Choice(settings.FRAMEWORKS), help="Which variables to print."
 )
 @click.option(
-    "--strategy", help=f"What to print them for, joined by commas: {', '.join(settings.COLUMNS)}."
+    "--strategy", help=f"For which strategies, joined by commas: {', '.join(settings.COLUMNS)}."
 )
 @click.option(
     "--format",
@@ -60,12 +60,12 @@ class _Named(click.ParamType):
     "--list",
     "all_parameters",
     is_flag=True,
-    help="Show every parameter: where it stands, its values, its default.",
+    help="Show every parameter: its place, its values, its default.",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Check this environment, and what the four options below add to it.",
+    help="Check this environment together with the four options below.",
 )
 @click.option(
     "--label",
@@ -94,8 +94,8 @@ class _Named(click.ParamType):
     type=_Named(Where.SCRIPT, Where.LAUNCHER, Where.DEVICE_PLUGIN),
     multiple=True,
     help=(
-        "Of the training script, the launcher or Ascend Device Plugin: --enable-worker-reboot,"
-        " max_restarts=3, hotReset=2."
+        "An argument of the training script, the launcher or Ascend Device Plugin:"
+        " --enable-worker-reboot, max_restarts=3, hotReset=2."
     ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -111,11 +111,11 @@ def command(
     arguments: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
-    """Print the environment that Ascend Operator gives a job of these strategies; or list, or
-    check, the parameters of a job.
+    """Print the environment that Ascend Operator injects for these strategies; or list or check the
+    parameters of a job.
 
     eval "$(taskd env --framework pytorch --strategy retry,recover-in-place)" sets it in a shell.
-    docs/settings.md has what --list prints. Exit status of --check: 1 where something is refused.
+    docs/settings.md has what --list prints. Exit status of --check: 1 if something is refused.
     """
     described = dict((*labels, *annotations, *variables, *arguments))
     if (
@@ -144,7 +144,7 @@ def _print(framework: str, strategy: str, form: str, as_json: bool) -> None:
         raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(json.dumps(environment, indent=1))
-    # a JSON string is a YAML string too, and `on` without quotes would be a truth value
+    # a JSON string is also a YAML string; an unquoted `on` would be a boolean
     elif form == "yaml":
         click.echo(
             "env:\n"

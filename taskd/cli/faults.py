@@ -1,5 +1,5 @@
-"""`taskd faults`: what is in the files of fault codes, what a code means, and who is separated by
-hand."""
+"""`taskd faults`: checks the fault code files, explains a code, lists and releases separated
+devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.levels import NUMBERS, TABLE, Level
 
-JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 DIRECTORY = click.option(
     "--config",
     "directory",
@@ -41,8 +41,7 @@ LOGS = click.option(
 
 @click.group()
 def command() -> None:
-    """Fault codes of devices: check the files, explain a code, release a device that was
-    separated."""
+    """Fault codes of devices: check the files, explain a code, release a separated device."""
 
 
 @command.command()
@@ -51,8 +50,7 @@ def command() -> None:
 def lint(files: tuple[Path, ...], as_json: bool) -> None:
     """Check FILES: faultCode.json, faultCustomization.json, or directories with them.
 
-    Exit status: 0 nothing found, 1 an entry is read otherwise than it stands there, 2 a file cannot
-    be used.
+    Exit status: 0 no findings, 1 an entry is skipped or not read as written, 2 a file is unusable.
     """
     found = [finding for file in files for finding in configuration.check(file)]
     if as_json:
@@ -68,7 +66,7 @@ def _show(found: Iterable[Finding]) -> None:
 
     console, findings = Console(soft_wrap=True, highlight=False), list(found)
     for f in findings:
-        # what stands in a file is shown as it is, never as markup
+        # findings quote the file: print them verbatim, never as markup
         console.print(
             Text(f.severity, "bold red" if f.severity == ERROR else "yellow"), Text(str(f))
         )
@@ -86,13 +84,13 @@ def _show(found: Iterable[Finding]) -> None:
 )
 @click.option(
     "--strategy",
-    help="The job's recover-strategy, joined by commas. Default: that of the environment.",
+    help="The job's recover-strategy, joined by commas. Default: the environment's.",
 )
 @JSON
 def explain(
     code: str, directory: Path | None, severity: str | None, strategy: str | None, as_json: bool
 ) -> None:
-    """What level CODE has, which rule made it so, and what would be done about it."""
+    """Explain CODE: its level, the rule that sets it, and what would be done about it."""
     try:
         number = codes.parse_code(code)
         rungs = ladder.parse(strategy) if strategy else settings.ladder_from(os.environ)
@@ -121,7 +119,7 @@ def _load(directory: Path | None) -> Configuration:
     except Refused as error:
         for finding in error.findings:
             click.echo(f"{finding.severity}: {finding}", err=True)
-        raise click.ClickException("the fault configuration cannot be used") from None
+        raise click.ClickException("the fault configuration is unusable") from None
 
 
 def _explained(
@@ -137,7 +135,7 @@ def _explained(
     lines["what is done"] = done(rated.level, rungs, sub_healthy)
     if (often := rules.frequency.get(code)) is not None:
         release = (
-            "" if often.release is None else f", until it has been away for {often.release:g} s"
+            "" if often.release is None else f", until it has been absent for {often.release:g} s"
         )
         lines["too often"] = (
             f"{often.times} times within {often.window:g} s: {often.level.word}{release}"
@@ -147,7 +145,7 @@ def _explained(
     if (long := rules.duration.get(code)) is not None:
         where = long.path or "the default"
         lines["too long"] = (
-            f"more than {long.timeout:g} s: {long.level.word}, until it has been away for"
+            f"more than {long.timeout:g} s: {long.level.word}, until it has been absent for"
             f" {long.recover:g} s ({where})"
         )
         lines["what is done after that"] = done(long.level, rungs, sub_healthy)
@@ -159,7 +157,7 @@ def _explained(
 
 
 def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
-    """What a level comes to in a job with these strategies."""
+    """What a job with these strategies does about a level."""
     rule = TABLE[level]
     if rule.asks is Demand.MOVE_NODE:
         return f"subHealthyStrategy {sub_healthy}: {rule.why}"
@@ -180,12 +178,11 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 @LOGS
 @JSON
 def release(device: str, log_path: Path | None, as_json: bool) -> None:
-    """Let DEVICE, which takes no process, be used again; `taskd faults list` has the names of those
-    that are ManuallySeparateNPU.
+    """Let DEVICE be used again; `taskd faults list` names the ManuallySeparateNPU ones.
 
-    The manager of the job that the environment names is asked, and forgets what was told of the
-    device. Where none answers, the journal in the directory of the logs is changed: the next
-    manager reads it.
+    The manager of the job that the environment names forgets what was reported of the device. If no
+    manager answers, the release is written to the journal in the log directory, which the next
+    manager reads.
     """
     from taskd.control import NoManager
 
@@ -199,13 +196,13 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
     try:
         if not journal.path.exists():
             raise click.ClickException(
-                f"{unreached}; and there is no {journal.path}: set --log-path"
+                f"{unreached}; and {journal.path} does not exist: set --log-path"
             )
         found, _ = journal.read()
         if device not in found:
             names = ", ".join(sorted(found)) or "none"
             raise click.ClickException(
-                f"{device} is not ManuallySeparateNPU by {journal.path}; these are: {names}"
+                f"{device} is not ManuallySeparateNPU in {journal.path}; these are: {names}"
             )
         journal.release(device, "an operator")
     except OSError as error:
@@ -225,7 +222,7 @@ def _released(device: str, text: str, as_json: bool) -> None:
 @LOGS
 @JSON
 def list_(log_path: Path | None, as_json: bool) -> None:
-    """The devices that are ManuallySeparateNPU, by the journal in the directory of the logs."""
+    """List the ManuallySeparateNPU devices in the journal in the log directory."""
     journal = _journal(log_path)
     try:
         found, damaged = journal.read()
@@ -233,7 +230,7 @@ def list_(log_path: Path | None, as_json: bool) -> None:
         raise click.ClickException(f"{journal.path} cannot be read: {error.strerror}") from None
     if damaged:
         click.echo(
-            f"{journal.path}: {damaged} lines are not entries of this journal and are left out",
+            f"{journal.path}: {damaged} lines are not entries of this journal and are skipped",
             err=True,
         )
     if as_json:

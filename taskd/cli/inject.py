@@ -22,7 +22,7 @@ PLACES = (
 
 
 class _Ranks(click.ParamType):
-    """`1,3`"""
+    """A list of ranks, such as `1,3`."""
 
     name = "ranks"
 
@@ -48,28 +48,28 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--rank", "--ranks", "ranks", type=_Ranks(), required=True, help="Whose memory; several: 1,2."
+    "--rank", "--ranks", "ranks", type=_Ranks(), required=True, help="In which rank; several: 1,2."
 )
 @click.option(
     "--where",
     type=click.Choice(PLACES),
     default="parameter",
     show_default=True,
-    help="What the page belongs to.",
+    help="Where the page is.",
 )
 @click.option(
     "--page",
     type=click.IntRange(0),
-    help="Which page of that kind; default: at random. Not for gradient, activation and gloo.",
+    help="Which page of that kind. Default: random. Not for gradient, activation and gloo.",
 )
 def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
     """Poison a page of live memory: its content is lost and the next touch is a real SIGBUS.
 
-    What an uncorrectable memory error is on a CPU, made with userfaultfd and UFFDIO_POISON; needs
-    Linux 6.6 or later. `activation` and `gloo` poison the next block that is allocated for one,
-    `gradient` the next that is computed, `update` a page of the optimizer's state (of a parameter
-    where it has none) when the next update begins. `heap` is memory of the interpreter: the rank
-    does not survive it and is replaced.
+    This is what an uncorrectable memory error does on a CPU. It uses userfaultfd and UFFDIO_POISON
+    and needs Linux 6.6 or later. `activation` and `gloo` poison the next block allocated for one,
+    `gradient` the next gradient computed, `update` a page of the optimizer's state (or of a
+    parameter if there is none) when the next update begins. `heap` is the interpreter's memory: the
+    rank dies and is replaced.
     """
     with connected() as control:
         options = {"where": where} if page is None else {"where": where, "page": str(page)}
@@ -87,8 +87,7 @@ def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
     help="cut: the connections end. drop: packets vanish silently, in both directions.",
 )
 def link(ranks: tuple[int, ...], how: str) -> None:
-    """Break the connections between two ranks: those of the present communicators, not those that
-    are made afterwards."""
+    """Break the connections between two ranks, but not those of later communicators."""
     if len(ranks) != 2:
         raise click.UsageError("--ranks names the two ends of a link: --ranks 1,3")
     with connected() as control:
@@ -105,40 +104,43 @@ def link(ranks: tuple[int, ...], how: str) -> None:
 
 @command.command()
 @click.argument("code")
-@click.option("--rank", type=click.IntRange(0), required=True, help="On whose device.")
+@click.option("--rank", type=click.IntRange(0), required=True, help="The rank whose device has it.")
 @click.option(
     "--kind",
     type=click.Choice(KINDS),
     default=ONCE,
     show_default=True,
-    help="once: it was there for a moment. occur: it is there until recovery is reported.",
+    help="once: present for a moment. occur: present until recovery is reported.",
 )
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), help="Used for codes that no file lists."
 )
 def code(code: str, rank: int, kind: str, severity: str | None) -> None:
-    """Say that the device of a rank has fault code CODE, such as 80E01801.
+    """Report fault code CODE, such as 80E01801, on the device of a rank.
 
-    What it means, the job's fault configuration says (TASKD_FAULT_CONFIG; `taskd faults explain
-    CODE`); the job does what its level asks for, as far as that is configured. For what watches the
-    devices of a site, too. Exit status 1: nothing could be done.
+    The job's fault configuration sets its level (TASKD_FAULT_CONFIG; see `taskd faults explain
+    CODE`); the job does what the level asks for, as far as that is configured. A site's device
+    monitoring can use it too. Exit status 1: nothing could be done.
     """
     with connected() as control:
         click.echo(control.report_code(rank, code, kind, severity or ""))
 
 
 @command.command()
-@click.option("--node", type=click.IntRange(0), required=True, help="Its number, --node_rank.")
+@click.option("--node", type=click.IntRange(0), required=True, help="The node's --node_rank.")
 @click.option(
-    "--why", default="said by an operator", show_default=True, help="For the log and the report."
+    "--why",
+    default="reported by an operator",
+    show_default=True,
+    help="The reason, for the log and the report.",
 )
 def subhealth(node: int, why: str) -> None:
-    """Say that a node still works and should not be relied on.
+    """Report that a node still works but should not be relied on.
 
-    What is done about it, the job's subHealthyStrategy says: nothing (ignore), save the state and
-    end (graceExit), end (forceExit), or move it to a standby while the job trains (hotSwitch); then
-    this command waits until the node has moved. Exit status 1: it does not move, and the job goes
-    on where it is.
+    The job's subHealthyStrategy decides: do nothing (ignore), save the state and end (graceExit),
+    end (forceExit), or move the node to a standby while the job trains (hotSwitch); then this
+    command returns when the node has moved. Exit status 1: it does not move, and the job continues
+    where it is.
     """
     with connected() as control:
         click.echo(control.sub_healthy(node, why))

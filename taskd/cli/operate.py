@@ -1,4 +1,4 @@
-"""A connection to the job that the environment names, for the commands that ask something of it."""
+"""A connection to the job that the environment names, for commands that send it requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connected() -> Iterator[Control]:
-    """Every way in which it can fail is one line and exit status 1; what the environment has wrong,
-    2."""
+    """Connect to the job. A failed request ends with one line and exit status 1, a bad environment
+    with 2."""
     # here, because `taskd --help` must not wait for ZeroMQ
     from taskd.control import Control, ControlError
     from taskd.protocol.keys import BadSecret

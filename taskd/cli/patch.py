@@ -1,5 +1,5 @@
-"""`taskd patch`: the documented `sed` on torch/distributed/run.py, done so that it can be repeated
-and taken back."""
+"""`taskd patch`: the documented `sed` on torch/distributed/run.py, made idempotent and
+reversible."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from taskd.adaptor.run_py import Refused
 
 @click.command()
 @click.option(
-    "--install", is_flag=True, help="Put taskd into torchrun, once, and see that it imports."
+    "--install", is_flag=True, help="Put taskd into torchrun, once, and check that it imports."
 )
 @click.option(
-    "--remove", is_flag=True, help="Take it out again, also what the documented sed has put there."
+    "--remove", is_flag=True, help="Remove it again, also what the documented sed inserted."
 )
 @click.option(
     "--status",
     is_flag=True,
-    help="Say what is there. Exit status 0: installed, 1: not, 2: not understood.",
+    help="Report what is there. Exit status 0: installed, 1: not, 2: not understood.",
 )
 @click.option(
     "--torch",
@@ -34,14 +34,14 @@ from taskd.adaptor.run_py import Refused
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
 def command(install: bool, remove: bool, status: bool, site: Path | None, as_json: bool) -> None:
     """Put `import taskd.python.adaptor.patch` into torch/distributed/run.py, so that plain torchrun
-    has taskd in it.
+    runs taskd.
 
-    It does nothing there unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A file
-    that is not understood is not touched. Exit status: 0 done, 1 the patched torchrun does not work
-    and was put back, 2 refused.
+    The import does nothing unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A
+    file that is not understood is not changed. Exit status: 0 done, 1 the patched torchrun does not
+    work and the original was put back, 2 refused.
     """
     if install + remove + status != 1:
-        raise click.UsageError("say what to do: --install, --remove or --status, one of them")
+        raise click.UsageError("give one of --install, --remove and --status")
     if as_json and not status:
         raise click.UsageError("--json goes with --status")
     path = None

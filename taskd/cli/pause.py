@@ -1,4 +1,4 @@
-"""`taskd pause` and `taskd continue`."""
+"""`taskd pause`, `taskd continue` and `taskd recovery`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from taskd.cli.operate import connected
     type=click.FloatRange(0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds until it is taken back.",
+    help="Seconds until the request is withdrawn.",
 )
 def pause(timeout: float) -> None:
-    """Stop all ranks of the job at the same step boundary. They stay alive, and go on at `taskd
-    continue`.
+    """Stop all ranks of the job at the same step boundary. They stay alive until `taskd continue`
+    lets them go on.
 
     The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
     """
@@ -27,7 +27,7 @@ def pause(timeout: float) -> None:
 
 @click.command()
 def resume() -> None:
-    """Let the ranks of the job that were paused go on."""
+    """Let the paused ranks of the job go on."""
     with connected() as control:
         click.echo(control.resume())
 
@@ -35,10 +35,10 @@ def resume() -> None:
 @click.command()
 @click.argument("state", type=click.Choice(("on", "pause")))
 def recovery(state: str) -> None:
-    """Have faults of a running job repaired, or not for a while: process-recover-enable.
+    """Turn the repair of faults in a running job on, or pause it: process-recover-enable.
 
-    While it is paused the next fault ends the job, by `dump` first where that is configured. An
-    incident under way is brought to its end. A new manager does not know of it: under it faults are
+    While it is paused, the next fault ends the job, by `dump` first where that is configured. An
+    incident under way is completed. A new manager does not know of the pause: under it, faults are
     repaired again.
     """
     with connected() as control:

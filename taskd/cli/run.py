@@ -1,4 +1,4 @@
-"""`taskd run`: torchrun with taskd's agent in it, and on node 0 with a manager if none answers."""
+"""`taskd run`: torchrun with taskd's agent in it, and on node 0 a manager if none answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.records import dumps
 
-ANSWERS = 1.0  # seconds; on this very machine somebody answers or refuses at once
-LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk after some
+ANSWERS = 1.0  # seconds; on the same machine an answer or a refusal comes at once
+LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk it takes longer
 
 
 class Refused(click.ClickException):
-    """The job is not started, for a reason that is no matter of how `taskd run` is called: one
-    line."""
+    """The job is not started, for a reason other than wrong usage; printed as one line."""
 
     exit_code = 2
 
@@ -44,16 +43,14 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     "--recover-strategy",
     callback=_strategies,
     help=(
-        f"What to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default:"
+        f"Strategies to try, joined by commas: {', '.join(ladder.STRATEGIES)}. Default:"
         f" {','.join(ladder.DEFAULT)}."
     ),
 )
 @click.option(
     "--subhealthy-strategy",
     type=click.Choice(list(STRATEGIES)),
-    help=(
-        "What to do about a node that is sub-healthy (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."
-    ),
+    help=("What to do about a sub-healthy node (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."),
 )
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601."
@@ -66,12 +63,12 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 @click.option(
     "--resume-dir",
     type=click.Path(exists=True, file_okay=False),
-    help="Begin from this dump, or from the newest one in this directory (TASKD_RESUME_PATH).",
+    help="Resume from this dump, or from the newest one in this directory (TASKD_RESUME_PATH).",
 )
 @click.option(
     "--standby",
     is_flag=True,
-    help="Wait for a node of the job that is lost, and take its place (TASKD_STANDBY).",
+    help="Wait for a lost node of the job and take its place (TASKD_STANDBY).",
 )
 @click.option(
     "--log-path",
@@ -92,12 +89,12 @@ def command(
     """Run TORCHRUN's arguments (options, script, its arguments) as torchrun would, protected by
     taskd.
 
-    taskd's own options stand anywhere before the script: taskd run --nproc_per_node 4
+    taskd's own options may appear anywhere before the script: taskd run --nproc_per_node 4
     --recover-strategy retry,exit train.py
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # until ranks are started there is nothing to clean up, and a KeyboardInterrupt is lost
-        # where it meets a callback of C code, as in the middle of `import torch`
+        # before ranks start there is nothing to clean up, and a KeyboardInterrupt is lost if it
+        # hits a callback from C code, as during `import torch`
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     given = {
         "TASKD_RECOVER_STRATEGY": recover_strategy,
@@ -128,7 +125,7 @@ def command(
 
     if (refusal := torch_versions.refusal()) is not None:
         raise click.UsageError(refusal)
-    # before the options of torch's launcher are made: one of them has another default
+    # before torch's launcher defines its options: one of them gets another default
     torch_elastic.install()
     from torch.distributed import run as torch_run
 
@@ -156,8 +153,8 @@ def command(
 
 
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
-    """A manager on node 0 unless one of this job answers already, or none can be had and none is
-    asked for."""
+    """Start a manager on node 0, unless one of this job already answers or is named elsewhere. None
+    also if it cannot start and TASKD_UNPROTECTED is on."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
     if (
         settings.standby(os.environ)
@@ -184,17 +181,16 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
         click.echo(
             f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True
         )
-        os.environ["TASKD_MANAGER_WAIT"] = "0"  # nobody else starts one here
+        os.environ["TASKD_MANAGER_WAIT"] = "0"  # nothing else starts one here
     return manager
 
 
 def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """The manager, once it listens; or None, and why."""
+    """Start the manager and return it once it listens; or None, and why."""
     us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
     try:
-        # a session of its own: Ctrl-C reaches the launcher, which tells the manager how the job
-        # ended. Should the launcher end before it can tell, by a signal that nothing handles yet,
-        # its pidfd does.
+        # a session of its own: Ctrl-C reaches the launcher, which reports to the manager how the
+        # job ended. If a signal that nothing handles yet ends the launcher first, its pidfd does.
         more = ["--starter", str(us), "--ready", str(told)]
         process = subprocess.Popen(
             [*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told]
@@ -205,7 +201,7 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
             process.kill()
             process.wait()
             return None, f"the manager does not listen after {LISTENS:g} s"
-        if not os.read(heard, 1):  # it has ended without a word here
+        if not os.read(heard, 1):  # it has ended
             return None, f"the manager ended with status {process.wait()}, see its reason above"
         return process, ""
     finally:
@@ -214,8 +210,8 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
 
 
 def _has_manager(host: str, port: int) -> bool:
-    """Whether a manager of this job listens there, and waits for our node. Raises Refused where the
-    port is another's."""
+    """Whether a manager of this job listens there and waits for our node. Raises Refused if
+    something else has the port."""
     from taskd.agent import asking
     from taskd.protocol import addresses, secret
 
@@ -224,7 +220,7 @@ def _has_manager(host: str, port: int) -> bool:
     job = settings.job_id(os.environ)
     answer = asking.arrive((host, port), secret.of_running(job, os.environ, port), job, 0)
     if answer is None and not addresses.listens((host, port), ANSWERS):
-        return False  # it was about to leave, its job was over
+        return False  # it was leaving, its job was over
     if answer is None:
         raise Refused(
             f"port {port} on {host} is in use, and not by a manager of this job: "
@@ -236,8 +232,8 @@ def _has_manager(host: str, port: int) -> bool:
 
 
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:
-    """The agents have told it how the job ended, and it leaves by itself; what does not is
-    ended."""
+    """Wait for the manager to leave by itself, as the agents have reported the end of the job; else
+    terminate it."""
     try:
         manager.wait(5.0)
     except subprocess.TimeoutExpired:

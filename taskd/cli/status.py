@@ -1,4 +1,4 @@
-"""`taskd status`: the incidents of a job, as the manager wrote them into its journal."""
+"""`taskd status`: what a job is doing now, and its incidents from the manager's journal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ANSWER = 1.0  # seconds; a manager answers in milliseconds
     "--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array."
 )
 def command(log_path: Path | None, as_json: bool) -> None:
-    """Show what a job does now, and its incidents: what broke, what was done, how long each phase
-    took.
+    """Show what a job is doing now, and its incidents: what broke, what was done, how long each
+    phase took.
 
-    Incidents are read from the logs, also of a job that is over. The job's manager is asked what it
-    does; see `taskd pause` for how it is found.
+    Incidents are read from the logs, also of a job that is over. The rest comes from the job's
+    manager; `taskd pause --help` says how it is found.
     """
     try:
         directory = log_path or Path(settings.log_settings(os.environ).path)
@@ -55,7 +55,7 @@ def command(log_path: Path | None, as_json: bool) -> None:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
     if damaged:
         click.echo(
-            f"{path}: {damaged} lines are not entries of a journal and are left out", err=True
+            f"{path}: {damaged} lines are not entries of a journal and are skipped", err=True
         )
     if as_json:
         click.echo(json.dumps(entries, indent=1))
@@ -66,7 +66,7 @@ def command(log_path: Path | None, as_json: bool) -> None:
 
 
 def _now() -> str:
-    """What the job does, "" where nobody can tell."""
+    """What the job is doing now; "" if no manager answers."""
     from taskd.control import Control, ControlError
     from taskd.protocol.keys import BadSecret
 
@@ -78,7 +78,7 @@ def _now() -> str:
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The journal's entries, oldest first, and how many lines are none. A manager may be killed
+    """The journal's entries, oldest first, and how many lines are invalid: a manager may be killed
     while it writes one."""
     entries, damaged = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -107,7 +107,8 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _show(entries: list[dict[str, Any]]) -> None:
-    """Three lines an incident, which fit any terminal: a table of this many columns does not."""
+    """Print three lines per incident, which fit any terminal; a table of so many columns does
+    not."""
     from rich.console import Console
     from rich.text import Text
 
@@ -131,7 +132,7 @@ def _show(entries: list[dict[str, Any]]) -> None:
             if ranks
             else ""
         )
-        # a fault's text comes from the nodes: it is shown as it is, never as markup
+        # a fault's text comes from the nodes: print it verbatim, never as markup
         head = Text(f"{_when(entry['began'])}{job}  incident {entry['incident']}  ")
         head.append(f"{entry['strategy']}  {_ms(entry['seconds'])} ms", style="bold")
         head.append(f"  step {entry['step']}{replaced}")

@@ -1,10 +1,12 @@
 """Runs progress probes on ranks that make no progress, from the first report to the verdict of
 `progress_probe.py`.
 
-In a repair an order may take long: copying a large state, or the script of a replacement. So a
-probe is run at intervals there, and only two kinds of ranks count as hung: those stopped by a
-signal, and replacements that wait, without using the CPU, while all other ranks wait for them. Such
-a replacement often waits for ranks that do not run the same code again.
+During a repair an order may take a rank long: copies of a large state, the script of a replacement,
+user code that is within its limit when it is interrupted. There the probe runs now and then and
+finds two kinds of hung ranks: those that a signal has stopped, and those that all others wait for
+while they use no processor themselves. A replacement does that when its script communicates with
+ranks that do not run that code again; an interrupted rank, when its collective did not end with the
+connections.
 """
 
 from __future__ import annotations
@@ -20,6 +22,20 @@ from taskd.messages import from_agent, to_rank
 
 REPAIRING = (Phase.INTERRUPT, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
+# phases in which a rank that idles is hung, and why
+_REPLACEMENT = (
+    "its replacement has waited for {seconds:.0f} s without using a processor ({where}), while all"
+    " others wait for it: perhaps in a collective, or for a message, of ranks that do not run this"
+    " code again"
+)
+WAITED_FOR = {
+    Phase.INTERRUPT: (
+        "it is in a collective that the interruption did not end, and has used no processor for"
+        " {seconds:.0f} s ({where})"
+    ),
+    Phase.REPLACE: _REPLACEMENT,
+    Phase.RESUME: _REPLACEMENT,
+}
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
 
@@ -173,12 +189,16 @@ class Watch:
             self._still[rank] = base, since
 
     def _waits_alone(self, phase: Phase | None, now: float) -> dict[int, str]:
-        """Return the replacements that have waited too long without using the CPU, while all others
-        wait for them."""
+        """Ranks that have waited for too long without using a processor, while all others wait for
+        them: replacements, and ranks that an interruption has not stopped."""
         incident, settings = self._recovery.incident, self._job.settings
-        if incident is None or phase not in (Phase.REPLACE, Phase.RESUME):
+        if incident is None or phase not in WAITED_FOR:
             return {}
-        waited_for = set(self._recovery.silent()) & set(incident.replaced)
+        waited_for = set(self._recovery.silent())
+        if phase is Phase.INTERRUPT:  # before its first collective it may wait for its data
+            waited_for &= {r for r, a in self._answers.items() if a.collectives}
+        else:
+            waited_for &= set(incident.replaced)
         if phase is Phase.RESUME:
             others = [a for r, a in self._answers.items() if r not in incident.replaced]
             waited_for &= progress_probe.behind(self._answers)
@@ -194,11 +214,7 @@ class Watch:
                 and now - since >= settings.idle
                 and rank not in incident.killed
             ):
-                found[rank] = (
-                    f"its replacement has waited for {now - since:.0f} s without using the CPU"
-                    f" ({base.where}), while all others wait for it: perhaps in a collective with,"
-                    " or for a message from, ranks that do not run this code again"
-                )
+                found[rank] = WAITED_FOR[phase].format(seconds=now - since, where=base.where)
         return found
 
     def _say(self, text: str) -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Allocations that libtaskd follows: in which attempt each was born."""
+"""Allocations that libtaskd tracks, each with the attempt in which it was made."""
 
 from libc.stdint cimport uint64_t
 
@@ -11,16 +11,16 @@ SCRATCH = TASKD_SCRATCH
 
 
 def attempt(uint64_t number):
-    """Allocations from here on are born in attempt `number`."""
+    """Stamp allocations from now on with attempt `number`."""
     taskd_attempt(number)
 
 
 def scratch(bint on):
-    """While on, allocations of this thread are born as SCRATCH: every repair makes them again."""
+    """While on, stamp this thread's allocations as SCRATCH: every repair makes them again."""
     taskd_scratch(on)
 
 
 def allocation_of(uint64_t address):
-    """(base, size, born) of the followed allocation that holds the address, or None."""
+    """(base, size, born) of the tracked allocation that contains `address`, or None."""
     cdef uint64_t base, size, born
     return (base, size, born) if taskd_allocation_of(address, &base, &size, &born) == 1 else None

@@ -1,10 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""What an attempt asks of every tensor, setting and generator, in one pass each: is it as it was
-recorded?
-
-A step's work takes the caches, so that what follows it costs by the objects it touches and the
-functions it calls. Here are the loops that would run over a model in Python, and nothing that
-decides."""
+"""The loops of an attempt over all tensors, settings and generators: what changed since the record?
+A step's work evicts the caches, so the cost of what follows grows with the objects touched and the
+functions called. This module has the loops that would otherwise run over a model in Python; it
+decides nothing."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -16,25 +14,24 @@ from taskd.cython_api.libtaskd cimport (
     taskd_checksum, taskd_copy_away, taskd_damaged, taskd_store_release,
 )
 
-# Below this many bytes a copy is over before another thread could have taken the interpreter's
-# lock.
+# Below this many bytes a copy ends before another thread could have taken the GIL.
 cdef enum:
     WITH_THE_LOCK = 1 << 16
 
 
 def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind,
             list parts not None, whole):
-    """Write a slot of a `store.SlotFile`: take its header back, copy `parts`, which are buffers of
-    bytes, end to end to `address`, and set the header again, last, with the checksum of what lies
-    there; that checksum. None, and no header, where `whole()` is false by then. ValueError, and
-    nothing touched, where the parts are longer than `room`."""
+    """Write a slot of a `store.SlotFile` and return its checksum: clear the header, copy the
+    buffers `parts` end to end to `address`, and set the header last. If `whole()` is then false,
+    the header stays clear and None is returned. Raises ValueError, with nothing touched, if the
+    parts exceed `room` bytes."""
     cdef uint64_t *head = <uint64_t *>header
     cdef size_t length = 0
     cdef uint64_t checksum
     for part in parts:
         length += len(part)
     if length > room:
-        raise ValueError(f"{length} bytes, where {room} have room")
+        raise ValueError(f"{length} bytes do not fit the slot's {room}")
     taskd_store_release(head, 0)
     lay(<unsigned char *>address, room, parts)
     if not whole():
@@ -63,7 +60,7 @@ cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
             view = part
             source, size = &view[0], <size_t>view.shape[0]
         if size > room - at:
-            raise ValueError(f"{size} bytes behind {at} others, where {room} have room")
+            raise ValueError(f"{size} bytes after {at} others do not fit the slot's {room}")
         if size <= WITH_THE_LOCK:
             memcpy(to + at, source, size)
         else:
@@ -74,10 +71,10 @@ cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
 
 
 cdef class Memory:
-    """Pieces of this process's memory, (address, bytes) each, and what was in them at the last
-    `take`. Whoever names them answers for their being there."""
+    """Pieces of this process's memory, each (address, bytes), and their content at the last `take`.
+    The caller guarantees that they stay mapped."""
 
-    cdef uintptr_t *pieces  # address and size by turns
+    cdef uintptr_t *pieces  # alternating address and size
     cdef Py_ssize_t count
     cdef unsigned char *kept
     cdef bint taken
@@ -102,7 +99,7 @@ cdef class Memory:
         PyMem_Free(self.kept)
 
     def take(self):
-        """Remember what is there now."""
+        """Remember the current content."""
         cdef size_t at = 0
         cdef Py_ssize_t i
         for i in range(self.count):
@@ -111,11 +108,11 @@ cdef class Memory:
         self.taken = True
 
     def forget(self):
-        """As if nothing had been taken."""
+        """Forget the content: `same` is False until the next `take`."""
         self.taken = False
 
     def same(self):
-        """Whether every byte is as it was at the last `take`; False where there is none."""
+        """Whether every byte equals the last `take`; False if there was none."""
         cdef size_t at = 0, size
         cdef Py_ssize_t i
         if not self.taken:
@@ -129,10 +126,9 @@ cdef class Memory:
 
 
 cdef class Rows:
-    """Tensors of bytes, each in one piece, by their memory. Addresses are read once: whoever made
-    the tensors sees to it that a new object is made when one of them moves. A tensor of another
-    device has no address here. `counted`: tensors that share their counters of changes, and that
-    the script's own work leaves in the caches."""
+    """The memory of contiguous byte tensors. Addresses are read once: the caller makes a new object
+    when a tensor moves. A tensor on another device has no address here. `counted`: tensors that
+    share version counters with these and are in the caches from the script's own work."""
 
     cdef readonly list tensors
     cdef list counted
@@ -162,8 +158,8 @@ cdef class Rows:
         PyMem_Free(self.pieces)
 
     def mark(self, size_t first, Py_ssize_t rows, size_t ends):
-        """A checksum of the first and the last `ends` bytes of `rows` of them, from number `first`
-        on and round."""
+        """A checksum of the first and last `ends` bytes of `rows` tensors, from number `first` on,
+        wrapping around."""
         cdef uint64_t value = 0
         cdef Py_ssize_t i
         cdef uintptr_t address
@@ -179,7 +175,7 @@ cdef class Rows:
         return value
 
     def versions(self):
-        """In-place changes so far of each, as bytes to compare."""
+        """The tensors' version counters, as bytes to compare."""
         cdef Py_ssize_t n = len(self.counted), i
         cdef bytes found = PyBytes_FromStringAndSize(NULL, n * sizeof(uint64_t))
         cdef uint64_t *out = <uint64_t *>PyBytes_AS_STRING(found)
@@ -188,7 +184,7 @@ cdef class Rows:
         return found
 
     def gather(self, bytes known not None):
-        """Their bytes end to end, all being on the CPU; `known` itself where it is that."""
+        """The tensors' bytes end to end, all on the CPU; `known` itself if it equals that."""
         cdef Py_ssize_t i
         cdef size_t at = 0
         cdef char *out = PyBytes_AS_STRING(known)
@@ -206,9 +202,9 @@ cdef class Rows:
         return found
 
     def publish(self, uintptr_t header, uintptr_t address, uint64_t step):
-        """Write a slot as the function of that name does, with all of them, which are on the CPU,
-        end to end, and without a checksum. False, and no header, where a memory page was lost
-        meanwhile."""
+        """Write all tensors, on the CPU, end to end to a slot, as the function `publish` does but
+        without a checksum. If a memory page was lost meanwhile, the header stays clear and False is
+        returned."""
         cdef uint64_t *head = <uint64_t *>header
         cdef uint64_t damaged = taskd_damaged()
         taskd_store_release(head, 0)
@@ -236,8 +232,8 @@ cdef class Rows:
 
 
 cdef class Places:
-    """Where the tensors of some modules and optimizers lie, to notice one that was added, removed
-    or exchanged."""
+    """The addresses of the tensors of modules and optimizers, to detect one added, removed or
+    exchanged."""
 
     cdef list modules, optimizers, more
     cdef object kind
@@ -245,8 +241,8 @@ cdef class Places:
     cdef Py_ssize_t count, room
 
     def __cinit__(self, tensor, modules, optimizers, more=()):
-        """`tensor`: the class of tensors. Of `modules` the own parameters and buffers count, of
-        `optimizers` the tensors in their state; `more` are tensors by themselves."""
+        """`tensor`: the tensor class. Counts the modules' own parameters and buffers, the tensors
+        in the optimizers' state, and the tensors `more`."""
         self.kind, self.modules = tensor, list(modules)
         self.optimizers, self.more = list(optimizers), list(more)
         self.room = 64
@@ -259,11 +255,11 @@ cdef class Places:
         PyMem_Free(self.kept)
 
     def changed(self):
-        """Whether they lie elsewhere now than when this object was made."""
+        """Whether any address has changed since this object was made."""
         return not self.walk(False)
 
     cdef bint walk(self, bint keep) except -1:
-        """Keep where they are, or say whether they are where they were."""
+        """Keep the addresses, or return whether they are unchanged."""
         cdef Py_ssize_t at = 0
         for module in self.modules:
             for tensor in (<object>module._parameters).values():
@@ -306,7 +302,7 @@ cdef class Places:
 
 
 def waiting(list parameters not None):
-    """(number, gradient) of those that have one."""
+    """(number, gradient) of each parameter that has a gradient."""
     cdef list found = []
     cdef Py_ssize_t i
     for i in range(len(parameters)):
@@ -317,8 +313,8 @@ def waiting(list parameters not None):
 
 
 cdef class Modes:
-    """Whether each of some modules is in training mode, and each of their own parameters wants a
-    gradient. The lists of modules may grow."""
+    """The training mode of each module and requires_grad of each of their own parameters. The lists
+    of modules may grow."""
 
     cdef tuple modules, taken
     cdef bytearray training, wants
@@ -327,7 +323,7 @@ cdef class Modes:
         self.modules, self.training, self.wants = modules, bytearray(), bytearray()
 
     def take(self):
-        """Two byte strings of 0 and 1; the same objects where nothing has changed."""
+        """Two byte strings of 0 and 1; the same objects if nothing has changed."""
         cdef Py_ssize_t module = 0, parameter = 0
         cdef bint same = self.taken is not None
         for several in self.modules:
@@ -348,7 +344,7 @@ cdef class Modes:
 
 
 cdef bint put(bytearray row, Py_ssize_t at, bint value) except -1:
-    """Whether it was there already."""
+    """Set row[at]; return whether it had that value."""
     if at == len(row):
         row.append(value)
         return False

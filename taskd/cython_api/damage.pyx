@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Memory of this process that may lose a page, and the pages that it has lost."""
+"""Memory of this process that may lose a page, and the pages that it lost."""
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport uint64_t
@@ -16,9 +16,9 @@ SHARED = TASKD_MEMORY_SHARED
 
 
 def register(int kind, ranges):
-    """Replace the list of (address, nbytes) that may lose a page without the process dying. `kind`
-    is TENSORS, for private memory, or SHARED, for mappings of a file in /dev/shm. Register anew
-    before any of it is given back."""
+    """Replace the list of (address, nbytes) ranges that may lose a page without killing the
+    process. `kind`: TENSORS for private memory, SHARED for mappings of a file in /dev/shm. Register
+    again before any of it is released."""
     if kind != TASKD_MEMORY_TENSORS and kind != TASKD_MEMORY_SHARED:
         raise ValueError(f"memory of kind {kind}; it is TENSORS ({TENSORS}) or SHARED ({SHARED})")
     cdef size_t n = len(ranges), i = 0
@@ -41,23 +41,23 @@ def register(int kind, ranges):
 
 
 def damaged():
-    """How many pages this process has lost and replaced since it claimed its slot."""
+    """The number of pages that this process has lost and replaced since it claimed its slot."""
     return taskd_damaged()
 
 
 def damages():
-    """The newest of them (up to 64), oldest first."""
+    """The newest damages (up to 64), oldest first."""
     cdef taskd_damage out[TASKD_DAMAGES_LISTED]
     cdef int n = taskd_damage_list(out, TASKD_DAMAGES_LISTED)
     return described(out, n)
 
 
 def accept(uint64_t count):
-    """What was lost by damages up to number `count` has been put back."""
+    """Accept the damages up to number `count`: their content has been restored."""
     taskd_damage_accept(count)
 
 
 def spoiled():
-    """Why what was computed must not be used: 1 torn, 2 damaged and not accepted, 3 both; 0: it may
-    be."""
+    """Why results must not be used: 1 torn, 2 damaged and not accepted, 3 both; 0: they may be
+    used."""
     return taskd_spoiled()

@@ -1,6 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The digest of a rank's record, whose sections are hashed once for as long as they stay the
-same."""
+"""The digest of a rank's record; a section is hashed again only if it has changed."""
 
 import hashlib
 import hmac
@@ -14,23 +13,23 @@ cdef enum:
 
 
 cdef class Keyed:
-    """HMAC-SHA-256 under one key of messages that all begin with `prefix`."""
+    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`."""
 
     cdef bytes key, prefix
-    # of the record before, by number; None for what may have changed since
+    # of the previous record, by number; None for a section that may have changed since
     cdef list sections, hashes
 
     def __cinit__(self, bytes key not None, bytes prefix not None):
         self.key, self.prefix, self.sections, self.hashes = key, prefix, [], []
 
     def digest(self, message):
-        """Of `message` behind the prefix."""
+        """The digest of the prefix and `message`."""
         return hmac.digest(self.key, self.prefix + bytes(message), "sha256")
 
     def front(self, bytes head not None, bytes fields not None, list sections not None):
-        """What stands before the sections of a record: the digest, `head`, their lengths and
-        `fields`. The digest is over these, and over the hash of each section; a section that is the
-        very `bytes` that it was the last time is not hashed again."""
+        """The front of a record, before its sections: the digest, `head`, the sections' lengths and
+        `fields`. The digest covers these and each section's hash; a section that is the same
+        `bytes` object as last time is not hashed again."""
         cdef Py_ssize_t n = len(sections), start = PyBytes_GET_SIZE(self.prefix), i
         cdef Py_ssize_t shown = PyBytes_GET_SIZE(head) + 8 * n + PyBytes_GET_SIZE(fields)
         cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + DIGEST * n)
@@ -66,7 +65,7 @@ cdef class Keyed:
         while i >= len(self.sections):
             self.sections.append(None)
             self.hashes.append(None)
-        # what is not `bytes` may have other content the next time
+        # an object that is not `bytes` may have different content next time
         self.sections[i] = section if type(section) is bytes else None
         self.hashes[i] = found
         return found

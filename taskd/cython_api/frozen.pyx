@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Values as they were, to see whether they have changed without making bytes of them again."""
+"""Frozen copies of values, to detect changes without encoding the values again."""
 
 from libc.string cimport memcmp
 
@@ -8,18 +8,17 @@ cdef int _DEEPEST = 50
 
 
 cdef class Frozen:
-    """A value as it was: None, truth values, numbers, text, bytes, and lists, tuples and dicts of
-    these. Whatever else is in a value is equal to nothing, itself included, so that it is looked at
-    in another way."""
+    """A frozen value: None, bools, numbers, text, bytes, and lists, tuples and dicts of these.
+    Anything else in a value equals nothing, not even itself, so that the caller encodes it."""
 
     cdef object kind
     cdef list inner      # scalars as they are, containers frozen
     cdef list keys       # of a dict, in its order
-    cdef object without  # a key that is not looked at
+    cdef object without  # a key that is ignored
     cdef bint opaque
 
     def __cinit__(self, value, without=None, int depth=0):
-        """`without`: a key that does not count in the outermost dicts in `value`."""
+        """`without`: a key to ignore in the outermost dicts of `value`."""
         self.kind = type(value)
         self.inner = []
         if depth > _DEEPEST:
@@ -43,8 +42,7 @@ cdef class Frozen:
             self.opaque = True
 
     def same(self, value):
-        """Whether `value` is what was frozen, type by type and bit by bit, its dicts in the same
-        order."""
+        """Whether `value` equals the frozen one in types, bits and the order of dicts."""
         return self.equals(value)
 
     cdef bint equals(self, value) except -1:
@@ -73,8 +71,7 @@ cdef class Frozen:
 
 
 cdef class Groups:
-    """The settings of some optimizers as they were when this was made: their param_groups, without
-    the parameters."""
+    """The param_groups of optimizers, without parameters, as of this object's construction."""
 
     cdef list optimizers, frozen
 
@@ -83,7 +80,7 @@ cdef class Groups:
         self.frozen = [Frozen(optimizer.param_groups, "params") for optimizer in self.optimizers]
 
     def same(self):
-        """Whether they are still the same, as `Frozen` has it."""
+        """Whether they are unchanged, by `Frozen`'s comparison."""
         cdef Py_ssize_t i
         for i in range(len(self.frozen)):
             if not (<Frozen>self.frozen[i]).equals(self.optimizers[i].param_groups):
@@ -92,7 +89,8 @@ cdef class Groups:
 
 
 cdef bint _equal(a, known) except -1:
-    """Whether `a` is of the type and the bits of a scalar: -0.0 is not 0.0, and a NaN is itself."""
+    """Whether `a` has the type and bits of the scalar `known`: -0.0 differs from 0.0, and a NaN
+    equals itself."""
     cdef double x, y
     if a is known:
         return True

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Which libtaskd this is, and whether it was preloaded."""
+"""libtaskd's version, and whether it was preloaded."""
 
 from taskd.cython_api.libtaskd cimport taskd_abi, taskd_preloaded, taskd_version
 
@@ -8,5 +8,5 @@ VERSION = taskd_version().decode()
 
 
 def preloaded():
-    """Whether libtaskd stands in front of libc's sigaction, _exit and abort in this process."""
+    """Whether libtaskd interposes libc's sigaction, _exit and abort in this process."""
     return taskd_preloaded() == 1

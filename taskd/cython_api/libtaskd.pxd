@@ -1,4 +1,4 @@
-# What the modules here use of csrc/libtaskd.h, which has the contracts.
+# Declarations from csrc/libtaskd.h, which has the contracts.
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -100,6 +100,6 @@ cdef extern from "libtaskd.h" nogil:
     uint64_t taskd_load_acquire(const uint64_t *address)
     void taskd_copy_away(void *to, const void *source, size_t size)
     uint64_t taskd_checksum(const void *data, size_t size, uint64_t seed)
-    # C lets a struct and a function have one name
+    # a struct and a function may share a name in C
     uint32_t taskd_abi()
     const char *taskd_version()

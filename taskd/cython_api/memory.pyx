@@ -1,8 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Memory that another process sees too: order, and checksums.
+"""Memory shared with other processes: ordering and checksums.
 
-Addresses come from numpy, torch or mmap as integers. Nothing can be checked about them here but
-what is checked.
+Addresses are integers from numpy, torch or mmap; beyond alignment they cannot be checked here.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -28,7 +27,7 @@ def load_acquire(uintptr_t address):
 
 
 def copy(uintptr_t dst_address, uintptr_t src_address, size_t nbytes):
-    """Copy memory that does not overlap, without the interpreter's lock."""
+    """Copy memory that does not overlap, without the GIL."""
     with nogil:
         memcpy(<void *>dst_address, <const void *>src_address, nbytes)
 
@@ -42,8 +41,7 @@ def equal(uintptr_t a_address, uintptr_t b_address, size_t nbytes):
 
 
 def checksum(uintptr_t address, size_t nbytes, uint64_t seed=0):
-    """A 64-bit checksum (XXH64) of memory; finds what broke by accident, not what somebody
-    forged."""
+    """A 64-bit checksum (XXH64) of memory; detects accidental damage, not forgery."""
     cdef uint64_t result
     with nogil:
         result = taskd_checksum(<const void *>address, nbytes, seed)

@@ -56,8 +56,7 @@ cdef class Page:
 
     @staticmethod
     def create(path, nslots):
-        """Make the page file `path` (mode 0600, must not exist yet) with `nslots` slots
-        (1..4096)."""
+        """Make the page file `path` (mode 0600, must not exist) with `nslots` slots (1..4096)."""
         cdef Page self = Page.__new__(Page)
         if not 1 <= nslots <= MAX_SLOTS:
             raise ValueError(f"nslots is {nslots}; a page has 1 to {MAX_SLOTS} slots")
@@ -85,8 +84,7 @@ cdef class Page:
         return 0
 
     def close(self, unlink=True):
-        """Give the mapping back and remove the file. Waits in other threads end within a moment,
-        with ValueError."""
+        """Unmap the page and remove the file. Waits in other threads soon end with ValueError."""
         if self.page == NULL or self.closing:
             return
         self.closing = True
@@ -108,16 +106,16 @@ cdef class Page:
             taskd_page_unmap(self.page)
 
     def reset(self, slot):
-        """Prepare a slot for a new process; keeps its interruption number. OSError EBUSY while a living
-        process holds it."""
+        """Prepare a slot for a new process; keeps its interruption number. Raises OSError EBUSY
+        while a living process holds it."""
         self.use(slot)
         cdef int rc = taskd_slot_reset(self.page, slot)
         if rc < 0:
             raise failure(rc, f"slot {slot} of state page {self.path}")
 
     def interrupt(self, number, slot=None):
-        """Ask the rank in `slot`, or every one, to stop. A number not newer than the last only
-        wakes again."""
+        """Interrupt the rank in `slot`, or all ranks. A number not newer than the last only wakes
+        them again."""
         cdef uint32_t index = 0xFFFFFFFF
         if slot is not None:
             self.use(slot)
@@ -129,8 +127,8 @@ cdef class Page:
             raise failure(rc, f"interruption of slot {slot} of state page {self.path}")
 
     def read(self, slot):
-        """A consistent copy of a slot. `consistent` is False when its writer died or was stopped
-        inside an update."""
+        """A consistent copy of a slot. `consistent` is False if its writer died or was stopped
+        during an update."""
         cdef taskd_view v
         self.use(slot)
         cdef int rc = taskd_read(self.page, slot, &v)
@@ -186,29 +184,29 @@ cdef class Page:
         return described(out, n)
 
     def pause(self, step):
-        """Ask every rank to stop before it begins `step`; None takes that back."""
+        """Have every rank stop before it begins `step`; None withdraws that."""
         self.use(0)
         taskd_page_pause(self.page, TASKD_NO_PAUSE if step is None else step)
 
     def copying(self, on):
-        """Whether another node keeps copies of the ranks' records; where it does, each rank waits
-        for its own."""
+        """Set whether another node keeps copies of the ranks' records; if so, each rank waits for
+        its own."""
         self.use(0)
         taskd_page_copying(self.page, bool(on))
 
     def copied(self, slot, uint64_t number):
-        """Another node has a copy of record `number` of the rank in `slot`."""
+        """Note that another node has a copy of record `number` of the rank in `slot`."""
         self.use(slot)
         taskd_page_copied(self.page, slot, number)
 
     def bell(self):
-        """A number that changes whenever a rank loses a page. Read it before `read` and pass it to
-        `wait_bell`."""
+        """The bell's value, which changes whenever a rank loses a page. Read it before `read` and
+        pass it to `wait_bell`."""
         self.use(0)
         return taskd_page_bell(self.page)
 
     def wait_bell(self, uint32_t seen, timeout_ms=-1):
-        """Wait until the bell is another than `seen`: True. False after `timeout_ms` (< 0: no
+        """Wait until the bell differs from `seen`: True. False after `timeout_ms` (< 0: no
         limit)."""
         self.use(0)
         cdef int rc, part
@@ -234,7 +232,7 @@ cdef class Page:
 
     def wait_death(self, slot, timeout_ms=-1):
         """Wait until the rank in `slot` is dead: True. False after `timeout_ms` (< 0: no limit).
-        OSError ENOLCK when nobody has claimed the slot."""
+        Raises OSError ENOLCK if no process has claimed the slot."""
         self.use(slot)
         cdef uint32_t index = slot
         cdef int rc, part

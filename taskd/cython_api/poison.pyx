@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""Memory errors on purpose."""
+"""Injected memory errors."""
 
 import os
 
@@ -24,8 +24,8 @@ REFUSALS = {
 
 
 def page(uintptr_t address):
-    """Make a memory error: the page that holds the address loses its content, and the next touch is
-    a real SIGBUS."""
+    """Inject a memory error: the page at the address loses its content, and the next touch raises a
+    real SIGBUS."""
     cdef int rc
     with nogil:
         rc = taskd_poison(<void *>address)
@@ -35,8 +35,8 @@ def page(uintptr_t address):
 
 
 def next_allocation(kind):
-    """Poison the next allocation of that kind, TENSOR or GLOO, as it is handed out; 0 or None: do
-    not."""
+    """Poison the next allocation of that kind, TENSOR or GLOO, as it is handed out; 0 or None
+    cancels that."""
     cdef int rc = taskd_poison_next(kind or 0)
     if rc < 0:
         raise ValueError(f"allocation of kind {kind}; it is TENSOR ({TENSOR}), GLOO "
@@ -44,5 +44,5 @@ def next_allocation(kind):
 
 
 def poisoned():
-    """How many allocations were poisoned so."""
+    """The number of allocations poisoned by `next_allocation`."""
     return taskd_poisoned()

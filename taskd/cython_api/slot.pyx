@@ -1,6 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The slot of a state page that this process has claimed: what it says there, and what it is
-asked."""
+"""The slot of a state page that this process has claimed: its reports and its orders."""
 
 import os
 
@@ -12,7 +11,8 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_PAUSED,
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
-    taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption, taskd_wait_started,
+    taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
+    taskd_wait_started,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -26,14 +26,16 @@ INTERRUPTED = TASKD_INTERRUPTED
 DONE = TASKD_DONE
 PAUSED = TASKD_PAUSED
 FETCHING = TASKD_FETCHING
-PHASES = ("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching")
+PHASES = (
+    "setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching",
+)
 
 ALL_DONE = TASKD_ALL_DONE
 
 
 def attach(path, slot):
-    """Claim `slot` of the page file `path` for this process. Nothing happens when it already holds
-    that slot."""
+    """Claim `slot` of the page file `path` for this process. Does nothing if it already holds that
+    slot."""
     cdef bytes name = os.fsencode(path)
     cdef int rc = taskd_attach(name, slot)
     if rc < 0:
@@ -41,7 +43,7 @@ def attach(path, slot):
 
 
 def detach():
-    """Let go of the slot without a death record."""
+    """Release the slot without a death record."""
     cdef int rc = taskd_detach()
     if rc < 0:
         raise failure(rc, "detach")
@@ -54,35 +56,36 @@ def number():
 
 
 def progress(uint64_t step, uint32_t phase):
-    """Publish where this rank is, with the time."""
+    """Publish this rank's step and phase, with the time."""
     cdef int rc = taskd_progress(step, phase)
     if rc < 0:
         raise failure(rc, f"progress to step {step}")
 
 
 def patience(uint64_t seconds):
-    """Ask not to be called hung for so long from now on; 0: no more."""
+    """Do not count as hung for `seconds` from now on; 0 ends that."""
     cdef int rc = taskd_patience(seconds)
     if rc < 0:
         raise failure(rc, f"patience for {seconds} s")
 
 
 def pause_step():
-    """The step before which this rank is asked to stop, or None."""
+    """The step before which this rank has to stop, or None."""
     cdef uint64_t step = taskd_pause_step()
     return None if step == TASKD_NO_PAUSE else step
 
 
 def started(uint64_t step):
-    """The entry state of `step` is recorded completely (ALL_DONE: no further step will come)."""
+    """Publish that the entry state of `step` is completely recorded (ALL_DONE: no further step will
+    come)."""
     cdef int rc = taskd_started(step)
     if rc < 0:
         raise failure(rc, f"start of step {step}")
 
 
 def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
-    """Wait until every slot has started `step`: True. False as soon as an interruption newer than `built_at` is
-    asked for. OSError ETIMEDOUT after `timeout_ms`."""
+    """Wait until every slot has started `step`: True. False on an interruption newer than
+    `built_at`. Raises OSError ETIMEDOUT after `timeout_ms`."""
     cdef int rc = taskd_wait_started(step, built_at, 0)
     cdef int part
     if rc == -ETIMEDOUT:
@@ -100,15 +103,15 @@ def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
 
 
 def copying():
-    """Whether another node keeps copies of this rank's records, seen after everything that was
-    written before."""
+    """Whether another node keeps copies of this rank's records, ordered after all earlier
+    writes."""
     return taskd_copying() == 1
 
 
 def wait_copied(uint64_t number, uint32_t built_at, int timeout_ms=-1):
-    """Wait until another node has a copy of this rank's record `number`, or nobody keeps copies:
-    True. False as soon as an interruption newer than `built_at` is asked for. None after
-    `timeout_ms`; < 0: no limit."""
+    """Wait until another node has a copy of this rank's record `number`, or no node keeps copies:
+    True. False on an interruption newer than `built_at`. None after `timeout_ms` (< 0: no
+    limit)."""
     cdef int rc = taskd_wait_copied(number, built_at, 0)
     cdef int part = SLICE_MS, waited = 0
     while rc == -ETIMEDOUT:
@@ -124,12 +127,12 @@ def wait_copied(uint64_t number, uint32_t built_at, int timeout_ms=-1):
 
 
 def interruption():
-    """Number of the newest interruption request; 0: none ever, or no slot claimed."""
+    """The number of the newest interruption; 0: none yet, or no slot claimed."""
     return taskd_interruption()
 
 
 def wait_interruption(uint32_t built_at, timeout_ms=-1):
-    """Wait until an interruption newer than `built_at` is asked for: True. False after `timeout_ms` (< 0: no
+    """Wait for an interruption newer than `built_at`: True. False after `timeout_ms` (< 0: no
     limit)."""
     cdef int rc, part
     deadline = deadline_after(timeout_ms)

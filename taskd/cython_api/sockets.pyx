@@ -13,39 +13,39 @@ from taskd.cython_api.failures import failure
 
 
 def begin(uint32_t built_at):
-    """From here to end(), every connection that appears belongs to a communicator of interruption number
-    `built_at`."""
+    """Begin to cover connections: those that appear before end() belong to a communicator of
+    interruption number `built_at`."""
     cdef int rc
     with nogil:
         rc = taskd_sockets_begin(built_at)
     if rc < 0:
-        raise failure(rc, "look at the open sockets")
+        raise failure(rc, "list of the open sockets")
 
 
 def end():
-    """Fix the list of connections that an interruption has to cut; returns how many."""
+    """Fix the list of connections that an interruption cuts; returns their number."""
     cdef int rc
     with nogil:
         rc = taskd_sockets_end()
     if rc < 0:
-        raise failure(rc, "list of the communicator's sockets (begin comes first)")
+        raise failure(rc, "list of the communicator's sockets (call begin first)")
     return rc
 
 
 def clear():
-    """Cover nothing any more."""
+    """Stop covering connections."""
     with nogil:
         taskd_sockets_clear()
 
 
 def torn():
-    """Whether a message on a broken connection was brought to a false end since `begin`: do not use
-    what collectives returned. Always False where libtaskd is not preloaded."""
+    """Whether a message on a broken connection was completed with zeros since `begin`: do not use
+    what collectives returned. Always False if libtaskd is not preloaded."""
     return taskd_torn() != 0
 
 
 def cut():
-    """Do now what an interruption would do; returns how many connections were shut down."""
+    """Cut connections now as an interruption would; returns the number shut down."""
     cdef int rc
     with nogil:
         rc = taskd_sockets_cut()
@@ -53,8 +53,8 @@ def cut():
 
 
 def covered():
-    """The descriptors that are covered since `end`, those of connections that have ended meanwhile
-    included."""
+    """The descriptors covered since `end`, including those of connections that have ended
+    meanwhile."""
     cdef int room = 64, n
     cdef int *fds = NULL
     while True:
@@ -71,8 +71,8 @@ def covered():
 
 
 def limit(uint32_t milliseconds):
-    """From the next `end` on, the kernel ends a covered connection on which nothing that was sent
-    is acknowledged for so long; 0: connections stay as they are."""
+    """From the next `end` on, have the kernel end a covered connection whose sent data stays
+    unacknowledged that long; 0: leave connections as they are."""
     cdef int rc = taskd_sockets_limit(milliseconds)
     if rc < 0:
-        raise failure(rc, f"limit of {milliseconds} ms for connections, which is 0 to 2147483647")
+        raise failure(rc, f"limit of {milliseconds} ms for connections; allowed: 0 to 2147483647")

@@ -1,4 +1,4 @@
-# Waits are cut into slices, so that Ctrl-C and other Python signal handlers get their turn.
+# Waits are cut into slices, so that Python signal handlers (Ctrl-C) run.
 
 from libc.math cimport INFINITY
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec

@@ -1,4 +1,4 @@
-"""What a rank of the demo writes down, and whether two runs wrote the same. Standard library only.
+"""The records of the demo's ranks, and the comparison of two runs. Standard library only.
 
 One text file per rank, one line per event, each written whole: `loss STEP HEX` inside an attempt
 (twice where it was repeated), `committed STEP PID NANOSECONDS` after it, `final SHA256` at the end.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class Writer:
-    """Appends to the record of `rank`; a replacement goes on where its predecessor was killed."""
+    """Appends to the record of `rank`; a replacement continues its predecessor's."""
 
     def __init__(self, directory: Path, rank: int) -> None:
         self._fd = os.open(
@@ -48,7 +48,7 @@ class Record:
 
     losses: dict[int, set[str]] = field(
         default_factory=dict
-    )  # by step; more than one where a repeated attempt came out different
+    )  # by step; more than one if a repeated attempt had another result
     commits: list[Commit] = field(default_factory=list)
     finals: list[str] = field(default_factory=list)
 
@@ -86,8 +86,8 @@ class Reader:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many `losses` and `hashes` were compared; `differences` says in words what is not equal,
-    a line per rank and kind."""
+    """How many `losses` and `hashes` were compared; `differences` says what is not equal, one line
+    per rank and kind."""
 
     losses: int
     hashes: int
@@ -99,8 +99,7 @@ class Comparison:
 
 
 def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) -> Comparison:
-    """Whether every rank wrote the same loss at every one of `steps` steps, and ended with the same
-    parameters."""
+    """Compare every rank's loss at each of `steps` steps, and its final parameters."""
     differences = []
     if len(reference) != len(other):
         differences.append(
@@ -152,11 +151,11 @@ class Kill:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What the ranks' records say about a kill."""
+    """A recovery from a kill, by the ranks' records."""
 
     step: int  # the first that the replacement committed
     seconds: float  # from the kill until all ranks had committed that step
-    # steps that all ranks had committed before the kill, and that were done again after it
+    # steps that all ranks had committed before the kill and that were repeated after it
     lost: int
     before: tuple[int, ...]  # pid of each rank
     after: tuple[int, ...]
@@ -171,16 +170,15 @@ class Recovery:
 
 
 def recovery(records: Sequence[Record], kill: Kill) -> Recovery | None:
-    """None as long as not every rank has got past the replacement's first step, or when that never
-    happened."""
+    """The recovery from `kill`; None until every rank has passed the replacement's first step."""
     before = [[c for c in r.commits if c.at <= kill.at] for r in records]
     after = [[c for c in r.commits if c.at > kill.at] for r in records]
     newcomer = [c for c in after[kill.rank] if c.pid != kill.pid]
     if not newcomer or not all(before):
         return None
     step = newcomer[0].step
-    # a survivor that had to go back commits the step a second time: the last one counts, and none
-    # comes after a later step
+    # a survivor that was taken back commits the step a second time: the last commit counts, and
+    # none comes after a later step
     if not all(
         r.finals or any(c.step > step and c.at > newcomer[0].at for c in a)
         for r, a in zip(records, after, strict=True)

@@ -1,5 +1,5 @@
-"""The jobs of the demo: start one, read its ranks' records while it trains, kill one of its
-processes, clean up."""
+"""The demo's jobs: starts one, reads its ranks' records while it trains, kills one of its
+processes, cleans up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskd.manager import journal
 # seconds without a new step after which a run is given up; a start takes 10 on two busy cores
 SILENCE = 120.0
 LOOK = 0.02  # seconds between two looks at the records
-# what a shell on a cluster may hold and what would bend the demo: ranks, addresses, and every
+# what a cluster's shell may have set and what would disturb the demo: ranks, addresses, and every
 # setting that taskd reads
 _SHED = ("TASKD_", "MASTER_", "MINDX_", "TORCHELASTIC_")
 _SHED_EXACT = {
@@ -38,12 +38,11 @@ _SHED_EXACT = {
 
 
 class Broken(RuntimeError):
-    """A run did not get to its end; the text says how it stopped."""
+    """A run did not finish; the text says how it stopped."""
 
 
 class Stage:
-    """One run of train.py with `ranks` ranks. A context manager: leaving it ends what still
-    runs."""
+    """One run of train.py with `ranks` ranks. A context manager that ends what still runs."""
 
     def __init__(self, directory: Path, ranks: int, steps: int, protected: bool) -> None:
         directory.mkdir()
@@ -82,8 +81,8 @@ class Stage:
         command += ["-m", "taskd.demo.train", "--out", str(directory), "--steps", str(steps)]
         self._readers = [records.Reader(directory, rank) for rank in range(ranks)]
         with open(self.output, "wb") as output:
-            # a session of its own: Ctrl-C comes to us, and we end it; and a directory of its own:
-            # with -m the ranks import from it
+            # a session of its own: Ctrl-C reaches this process, which ends it; and a directory of
+            # its own: with -m the ranks import from it
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -111,7 +110,7 @@ class Stage:
     def _end_orphans(self) -> None:
         mark = f"MINDX_TASK_ID={self.job}".encode()
         for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it is not ours to look at, or has just ended
+            with contextlib.suppress(OSError):  # another user's, or it has just ended
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
                     os.kill(int(entry.name), signal.SIGKILL)
 
@@ -119,8 +118,8 @@ class Stage:
         return [reader.poll() for reader in self._readers]
 
     def watch(self, look: Callable[[list[records.Record]], None]) -> None:
-        """Call `look` with the records, often, until the run has ended. Raises Broken when it does
-        not end well."""
+        """Call `look` with the records, often, until the run has ended. Raises Broken if it
+        fails."""
         heard, known = time.monotonic(), -1
         while True:
             code = self._process.poll()
@@ -139,12 +138,12 @@ class Stage:
                 return
             if time.monotonic() - heard > SILENCE:
                 raise Broken(f"no rank has finished a step in the last {SILENCE:.0f} s")
-            # the records are files, which ranks under plain torchrun write too: nobody tells of a
-            # line
+            # the records are files, which ranks under plain torchrun write too: nothing announces
+            # a new line
             time.sleep(LOOK)
 
     def kill(self, rank: int) -> records.Kill | None:
-        """SIGKILL to the process that is `rank` at present; None when it is not there or not
+        """Send SIGKILL to the present process of `rank`; None if there is none, or it is not
         ours."""
         commits = self._readers[rank].poll().commits
         if not commits:
@@ -155,7 +154,7 @@ class Stage:
         except ProcessLookupError:
             return None
         try:
-            # a number read from a file is not proof: this process must be of our job
+            # a pid read from a file is not proof: the process must belong to our job
             if f"MINDX_TASK_ID={self.job}".encode() not in Path(
                 f"/proc/{pid}/environ"
             ).read_bytes().split(b"\0"):
@@ -169,7 +168,7 @@ class Stage:
             os.close(descriptor)
 
     def incidents(self) -> list[dict[str, Any]]:
-        """What the manager wrote about this run's incidents."""
+        """The incidents of this run in the manager's journal."""
         try:
             lines = (self.logs / journal.NAME).read_text().splitlines()
         except FileNotFoundError:
@@ -178,7 +177,7 @@ class Stage:
 
 
 def kill_points(kills: int, steps: int, dice: random.Random) -> list[int]:
-    """After which step of all ranks each kill falls: at random within equal parts of the middle of
+    """After which step of all ranks each kill comes: at random within equal parts of the middle of
     the run."""
     first, last = 0.2 * steps, 0.8 * steps
     part = (last - first) / kills

@@ -1,7 +1,7 @@
-"""Train a small GPT on the source text of Python's standard library, byte by byte. With three lines
+"""Train a small GPT on the source text of Python's standard library, byte by byte, with three lines
 of taskd.
 
-It runs the same under plain torchrun: then nothing is protected, and the curve is the reference.
+Under plain torchrun it runs the same, unprotected: that curve is the reference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Reads bytes, says which comes next."""
+    """Predicts the next byte."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class GPT(nn.Module):
 
 
 def corpus() -> torch.Tensor:
-    """The first few MB of the standard library's source, in the order of the file names."""
+    """The first few MB of the standard library's source, in the order of file names."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()
@@ -97,7 +97,7 @@ def main() -> None:
     model = DistributedDataParallel(GPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=args.steps)
-    torch.manual_seed(1000 + rank)  # from here on each rank draws other text and drops other units
+    torch.manual_seed(1000 + rank)  # from here on, text and dropout differ by rank
     text = corpus()
     out = records.Writer(Path(args.out), rank)
 
@@ -111,8 +111,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             scheduler.step()
-            # inside the attempt, so that no kill can come between the step and its record; a
-            # repeated attempt writes it again
+            # inside the attempt, so that no kill falls between the step and its record; a repeated
+            # attempt writes it again
             out.loss(step, loss.item())
         if attempt.committed:
             out.committed(step, os.getpid())

@@ -1,9 +1,9 @@
-"""What depends on the device and its collective library: what its errors mean, how a blocked rank
-gets out, what memory has lost.
+"""What depends on the device and its collective library: the meaning of errors, freeing a blocked
+rank, lost memory.
 
 May import torch; torch_npu is imported when an NPU is used, and nothing here starts CUDA.
-`of(device)` picks the adapter (`cpu.py`, `cuda.py`, `npu.py`; `device.py` says what each call
-means), `register` adds one, or a pattern for `tables.py`. docs/devices.md tells more.
+`of(device)` picks the adapter (`cpu.py`, `cuda.py`, `npu.py`; `device.py` defines the calls),
+`register` adds an adapter, or a pattern to those of `tables.py`. See docs/devices.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ _from_users: set[str] = set()
 
 
 def of(device: torch.device) -> Device:
-    """The adapter for tensors on `device`. Raises NotImplementedError for a kind that is not
-    known."""
+    """The adapter for tensors on `device`. Raises NotImplementedError for an unknown type."""
     if device.type not in _kinds:
         known = ", ".join(sorted(_kinds))
         raise NotImplementedError(
@@ -58,8 +57,8 @@ def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
     """Add a pattern, or a kind of device. Call it before `protect`, in the script: a replacement
     runs the script too.
 
-    A pattern is looked at before taskd's own, on every device; of several the first one registered
-    counts:
+    A pattern is tried before taskd's own, on every device; of several that match, the first one
+    registered counts:
 
         register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu: uncorrectable error at",)))
 
@@ -67,14 +66,13 @@ def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
 
         register("xpu", Xpu)
 
-    It takes precedence over an adapter of taskd's for the same name. Registering the same again
-    changes nothing; another class for a name that was registered already is refused with
-    ValueError.
+    It takes precedence over taskd's adapter for the same name. Registering the same class again
+    changes nothing; a different class for a registered name raises ValueError.
     """
     if isinstance(item, Pattern):
         if adapter is not None:
             raise TypeError(
-                "register(pattern) takes nothing else; a kind of device is registered as"
+                "register(pattern) takes no other argument; register a kind of device with"
                 " register('xpu', Xpu)"
             )
         faults.add(item)
@@ -99,7 +97,7 @@ def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
     before = _kinds.get(item)
     if item in _from_users and before is not None and _name(before) != _name(adapter):
         raise ValueError(
-            f"register({item!r}, {_name(adapter)}): {_name(before)} is registered for it already;"
+            f"register({item!r}, {_name(adapter)}): {_name(before)} is already registered for it;"
             " register one of them"
         )
     _kinds[item] = adapter

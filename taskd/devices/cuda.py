@@ -1,9 +1,9 @@
 """CUDA tensors and NCCL.
 
-A rank that is blocked, in a collective or waiting for the device, is freed by aborting its NCCL
-communicators from another thread: their kernels end, and later calls raise. After an error of the
-CUDA context every further call repeats it until the process is started anew (CUDA's
-driver_types.h), so `clean` gives such a process up.
+Aborting its NCCL communicators from another thread frees a rank blocked in a collective or in a
+wait for the device: their kernels end, and later calls raise. After an error of the CUDA context
+every call repeats it until the process is restarted (CUDA's driver_types.h), so `clean` gives up
+such a process.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Cuda(Device):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        # an abort that is under way ends before the training thread goes on
+        # an abort under way ends before the training thread continues
         self._aborting = threading.Lock()
-        # since communicators were last left; aborting one twice is not torch's intention
+        # since communicators were last left; torch does not intend aborting one twice
         self._aborted: list[Any] = []
 
     def abort(self) -> None:
@@ -46,7 +46,7 @@ class Cuda(Device):
             raise DeviceLost(
                 f"{fault.name} on {self.device}: its CUDA context is unusable from now on"
             )
-        lost = super().clean(fault)  # a user's pattern can name a memory fault too
+        lost = super().clean(fault)  # a user's pattern can also name a memory fault
         try:
             torch.cuda.synchronize(self.device)
         except RuntimeError as error:
@@ -54,8 +54,7 @@ class Cuda(Device):
         return lost
 
     def leave_collectives(self) -> None:
-        # torch's destroy_process_group waits for NCCL's kernels to end; an aborted communicator has
-        # none
+        # torch's destroy_process_group waits for NCCL's kernels; an aborted communicator has none
         self.abort()
         self._aborted.clear()
 
@@ -63,15 +62,15 @@ class Cuda(Device):
         torch.cuda.synchronize(self.device)
 
     def _abort_communicators(self) -> None:
-        """What torch's own _abort_process_group does to NCCL; but the groups stay known, the
-        training thread still uses them."""
+        """Abort NCCL communicators as torch's _abort_process_group does, but keep the groups
+        registered: the training thread still uses them."""
         names: dict[Any, Any] = dict(c10d._world.pg_names)
         found = [_nccl(group) for group in sorted(names, key=lambda g: names[g], reverse=True)]
         backends = [b for b in found if b is not None and not any(b is a for a in self._aborted)]
         if not backends:
             return
-        # between group start and end, so that the aborts of several communicators do not wait for
-        # each other (torch does the same)
+        # between group start and end, so that aborts of several communicators do not wait for each
+        # other (as torch does)
         backends[-1]._group_start()
         try:
             for backend in backends:

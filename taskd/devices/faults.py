@@ -1,9 +1,9 @@
-"""Errors as faults: what a fault is, how an error is matched with the patterns that name one, and
-the patterns of users.
+"""Turns errors into faults: the patterns that name a fault, how errors match them, and users'
+patterns.
 
-A pattern is data. The rows that taskd brings are in `tables.py`, each with its source; a user's
-come first. An error is looked at with everything it was raised from, the root first: frameworks
-wrap errors, and what is wrapped outermost says least.
+A pattern is data. taskd's own are in `tables.py`, each with its source; users' come first. An error
+is matched together with its causes, the root first: frameworks wrap errors, and the outermost says
+least.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FaultType(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """What an error says has happened. `text`: its first line, at most 300 characters. `stopped`:
-    this device was stopped by our own order, which is what a pause does, and no fault."""
+    """The fault that an error reports. `text`: its first line, at most 300 characters. `stopped`:
+    taskd itself stopped the device, as a pause does; not a fault."""
 
     type: FaultType
     name: str
@@ -38,19 +38,18 @@ class Fault:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Errors that mean one fault. An error matches when it is of one of `types` and has one of
-    `codes` or one of `texts`.
+    """The errors that mean one fault. An error matches if it has one of `types` and one of `codes`
+    or `texts`.
 
-    codes: one with a letter in it ("EI0006") is found as a word. One of digits ("507053") counts
-    only where the error calls it a
-        code: "error code is 507053", "error_code=507053", or an attribute `error_code`. "hccl:9"
-        counts only in an error that names that library besides.
-    texts: words as they stand in the error, found as whole words. "…" stands for anything in
-    between, "^" at the front for the
-        beginning of the error.
-    types: classes of exception; RuntimeError, which frameworks raise, if there is none. Without
-    codes and texts the class is enough. type: None says that such an error is no fault, whatever
-    other patterns say. source: where this is documented.
+    codes: one with a letter ("EI0006") matches as a word. One of digits ("507053") matches only
+        where the error calls it a code: "error code is 507053", "error_code=507053", or an
+        attribute `error_code`. "hccl:9" matches only if the error also names that library.
+    texts: words of the error, matched as whole words. "…" matches anything in between, a leading
+        "^" the beginning of the error.
+    types: exception classes; by default RuntimeError, which frameworks raise. Without codes and
+        texts the class is enough.
+    type: None means that such an error is not a fault, whatever other patterns say.
+    source: where this is documented.
     """
 
     name: str
@@ -64,19 +63,19 @@ class Pattern:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError(
-                f"Pattern(name={self.name!r}): the name must be text that is not empty; it is what"
-                " reports call the fault"
+                f"Pattern(name={self.name!r}): the name must be non-empty text; reports call the"
+                " fault by it"
             )
         at = f"Pattern {self.name!r}: "
         if self.type is not None and not isinstance(self.type, FaultType):
             raise TypeError(
-                f"{at}type is {self.type!r}; it must be a FaultType, or None for errors that are no"
-                " fault"
+                f"{at}type is {self.type!r}; it must be a FaultType, or None for errors that are"
+                " not faults"
             )
         for field in ("codes", "texts", "types"):
             if not isinstance(getattr(self, field), tuple):
                 raise TypeError(
-                    f"{at}{field} is {getattr(self, field)!r}; it must be a tuple, also with one"
+                    f"{at}{field} is {getattr(self, field)!r}; it must be a tuple, even with one"
                     " entry: (entry,)"
                 )
         for code in self.codes:
@@ -88,8 +87,8 @@ class Pattern:
         for text in self.texts:
             if not isinstance(text, str) or sum(c.isalnum() for c in text) < 6:
                 raise ValueError(
-                    f"{at}text {text!r} must have at least 6 letters or digits: a shorter one is in"
-                    " errors of any kind"
+                    f"{at}text {text!r} must have at least 6 letters or digits: a shorter one would"
+                    " match errors of any kind"
                 )
         for kind in self.types:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -105,7 +104,7 @@ class Pattern:
             )
 
     def matches(self, error: BaseException) -> bool:
-        """Whether `error` itself, not what it was raised from, is one of these."""
+        """Whether `error` itself, without its causes, matches."""
         if not isinstance(error, self.types or RuntimeError):
             return False
         if not (self.codes or self.texts):
@@ -141,8 +140,7 @@ def _phrase(text: str) -> re.Pattern[str]:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """The error and everything it was raised from or while handling, also the members of a group;
-    the outermost first."""
+    """The error, its causes and contexts, and the members of groups, outermost first."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -161,8 +159,8 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def name_fault(error: BaseException, *tables: Iterable[Pattern]) -> Fault | None:
-    """The fault that `error` says has happened, by the first table that knows it. A fault goes
-    before an error that only says that the device was stopped."""
+    """The fault that `error` reports, by the first table that matches. A fault takes precedence
+    over an error that only reports that the device was stopped."""
     left = causes(error)[::-1]
     stopped: Fault | None = None
     for table in tables:
@@ -182,7 +180,7 @@ def name_fault(error: BaseException, *tables: Iterable[Pattern]) -> Fault | None
 
 
 def first_line(error: BaseException) -> str:
-    """As the last line of a traceback says it, without line ends, at most 300 characters."""
+    """The error as in the last line of a traceback, without line ends, at most 300 characters."""
     lines = _text(error).strip().splitlines()
     return ": ".join([type(error).__name__, *lines[:1]])[:300]
 
@@ -190,7 +188,7 @@ def first_line(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    # a user's class whose __str__ fails must not hide the error that it stands for
+    # a user's class whose __str__ fails must not hide the original error
     except Exception:
         return ""
 
@@ -199,13 +197,12 @@ _registered: tuple[Pattern, ...] = ()
 
 
 def add(pattern: Pattern) -> None:
-    """Put `pattern` before the tables of every device. One that is there already is not put
-    twice."""
+    """Put `pattern` before the tables of every device; once only."""
     global _registered
     if pattern not in _registered:
         _registered += (pattern,)
 
 
 def registered() -> tuple[Pattern, ...]:
-    """The patterns that users have added, in that order."""
+    """The patterns that users have added, in order."""
     return _registered

@@ -1,10 +1,9 @@
 """Ascend NPUs, HCCL and torch_npu, which is imported when a call needs it.
 
-The functions of torch_npu are written out in full, so that
-tests/devices/test_torch_npu_signatures.py can compare each call with torch_npu's own sources. The
-order of the calls is that of the vendor's callers: stop the device, look at the memory, resume the
-communicators, restart the device. An NPU survives a memory error: what is damaged can be told, the
-rest stays.
+torch_npu's functions are written out in full, so that tests/devices/test_torch_npu_signatures.py
+can compare each call with torch_npu's sources. The order of the calls is that of the vendor's
+callers: stop the device, check the memory, resume the communicators, restart the device. An NPU
+survives a memory error: it reports what is damaged, and the rest stays.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from taskd.devices.faults import Fault, FaultType
 
 log = logging.getLogger("taskd.devices")
 
-# What check_uce_in_memory answers. 0: no address is known; 1: it is not in torch_npu's pool, so it
-# cannot be given up.
+# Results of check_uce_in_memory. 0: no address is known; 1: not in torch_npu's pool, so the memory
+# cannot be released.
 DAMAGED: dict[int, Lost] = {2: "temporary", 3: "state"}
 
 
@@ -41,10 +40,10 @@ class Npu(Device):
             self.index: int = torch_npu.npu.current_device()
         else:
             self.index = device.index
-        # a stop that is under way ends before the training thread goes on
+        # a stop under way ends before the training thread continues
         self._stopping = threading.Lock()
         self._stopped = False
-        # of the memory fault that was looked at since the device was stopped
+        # by the memory fault checked since the device was stopped
         self._lost: Lost | None = None
 
     def abort(self) -> None:
@@ -58,10 +57,10 @@ class Npu(Device):
                 )
 
     def _stop(self) -> None:
-        """From now on, until restart(), all work on the device raises FORCE STOP."""
+        """Stop the device: until restart(), all work on it raises FORCE STOP."""
         import torch_npu
 
-        torch_npu.npu.set_device(self.index)  # a thread begins on device 0
+        torch_npu.npu.set_device(self.index)  # a new thread starts on device 0
         result = torch_npu.npu.stop_device(self.index)
         if result not in (None, 0):  # older versions return nothing
             raise RuntimeError(f"stop_device({self.index}) returned {result}")
@@ -78,16 +77,15 @@ class Npu(Device):
                 raise DeviceLost(f"npu:{self.index} could not be stopped: {error}") from error
         if fault is None or fault.type is not FaultType.MEMORY or fault.stopped:
             return self._lost or "nothing"
-        # the check gives memory back, so a second one would answer that the damage is outside the
-        # pool
+        # the check releases memory, so a second one would report the damage as outside the pool
         if self._lost is not None:
             return self._lost
-        # what only a cycle holds would count as in use, and the damage as damage to the state
+        # memory held only by a cycle would count as in use, and its damage as damage to the state
         gc.collect()
         found = torch_npu.npu.check_uce_in_memory(self.index)
         if found not in DAMAGED:
             raise DeviceLost(
-                f"{fault.name} on npu:{self.index}: the damaged memory cannot be given up"
+                f"{fault.name} on npu:{self.index}: the damaged memory cannot be released"
                 f" (check_uce_in_memory: {found})"
             )
         self._lost = DAMAGED[found]
@@ -100,7 +98,7 @@ class Npu(Device):
             # HcclCommResume, on every group
             torch_npu.distributed.reinit_process_group(group=None, rebuild_link=False)
         except RuntimeError as error:
-            log.warning("HCCL communicators cannot be resumed and are built anew: %s", error)
+            log.warning("HCCL communicators cannot be resumed and will be rebuilt: %s", error)
             return False
         return True
 
@@ -126,7 +124,7 @@ class Npu(Device):
             if any(d.type == "npu" for d in group._device_types):
                 backend: Any = group._get_backend(self.device)
                 try:
-                    backend.abort_hccl_comm("taskd builds the communicators anew")
+                    backend.abort_hccl_comm("taskd rebuilds the communicators")
                 except RuntimeError:
                     log.warning(
                         "an HCCL communicator could not be aborted before it is replaced",

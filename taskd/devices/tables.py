@@ -1,10 +1,10 @@
-"""What the errors of torch, gloo, NCCL, CUDA, torch_npu, HCCL and MindSpore mean, one row per
-fault, each with its source.
+"""The meaning of errors of torch, gloo, NCCL, CUDA, torch_npu, HCCL and MindSpore: one row per
+fault, with its source.
 
-The first row of a device's table that matches counts, so in each table stand first what is no fault
-at all, then damage to the device, then its links and the collective library, from the particular to
-the general. A row goes by code where there is one, and by text for those errors of the same fault
-that carry none. docs/devices.md shows the tables; a test keeps it so.
+The first row that matches counts, so each table lists first what is not a fault, then damage to the
+device, then links and the collective library, from the particular to the general. A row matches by
+code if there is one, and by text for errors of the same fault without a code. docs/devices.md shows
+the tables; a test keeps them equal.
 
 Sources. "torch_npu" is the wheel 2.13.0: its headers in include/, its texts in lib/libtorch_npu.so;
 tests/devices compares them. "CUDA" is driver_types.h of CUDA 12.9, the texts those that libcudart
@@ -23,9 +23,9 @@ MEMORY, OTHER, NETWORK = FaultType.MEMORY, FaultType.OTHER, FaultType.NETWORK
 
 
 def _queue(words: str) -> tuple[str, ...]:
-    """How torch_npu's task queue says it: the words alone begin the error. In its compact output
-    the next sentence follows without a space (NPUException.h, IsCompactErrorOutput). MindCluster's
-    guide to injecting a fault raises the words alone."""
+    """How torch_npu's task queue reports it: the error begins with the words alone. In its compact
+    output the next sentence follows without a space (NPUException.h, IsCompactErrorOutput).
+    MindCluster's guide to injecting a fault raises the words alone."""
     return f"^{words}", f"^{words}CANN error", f"NPU function error: {words}"
 
 
@@ -34,10 +34,7 @@ GLOO: tuple[Pattern, ...] = (
         "gloo time-out",
         NETWORK,
         texts=("gloo/transport/…Timed out waiting", "^Application timeout caused pair closure"),
-        source=(
-            "gloo in torch: transport/tcp/unbound_buffer.cc; the second is what each later call"
-            " says"
-        ),
+        source="gloo in torch: transport/tcp/unbound_buffer.cc; each later call raises the second",
     ),
     Pattern(
         "gloo connection",

@@ -1,7 +1,6 @@
-"""`taskd doctor`: whether this machine can run a job. One file per theme, one small function per
-check, which returns a Finding.
+"""`taskd doctor`: checks whether this machine can run a job. One file per topic, one small function
+per check, which returns a Finding.
 
-May import everything but `taskd.cli`. A check is given what it looks at (environment, paths,
-limits) and changes nothing. Start with `examination.py`: which checks there are, and how they are
-run.
+May import everything but `taskd.cli`. A check gets what it examines (environment, paths, limits) as
+arguments and changes nothing. Start with `examination.py`, which lists and runs the checks.
 """

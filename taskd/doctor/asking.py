@@ -1,5 +1,5 @@
-"""A question to a new interpreter: for what may crash, hang or take long, and must not be loaded
-into this one."""
+"""Runs code in a new interpreter: for what may crash, hang or take long and must not be loaded into
+this one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-# with -c the working directory comes first: a module in it must not stand for another
+# with -c the working directory comes first: a module in it must not shadow another
 NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
 
 
 class NoAnswer(RuntimeError):
-    """It has not ended well, or not in time. The text says which."""
+    """The interpreter failed or did not end in time; the text says which."""
 
 
 def ask(
     code: str, *arguments: str, environ: Mapping[str, str], limit: float, flags: Sequence[str] = ()
 ) -> str:
-    """What `code` prints. It does not see the variables that taskd gives to ranks. Raises
+    """Run `code` and return what it prints. It does not see the TASKD_ variables. Raises
     NoAnswer."""
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Clocks: deadlines run on the monotonic one, the journal has the wall's."""
+"""Clocks: deadlines use the monotonic clock, the journal the wall clock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from taskd.doctor.finding import Finding, error, ok, warning
 
 SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-# a system call and a device access, or 4 ms apart, for each reading
+# each reading is a system call and a device access, or has a resolution of 4 ms
 SLOW = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}
-# taskd was first released in 2026: a clock that stands before has not been set
+# taskd was first released in 2026: an earlier clock has not been set
 YEARS = range(2026, 2100)
-COMPARED = "the logs of the nodes are put side by side by it"
+COMPARED = "the logs of the nodes are compared by it"
 READINGS = 200  # on each processor
 
 
@@ -24,8 +24,8 @@ def goes_forward(
     wall: Callable[[], int] = time.time_ns,
     processors: Iterable[int] | None = None,
 ) -> Finding:
-    """Read on one processor after the other: where their counters differ, the time goes back with
-    the one who moves."""
+    """Check that no clock goes back. Reads it on one processor after the other: if their counters
+    differ, a thread that moves sees time go back."""
     name = "clock"
     year = time.gmtime(wall() / 1e9).tm_year
     before = os.sched_getaffinity(0)
@@ -35,7 +35,7 @@ def goes_forward(
     last = {which: read() for which, read in clocks.items()}
     try:
         for processor in chosen:
-            # it may have been taken away; this thread alone moves
+            # the processor may be gone; only this thread moves
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, {processor})
             for _ in range(READINGS):
@@ -57,10 +57,10 @@ def goes_forward(
         )
     if year not in YEARS:
         return warning(
-            name, f"the clock says it is the year {year}", f"set it (chrony, ntpd): {COMPARED}"
+            name, f"by the clock it is the year {year}", f"set it (chrony, ntpd): {COMPARED}"
         )
     if back["wall"]:
-        text = f"the wall's clock went back by {back['wall']:,} ns just now"
+        text = f"the wall clock went back by {back['wall']:,} ns just now"
         return warning(name, text, f"let one service set it (chrony, ntpd), slowly: {COMPARED}")
     return ok(
         name,
@@ -74,7 +74,7 @@ def source(path: Path = SOURCE) -> Finding:
     try:
         found = path.read_text().strip()
     except OSError:
-        return ok(name, "not told by this machine")
+        return ok(name, "not reported by this machine")
     if found in SLOW:
         remedy = "choose tsc or kvm-clock: the kernel's parameter clocksource="
         return warning(

@@ -10,7 +10,7 @@ from taskd.mindcluster.faults import Refused, load
 
 
 def settings_are_usable(environ: Mapping[str, str]) -> Finding:
-    """Raises BadSetting, which the examination makes a finding of."""
+    """All settings are valid. Raises BadSetting, which the examination turns into a finding."""
     name, notices = "settings", settings.check(environ)
     text = f"job {settings.job_id(environ)!r}, strategies {','.join(settings.ladder_from(environ))}"
     if notices:

@@ -1,5 +1,4 @@
-"""Which checks there are, and how they are run: all at once, each with a deadline, and none can end
-the others."""
+"""Lists the checks and runs them: all at once, each with a deadline, isolated from each other."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ from taskd.doctor import (
 from taskd.doctor.finding import Finding, error
 from taskd.settings import BadSetting
 
-# seconds for a check; none of them needs a second on a machine that is well, network disks and name
-# servers may
+# seconds for a check; none needs a second on a healthy machine, but network disks and name servers
+# may
 LIMIT = 20.0
 
 
@@ -42,8 +41,8 @@ class Check:
 def checks(
     environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, wanted: str | None = None
 ) -> list[Check]:
-    """For a job of that size on this machine. `wanted`: pytorch or mindspore, None: what is
-    installed."""
+    """The checks for a job of that size on this machine. `wanted`: pytorch or mindspore; None: what
+    is installed."""
     files = partial(
         limits.open_files, resource.getrlimit(resource.RLIMIT_NOFILE), nodes, ranks_per_node
     )
@@ -70,20 +69,20 @@ def checks(
         Check("namespaces", partial(kernel.namespaces, environ)),
     ]
     if name == framework.PYTORCH:
-        imports = framework.IMPORT_LIMIT + 5  # these two import torch, under limits of their own
+        imports = framework.IMPORT_LIMIT + 5  # these two import torch, with their own limits
         recovery = Check("recovery", partial(framework.functions, environ), imports)
         found[5:5] = [recovery, Check("patch", partial(launcher.patch, environ), imports)]
     return found
 
 
 def examine(checks: Sequence[Check]) -> list[Finding]:
-    """What they find, in their order. One that raises, or is not done in time, is an error of its
-    own."""
+    """Run the checks and return their findings in order. A check that raises or is late becomes an
+    error."""
     found: dict[int, Finding] = {}
     begun = time.monotonic()
     threads = []
     for number, check in enumerate(checks):
-        # a daemon: what hangs in a system call must not keep the interpreter from ending
+        # a daemon: a thread that hangs in a system call must not keep the interpreter from ending
         thread = threading.Thread(
             target=lambda n, c: found.setdefault(n, _result(c)), args=(number, check), daemon=True
         )
@@ -108,4 +107,4 @@ def _result(check: Check) -> Finding:
         )
     except BaseException as problem:
         text = f"the check itself failed: {type(problem).__name__}: {problem}"
-        return error(check.name, text, "report it, with this line; the other lines stand")
+        return error(check.name, text, "report it with this line; the other lines are valid")

@@ -10,8 +10,8 @@ State = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`error`: a job will not run, or not be protected. `warning`: it will, with less than it could
-    have. Both have a remedy."""
+    """The result of a check. `error`: a job will not run, or not be protected. `warning`: it will,
+    but with less than it could have. Both have a remedy."""
 
     name: str
     state: State

@@ -1,5 +1,5 @@
-"""torch or MindSpore: which version, whether it is tested, and whether it has what recovery stands
-on. Neither is imported here."""
+"""torch or MindSpore: its version, whether that is tested, and whether it has what recovery needs.
+Neither is imported here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _there(distribution: str) -> bool:
 
 
 def installed(there: Callable[[str], bool] = _there) -> str | None:
-    """torch goes first where both are."""
+    """The installed framework; torch if both are."""
     return next((name for name, distribution in DISTRIBUTIONS.items() if there(distribution)), None)
 
 
@@ -47,7 +47,7 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
             )
         return warning(
             line,
-            f"{distribution} of an unknown version",
+            f"{distribution}, version unknown",
             f"taskd is tested with torch {TESTED}: install it with pip",
         )
     if name == MINDSPORE:
@@ -55,7 +55,7 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
             "use the documented functions of taskd.api for the manager; training itself is"
             " protected under torch only"
         )
-        return warning(line, f"mindspore {found}: no launcher of it is taken over yet", remedy)
+        return warning(line, f"mindspore {found}: its launcher is not supported yet", remedy)
     if found.partition("+")[0] != TESTED:
         return warning(
             line,
@@ -66,8 +66,8 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
 
 
 def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Finding:
-    """What `taskd run` asks for before it starts, asked of an interpreter of its own: importing
-    torch takes long and may fail in C."""
+    """torch has the functions that `taskd run` requires. Checked in an interpreter of its own:
+    importing torch takes long and may fail in C."""
     name = "recovery"
     try:
         refusal = ask(REFUSAL, environ=environ, limit=limit)
@@ -75,10 +75,10 @@ def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Findin
         return error(
             name,
             f"torch cannot be imported: {problem}",
-            'correct what `python -c "import torch, taskd"` says',
+            'fix what `python -c "import torch, taskd"` reports',
         )
     return (
         error(name, refusal, f"pip install torch=={TESTED}")
         if refusal
-        else ok(name, "torch has the functions that it stands on")
+        else ok(name, "torch has the functions that it needs")
     )

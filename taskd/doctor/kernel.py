@@ -1,5 +1,5 @@
-"""What the kernel has, and this user or container may use. Each feature is used, once: version
-numbers and capabilities tell less."""
+"""Kernel features that this user or container may use. Each is tried once: version numbers and
+capabilities say less."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def memfd(make: Callable[[str], int] | None = None) -> Finding:
         os.close((make or os.memfd_create)("taskd-doctor"))
     except (OSError, AttributeError) as problem:
         text = (
-            f"memfd_create does not work ({_reason(problem)}); taskd does without, libraries for"
-            " devices may not"
+            f"memfd_create does not work ({_reason(problem)}); taskd does without it, device"
+            " libraries may not"
         )
         return warning(name, text, SECCOMP)
     return ok(name, "works")
 
 
 def _open_userfaultfd() -> int:
-    """As csrc/poison.c does. Raises OSError."""
+    """Open one as csrc/poison.c does. Raises OSError."""
     number = USERFAULTFD.get(platform.machine())
     if number is None:
         raise OSError(0, f"not known for {platform.machine()}")
@@ -91,20 +91,20 @@ def userfaultfd(
     try:
         poison = features(fd) & FEATURE_POISON
     except OSError as problem:
-        return warning(name, f"it does not tell its features ({problem.strerror}); {use}", SECCOMP)
+        return warning(name, f"its features cannot be read ({problem.strerror}); {use}", SECCOMP)
     finally:
         os.close(fd)
     if not poison:
         return warning(
             name,
             f"Linux {platform.release()} has no UFFDIO_POISON; {use}",
-            "use Linux 6.6 or later for such drills",
+            "use Linux 6.6 or later to inject memory faults",
         )
     return ok(name, "works, with UFFDIO_POISON")
 
 
 def namespaces(environ: Mapping[str, str], limit: float = 10.0) -> Finding:
-    """Tried by another process: this one must stay where it is."""
+    """A network namespace can be made. Tried in another process: this one must stay in its own."""
     name = "namespaces"
     try:
         ask(UNSHARE, environ=environ, limit=limit, flags=("-I", "-S"))
@@ -112,7 +112,7 @@ def namespaces(environ: Mapping[str, str], limit: float = 10.0) -> Finding:
         return warning(
             name,
             f"a network namespace cannot be made ({problem}); only `make soak-nodes` needs them",
-            "run that as root",
+            "run it as root",
         )
     return ok(name, "a network namespace can be made")
 

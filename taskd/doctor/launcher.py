@@ -1,4 +1,4 @@
-"""taskd's import in torchrun: whether it is there, and does something."""
+"""taskd's import in torchrun: whether it is installed and active."""
 
 from __future__ import annotations
 

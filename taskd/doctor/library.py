@@ -1,4 +1,4 @@
-"""libtaskd.so: whether it loads, is of this version, and gets into the ranks."""
+"""libtaskd.so: whether it loads, has this version, and gets into the ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBE = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 if not hasattr(library, "taskd_version"):
-    sys.exit("it does not know its version: it was built with an older taskd")
+    sys.exit("it has no version: it was built with an older taskd")
 library.taskd_version.restype = ctypes.c_char_p
 print(library.taskd_preloaded(), library.taskd_version().decode())
 """
@@ -26,8 +26,8 @@ BUILD = "install taskd again (in a working tree: make build)"
 
 
 def _probe(path: Path, environ: Mapping[str, str]) -> list[str]:
-    """Loaded as the ranks have it, preloaded, into an interpreter of its own: [whether it was
-    preloaded, its version]."""
+    """Preload it into an interpreter of its own, as in the ranks: [whether it is preloaded, its
+    version]."""
     present = environ.get("LD_PRELOAD", "")
     preloaded = {**environ, "LD_PRELOAD": ":".join(p for p in (str(path), present) if p)}
     return ask(PROBE, str(path), environ=preloaded, limit=LIMIT, flags=("-I", "-S")).split()
@@ -42,16 +42,16 @@ def loads(
     try:
         found = _probe(path, environ)[1]
     except NoAnswer as problem:
-        return error(name, f"{path} cannot be used: {problem}", BUILD)
+        return error(name, f"{path} is unusable: {problem}", BUILD)
     if found != version:
-        return error(name, f"{path} is of version {found}, taskd is {version}", BUILD)
+        return error(name, f"{path} has version {found}, taskd has {version}", BUILD)
     return ok(name, f"{found} in {path}")
 
 
 def preload(environ: Mapping[str, str], path: Path | None = None) -> Finding:
-    """In LD_PRELOAD, or put there by the agent, and then it works."""
+    """The library is in LD_PRELOAD, or the agent can preload it."""
     name, path = "preload", path or Path(library_path())
-    # the dynamic linker takes colons and spaces
+    # the dynamic linker accepts colons and spaces
     for entry in re.split("[: ]+", environ.get("LD_PRELOAD", "")):
         if os.path.basename(entry) != path.name:
             continue
@@ -70,8 +70,8 @@ def preload(environ: Mapping[str, str], path: Path | None = None) -> Finding:
         return ok(name, f"{path.name} is in LD_PRELOAD")
     if not settings.preload(environ):
         text = (
-            "off by TASKD_PRELOAD: reasons of exits are not recorded, lost pages of activations end"
-            " their rank"
+            "off by TASKD_PRELOAD: reasons of exits are not recorded, and a lost page of an"
+            " activation ends its rank"
         )
         return warning(name, text, "unset TASKD_PRELOAD")
     try:
@@ -82,6 +82,6 @@ def preload(environ: Mapping[str, str], path: Path | None = None) -> Finding:
         return error(
             name,
             "the dynamic linker does not preload it into this Python",
-            "use a Python that is linked dynamically to libc",
+            "use a Python that is dynamically linked to libc",
         )
     return ok(name, "the agent puts it into the ranks' LD_PRELOAD")

@@ -1,4 +1,4 @@
-"""What the machine allows a process."""
+"""The machine's limits for a process."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from taskd.doctor.finding import Finding, error, ok, warning
 
 
 def open_files(limits: tuple[int, int], nodes: int, ranks_per_node: int) -> Finding:
-    """Soft and hard limit against the job's size. The manager raises its own soft limit; ranks have
-    the one that they are started with."""
+    """Compare the soft and hard limit with the job's size. The manager raises its own soft limit;
+    ranks keep the one they start with."""
     name, (soft, hard) = "open files", limits
-    # manager/server.py: a connection and a socket being made for each agent, and what a process has
+    # manager/server.py: one connection and one handshake for each agent, and the process's own
     manager = 2 * nodes + 200
-    # gloo has a connection to every other rank, and during a repair those of the communicator
-    # before it; 200 for torch and the script
+    # gloo has a connection to every other rank, and during a repair also the previous
+    # communicator's; 200 for torch and the script
     rank = 2 * (nodes * ranks_per_node - 1) + 200
     size = (
         f"{nodes} {'node' if nodes == 1 else 'nodes'} of {ranks_per_node}"

@@ -10,12 +10,12 @@ from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
 from taskd.protocol import keys, question, secret
 
-# seconds, for a connection and for each answer on it; between machines of a job it takes
+# seconds, for a connection and for each answer on it; between a job's machines both take
 # milliseconds
 REACH = 2.0
 # ZMTP 3.0, section "greeting": signature, version, mechanism, not a server, filler
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
-OTHER_PORT = "end what holds it, or set TASKD_PORT to the same free port on all nodes"
+OTHER_PORT = "stop what holds it, or set TASKD_PORT to the same free port on all nodes"
 SAME_SECRET = (
     "set TASKD_SECRET and MINDX_TASK_ID as that job has them, and give each job a TASKD_PORT of"
     " its own"
@@ -23,7 +23,7 @@ SAME_SECRET = (
 
 
 def port(environ: Mapping[str, str], nodes: int = 1) -> Finding:
-    """A manager could listen here, or does. Any node may have to start one."""
+    """A manager can listen here, or does. Any node may have to start one."""
     name, host, number = "port", settings.bind_address(environ), settings.port(environ)
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -58,15 +58,15 @@ def _taken(name: str, host: str, number: int, environ: Mapping[str, str]) -> Fin
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     try:
         what = speaks(reachable, number)
-    except OSError:  # it has more waiting than it takes
+    except OSError:  # its backlog is full
         what = ""
     if what == "nothing":
         return error(
-            name, f"{number} on {host} is taken by a socket that accepts nobody", OTHER_PORT
+            name, f"{number} on {host} is held by a socket that accepts no connection", OTHER_PORT
         )
     if what != "CURVE":
         return error(
-            name, f"{number} on {host} is held by something that is no manager of taskd", OTHER_PORT
+            name, f"{number} on {host} is held by something other than a taskd manager", OTHER_PORT
         )
     if _answers(reachable, number, environ):
         return ok(name, f"{number} on {host} is held by the manager of this job, which answers")
@@ -79,13 +79,11 @@ def _taken(name: str, host: str, number: int, environ: Mapping[str, str]) -> Fin
 
 def _not_ours(name: str, host: str, number: int, problem: OSError) -> Finding:
     if problem.errno in (errno.EACCES, errno.EPERM):
-        return error(
-            name, f"{number} may not be opened by this user", "set TASKD_PORT to one above 1023"
-        )
+        return error(name, f"this user may not open {number}", "set TASKD_PORT to one above 1023")
     if problem.errno == errno.EADDRNOTAVAIL:
         return error(
             name,
-            f"POD_IP={host} is no address of this machine",
+            f"POD_IP={host} is not an address of this machine",
             "set it to this machine's own address, or unset it",
         )
     return error(
@@ -96,8 +94,8 @@ def _not_ours(name: str, host: str, number: int, problem: OSError) -> Finding:
 
 
 def manager(environ: Mapping[str, str]) -> Finding:
-    """Where TASKD_MANAGER_ADDR leads. Without it agents ask torchrun's node 0, which only torchrun
-    knows."""
+    """The manager at TASKD_MANAGER_ADDR. Without it, agents ask torchrun's node 0, which only
+    torchrun knows."""
     name = "manager"
     if not settings.manager_is_named(environ):
         return ok(name, "TASKD_MANAGER_ADDR is not set: agents ask torchrun's node 0")
@@ -113,32 +111,32 @@ def manager(environ: Mapping[str, str]) -> Finding:
     try:
         what = speaks(host, number)
     except OSError as problem:
-        remedy = f"open port {number} between the nodes, and see that {host} is up and on the route"
+        remedy = f"open port {number} between the nodes, and check that {host} is up and routed"
         return warning(
             name, f"{where} cannot be reached: {problem.strerror or 'no answer'}", remedy
         )
     if what == "nothing":
         return warning(
             name,
-            f"nobody listens at {where} yet",
+            f"nothing listens at {where} yet",
             "start the job on that node first, or correct TASKD_MANAGER_ADDR",
         )
     if what != "CURVE":
         return error(
             name,
-            f"what listens at {where} is no manager of taskd",
+            f"what listens at {where} is not a taskd manager",
             "correct TASKD_MANAGER_ADDR and TASKD_PORT",
         )
     if _answers(host, number, environ):
         return ok(name, f"the manager of this job answers at {where}")
     return error(
-        name, f"the manager at {where} is of another job, or has another secret", SAME_SECRET
+        name, f"the manager at {where} belongs to another job or has another secret", SAME_SECRET
     )
 
 
 def speaks(host: str, number: int, limit: float = REACH) -> str:
-    """What is said by who listens there: `CURVE`, as a manager; another word for all else;
-    `nothing`: nobody listens. Raises OSError."""
+    """The mechanism in the greeting of what listens there: `CURVE` for a manager, another word for
+    anything else, `nothing` if nothing listens. Raises OSError."""
     try:
         with socket.create_connection((host, number), timeout=limit) as connection:
             said = _greeted(connection)
@@ -157,7 +155,7 @@ def _greeted(connection: socket.socket) -> bytes:
         connection.sendall(GREETING)
         while len(said) < 32 and (more := connection.recv(32 - len(said))):
             said += more
-    except OSError:  # it is silent, or has hung up
+    except OSError:  # it is silent, or has closed the connection
         pass
     return said
 

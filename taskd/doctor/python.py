@@ -1,4 +1,4 @@
-"""The interpreter, and taskd in it."""
+"""The interpreter, and the taskd installed in it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ def interpreter(version: tuple[int | str, ...], platform: str) -> Finding:
 
 
 def package() -> Finding:
-    """What is imported is what is installed."""
+    """The imported taskd is the installed one."""
     name, where = "taskd", Path(taskd.__file__).parent
     try:
         noted = metadata.version("taskd")
     except metadata.PackageNotFoundError:
-        remedy = "pip install it: the launcher has to find it from everywhere"
+        remedy = "pip install it: the launcher must find it from any directory"
         return warning(name, f"{taskd.__version__} in {where}, not installed", remedy)
     if noted != taskd.__version__:
-        remedy = (
-            "uninstall taskd until pip finds none any more, and install it again; look at"
-            " PYTHONPATH"
-        )
-        return error(name, f"{where} has {taskd.__version__}, and pip knows of {noted}", remedy)
+        remedy = "uninstall taskd until pip finds none, and install it again; check PYTHONPATH"
+        return error(name, f"{where} has {taskd.__version__}, pip reports {noted}", remedy)
     return ok(name, f"{taskd.__version__} in {where}")

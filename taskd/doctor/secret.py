@@ -1,4 +1,4 @@
-"""Who can become part of the job."""
+"""The job's secret, and who can read it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taskd.protocol import secret as source
 
 
 def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
-    """What a job of that many nodes would take for its secret; a standby's has several."""
+    """The secret that a job of that many nodes would use; a standby's job has several nodes."""
     name, job = "secret", settings.job_id(environ)
     try:
         found = source.configured(environ)
         if found is None and source.insecure(environ):
             return warning(
                 name,
-                "TASKD_INSECURE=1: keys come from the job's id, and whoever knows that can join"
+                "TASKD_INSECURE=1: keys come from the job's id, and anyone who knows it can join"
                 " the job",
                 keys.REMEDY,
             )
@@ -40,16 +40,16 @@ def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
     who = "written" if mode & stat.S_IWOTH else "read" if mode & stat.S_IROTH else ""
     if who:
         remedy = f"chmod 600 {path}; in Kubernetes, the volume's defaultMode: 0400"
-        return warning(name, f"{path} can be {who} by everybody (mode {mode:04o})", remedy)
+        return warning(name, f"{path} can be {who} by any user (mode {mode:04o})", remedy)
     return ok(name, f"from {path}")
 
 
 def _none(name: str, job: str, nodes: int, port: int) -> Finding:
     if nodes == 1:
-        there = secret_file.find(job, port) is not None  # or it cannot be used
+        there = secret_file.find(job, port) is not None  # raises BadSecret if unusable
         return ok(
             name,
-            f"{'there is one' if there else 'the job makes one'} for this user alone, in"
+            f"{'there is one' if there else 'the job makes one'} for this user only, in"
             f" {secret_file.directory()}",
         )
     if source.unguessable(job):

@@ -1,5 +1,4 @@
-"""/dev/shm: where a node's ranks and their agent meet, and where the copy of the training state is
-kept."""
+"""/dev/shm, which holds a node's state page and the copy of the training state."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from taskd.doctor.finding import Finding, ok, warning
 
 PLACE = Path("/dev/shm")
 MOUNTS = Path("/proc/self/mountinfo")
-# bytes; stripes are twice parameters and optimizer state: 1 GiB is a model of some 40 million
+# bytes; stripes are twice parameters and optimizer state: 1 GiB fits a model of some 40 million
 # parameters with Adam
 STRIPES = 1 << 30
 LARGER = "enlarge it (docker: --shm-size; Kubernetes: an emptyDir with medium: Memory)"
 
 
 def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS) -> Finding:
-    """Nothing of this is fatal: the agent goes to the directory for temporary files, and a job
-    without stripes is protected with less."""
+    """/dev/shm has room. Nothing here is fatal: the agent falls back to the temporary directory,
+    and a job without stripes is protected with less."""
     name = "shared memory"
     instead = f"{tempfile.gettempdir()} is used, which is slower"
     if not place.is_dir():
@@ -45,7 +44,7 @@ def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS)
     if kind != "tmpfs":
         return warning(
             name,
-            f"{place} is {kind or 'of an unknown kind'} and not tmpfs: slower, and on a disk",
+            f"{place} is {kind or 'of an unknown kind'}, not tmpfs: slower, and on a disk",
             f"mount a tmpfs at {place}",
         )
     found = os.statvfs(place)
@@ -64,21 +63,21 @@ def room(environ: Mapping[str, str], place: Path = PLACE, mounts: Path = MOUNTS)
         return warning(
             name,
             text,
-            f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update cannot"
-            " then be undone",
+            f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update then"
+            " cannot be undone",
         )
     return ok(name, f"{place} has {_size(free)} free, for stripes of twice the training state")
 
 
 def file_system(place: Path, mounts: Path = MOUNTS) -> str | None:
-    """The kind of file system that `place` is on; None: its mount is not listed."""
+    """The type of the file system that `place` is on; None: its mount is not listed."""
     place, best, kind = place.resolve(), -1, None
     for line in mounts.read_text(errors="surrogateescape").splitlines():
         # proc(5): ..., the mount point is the fifth field, the kind the first after the dash;
         # blanks are written \040
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].replace("\\040", " "))
-        # the last mount on a point lies on top
+        # the last mount on a point covers the others
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0]
     return kind

@@ -1,7 +1,7 @@
-"""The manager: one process per job that decides. This is the shell around `core.coordinator`:
-sockets, time, log, journal.
+"""The manager: one process per job that makes all decisions. This is the shell around
+`core.coordinator`: sockets, time, log, journal.
 
-Start with `server.py` (the loop), then `incoming.py` (what agents and operators say), `routing.py`
-(what `core` commands), `membership.py` (the agents), `voters.py` (the same as voters), `peers.py`
-(who may say what), `config.py`, `journal.py`.
+Start with `server.py` (the loop), then `incoming.py` (messages from agents and operators),
+`routing.py` (commands from `core`), `membership.py` (the agents), `voters.py` (the agents as
+voters), `peers.py` (who may send what), `config.py`, `journal.py`.
 """

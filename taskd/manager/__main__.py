@@ -1,8 +1,8 @@
-"""`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as a process of its own.
-Prints nothing on stdout.
+"""`python -m taskd.manager --nodes N --ranks-per-node M`: the manager as its own process. Prints
+nothing on stdout.
 
 Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4
-another manager is in charge, or the launcher that has started this one ended before any agent came;
+another manager is in charge, or the launcher that started this one ended before any agent joined;
 128 + signal when SIGINT or SIGTERM ended it while the job went on.
 """
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def leave(number: int, _frame: object) -> None:
         got.append(number)
-        server.stop(f"{signal.Signals(number).name} was received; the job is not told to end")
+        server.stop(f"{signal.Signals(number).name} was received; the job goes on")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    about = "Decides what is done about the faults of one training job."
+    about = "Decides what to do about the faults of one training job."
     parser = argparse.ArgumentParser(prog="python -m taskd.manager", description=about)
     parser.add_argument(
         "--nodes", type=int, required=True, help=f"nodes of the job, 1 to {config.MAX_NODES}"
@@ -82,7 +82,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--successor", action="store_true", help=successor)
     starter = (
-        "pidfd of the launcher that starts it: when that ends before an agent has come, this"
+        "pidfd of the launcher that starts it: if that ends before an agent has joined, this"
         " manager ends too"
     )
     parser.add_argument("--starter", type=int, default=-1, help=starter)
@@ -90,7 +90,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--ready",
         type=int,
         default=-1,
-        help="descriptor to which a byte is written once it listens",
+        help="descriptor to which it writes a byte once it listens",
     )
     parser.add_argument("--bind", help="IP address to listen on; default: POD_IP, else 127.0.0.1")
     return parser.parse_args(argv)
@@ -104,7 +104,7 @@ def _port(text: str) -> int:
 
 
 def _refuse(log: logging.Logger, status: int, *lines: str) -> int:
-    """Why there is no manager is said on stderr whatever the log levels are, and once."""
+    """Log why no manager starts, and print it to stderr if the log does not go there."""
     printed = any(
         type(h) is logging.StreamHandler and h.level <= logging.ERROR for h in log.handlers
     )

@@ -1,5 +1,4 @@
-"""The config dict of `init_taskd_manager`, checked. All mistakes are reported at once, one line
-each."""
+"""Checks the config dict of `init_taskd_manager`. Reports all mistakes at once, one line each."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 from taskd import settings
 
 MAX_NODES = 100_000
-MAX_RANKS_PER_NODE = 4096  # as many as a state page has slots
+MAX_RANKS_PER_NODE = 4096  # the slots of a state page
 KEYS = (
     "job_id",
     "node_nums",
@@ -33,7 +32,7 @@ class Config:
 
 
 class BadConfig(ValueError):
-    """`errors`: one line per mistake."""
+    """The config has mistakes; `errors`: one line per mistake."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))
@@ -41,7 +40,7 @@ class BadConfig(ValueError):
 
 
 def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
-    """Check the documented dict; it is not changed. Raises BadConfig."""
+    """Check the documented dict without changing it. Raises BadConfig."""
     if not isinstance(config, dict):
         raise BadConfig(
             [
@@ -128,7 +127,7 @@ def _number(config: dict[str, Any], key: str, highest: int, meaning: str, errors
         errors.append(f"config key {key!r} is missing: set it to {meaning}, 1 to {highest}")
         return 1
     value = config[key]
-    # a bool is an int, and never meant as a number
+    # a bool is an int, but never meant as a number
     if type(value) is not int or not 1 <= value <= highest:
         errors.append(_line(key, value, f"an int from 1 to {highest}", f"set it to {meaning}"))
         return 1

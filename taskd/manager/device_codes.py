@@ -1,8 +1,9 @@
-"""The fault codes of a job's devices, as its manager has them: the files and their changes, what
-was told, who is separated by hand.
+"""The fault codes of a job's devices, as its manager knows them: the files and their changes, the
+codes reported, the devices separated manually.
 
-What it finds is handed to the coordinator as a `DeviceLevel`; that decides. A *device* is named by
-the machine and the number of the rank on it, `10.0.0.3/1`: it outlives ranks, agents and managers.
+What it finds goes to the coordinator as a `DeviceLevel`; the coordinator decides. A *device* is
+named by its machine and the number of its rank there, `10.0.0.3/1`: it outlives ranks, agents and
+managers.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ log = logging.getLogger("taskd.manager.devices")
 
 
 class DeviceCodes:
-    """`open()` before anything else. `now` is on the manager's clock. `directory`: None for the
-    tables that are shipped with taskd."""
+    """Tracks the codes of all devices; call `open()` first. `now` is on the manager's clock.
+    `directory`: None for the tables shipped with taskd."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class DeviceCodes:
         self._journal, self._wall = journal, wall
         self._written: dict[str, Separation] = {}
         self._watch: Watch | None = None
-        self._look = 0.0  # when the files are looked at next
+        self._look = 0.0  # when to check the files next
         self.devices = Devices(Configuration())
 
     def open(self, now: float) -> None:
@@ -55,9 +56,9 @@ class DeviceCodes:
         try:
             found, damaged = self._journal.read()
         except OSError as error:
-            remedy = "set TASKD_LOG_PATH to the directory of the managers before this one"
+            remedy = "set TASKD_LOG_PATH to the directory of the previous managers"
             log.error(
-                "%s cannot be read: %s; which devices were separated by hand is unknown; %s",
+                "%s cannot be read: %s; the manually separated devices are unknown; %s",
                 self._journal.path,
                 error.strerror,
                 remedy,
@@ -65,7 +66,7 @@ class DeviceCodes:
             return
         if damaged:
             log.error(
-                "%s: %d lines are not entries of this journal and are left out",
+                "%s: %d lines are not entries of this journal and are ignored",
                 self._journal.path,
                 damaged,
             )
@@ -87,7 +88,7 @@ class DeviceCodes:
 
     @property
     def descriptor(self) -> int:
-        """Readable when the files may have changed; -1: there is none."""
+        """Readable when the files may have changed; -1 without files."""
         return self._watch.descriptor if self._watch is not None else -1
 
     @property
@@ -102,20 +103,20 @@ class DeviceCodes:
     def report(
         self, device: str, code: str, kind: str, severity: str, now: float
     ) -> Arisen | Judgement:
-        """What has arisen; or, where nothing has, what the device has now. Raises codes.BadCode and
-        evaluation.TooMany."""
+        """Take a reported code. Returns what has arisen, or the device's present judgment if
+        nothing has. Raises codes.BadCode and evaluation.TooMany."""
         arisen = self.devices.report(device, codes.parse_code(code), kind, now, severity)
         self._write(now)
         return self.devices.judge(device, now) if arisen is None else arisen
 
     def look(self, now: float) -> list[Arisen]:
-        """What time, or other files, have brought."""
+        """What has arisen from the passing of time or from new files."""
         found = self.devices.look(now)
         self._write(now)
         return found
 
     def release(self, device: str, now: float) -> str:
-        """ "" when it is done, else why not."""
+        """Release a separated device. Returns why it cannot be released, or ""."""
         if not self.devices.judge(device, now).unusable:
             return (
                 f"{device[:100]!r} may be used; these may not:"
@@ -135,8 +136,8 @@ class DeviceCodes:
         return ""
 
     def _write(self, now: float) -> None:
-        """Who is separated, and who is not any more, since the last time. What cannot be written is
-        tried again."""
+        """Write to the journal which devices have been separated or released since the last call.
+        Tries again what could not be written."""
         if self.devices.separated == self._written or self._journal is None:
             return
         for name, separation in self.devices.separated.items():
@@ -165,7 +166,7 @@ class DeviceCodes:
                     name,
                 )
         for name in [n for n in self._written if n not in self.devices.separated]:
-            log.warning("device %s is not separated any more: its ReleaseTimeWindow is over", name)
+            log.warning("device %s is no longer separated: its ReleaseTimeWindow is over", name)
             try:
                 self._journal.release(name, "ReleaseTimeWindow")
                 del self._written[name]
@@ -175,8 +176,7 @@ class DeviceCodes:
     # -- files -------------------------------------------------------------------------------------
 
     def files(self, now: float) -> bool:
-        """The kernel says that something has changed, or it is time to look. True: another
-        configuration is in force."""
+        """Reload the files if they have changed. True if another configuration is in force."""
         if self._watch is None:
             return False
         self._look = now + self.devices.configuration.poll
@@ -192,11 +192,11 @@ class DeviceCodes:
         return True
 
     def to_look(self, now: float) -> bool:
-        """Whether it is time to look at the files, told or not."""
+        """Whether it is time to check the files even without an event."""
         return self._watch is not None and now >= self._look
 
     def _load(self) -> Configuration | None:
-        """None: it cannot be used, and that was said."""
+        """Load the configuration and log its findings; None if it cannot be used."""
         try:
             loaded = configuration.load(self._directory)
         except Refused as error:
@@ -207,7 +207,7 @@ class DeviceCodes:
 
 
 def _say(findings: Sequence[Finding]) -> None:
-    """The errors, and some of the warnings."""
+    """Log all errors and the first warnings."""
     for finding in [f for f in findings if f.severity == ERROR]:
         log.error("%s", finding)
     warnings = [f for f in findings if f.severity != ERROR]

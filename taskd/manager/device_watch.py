@@ -1,9 +1,8 @@
-"""Between the fault codes of devices and the coordinator, which knows ranks: whose device it is,
-and when to say so.
+"""Translates the fault codes of devices for the coordinator, which knows ranks: whose device it is,
+and when to report it.
 
-Said are: codes that were told, limits of time that have passed, what stands against the devices of
-a node that joins, and against all devices when the job is protected: before, there was no step that
-could be repeated.
+It reports new codes, time limits that have passed, known faults of the devices of a node that
+joins, and those of all devices once the job is protected: before that, no step could be repeated.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ log = logging.getLogger("taskd.manager.devices")
 
 
 def names(peer: Peer) -> list[str]:
-    """Of the devices of its ranks, in their order."""
+    """Names of the devices of its ranks, in the order of the ranks."""
     return [f"{peer.records[0] or peer.node}/{index}" for index in range(len(peer.ranks))]
 
 
 class DeviceWatch:
-    """`agents`: those that have a node, by node. `feed`: to the coordinator of `job`, at that
-    time."""
+    """`agents`: those that have a node, by node. `feed`: gives an event and its time to the
+    coordinator of `job`."""
 
     def __init__(
         self,
@@ -41,10 +40,10 @@ class DeviceWatch:
         feed: Callable[[e.DeviceLevel, float], None],
     ) -> None:
         self._codes, self._agents, self._job, self._feed = codes, agents, job, feed
-        self._protected = False  # when the devices were last looked at
+        self._protected = False  # at the last look
 
     def report(self, message: from_operator.ReportCode, owner: Peer, now: float) -> str:
-        """A code on the device of a rank of `owner`. Returns why it cannot be taken; "": it is, and
+        """Take a code on the device of a rank of `owner`. Returns why it is refused, or "": then
         the coordinator answers."""
         if message.kind not in KINDS:
             return f"kind {message.kind[:60]!r} is unknown: allowed is {', '.join(KINDS)}"
@@ -63,7 +62,7 @@ class DeviceWatch:
             text, unusable = found.reason.text, found.now.unusable
         else:
             text = (
-                f"nothing new by {message.code} ({message.kind}); device {device} is"
+                f"{message.code} ({message.kind}) changes nothing; device {device} is"
                 f" {found.level.word}"
             )
             level, unusable = None, found.unusable
@@ -84,15 +83,15 @@ class DeviceWatch:
                 self._feed(levels.event(rank, None, text, unusable), now)
 
     def against(self, peer: Peer, now: float) -> str:
-        """Why no rank may be started on that machine; "": they may."""
+        """Why no rank may be started on that machine, or ""."""
         judged = ((device, self._codes.devices.judge(device, now)) for device in names(peer))
         return "; ".join(
             f"device {device} is {found.unusable}" for device, found in judged if found.unusable
         )
 
     def look(self, now: float, changed: bool) -> bool:
-        """Files that have changed, limits of time that have passed, and what was known before the
-        job was protected. True: what stands against any device may be another thing than before."""
+        """Handle changed files, time limits that have passed, and what was known before the job was
+        protected. True if the faults of any device may have changed."""
         other = (changed or self._codes.to_look(now)) and self._codes.files(now)
         if (due := self._codes.devices.due) is not None and now >= due:
             other = True

@@ -1,4 +1,4 @@
-"""A message comes in: who says it, whether that agent may say it, and who takes it."""
+"""Incoming messages: who sent one, whether that agent may send it, and who handles it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Incoming:
         feed: Callable[[e.Event, float], None],
         starting: Callable[[], bool],
     ) -> None:
-        """`feed` gives an event to `core`. `starting`: whether the launcher that has started this
-        manager, of node 0, is there."""
+        """`feed` gives an event to `core`. `starting`: whether the launcher that started this
+        manager, that of node 0, still runs."""
         self._job, self._coordinator, self._members = job, coordinator, members
         self._voters, self._operators, self._out = voters, operators, out
         self._feed, self._starting = feed, starting
-        # agents of which something was dropped while this manager was not in charge
+        # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
             from_agent.VoterState: self._vote,
@@ -48,9 +48,9 @@ class Incoming:
         }
 
     def take(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
-        """Raises Dropped and BadMessage."""
+        """Check a message and hand it to its handler. Raises Dropped and BadMessage."""
         if len(frames) != 2:
-            raise Dropped("frames", f"a message of {len(frames) - 1} frames, one is expected")
+            raise Dropped("frames", f"a message of {len(frames) - 1} frames; allowed is 1")
         envelope = unseal(frames[1])
         peers.check_speaker(envelope, speaker(first))
         peers.check_envelope(envelope, self._job)
@@ -66,7 +66,7 @@ class Incoming:
         handler(origin, message, now)
 
     def ask_again(self) -> None:
-        """In charge by now: what was dropped before that is needed."""
+        """Once in charge, request what was dropped before."""
         if self._overheard and self._coordinator.election.in_charge:
             for peer in [p for p in self._members.peers if p.agent in self._overheard]:
                 self._members.ask_again(peer)
@@ -93,7 +93,7 @@ class Incoming:
         elif message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 
-    # -- by who says it ----------------------------------------------------------------------------
+    # -- by sender ---------------------------------------------------------------------------------
 
     def _from_agent(self, origin: Origin, message: Any, now: float) -> None:
         envelope, members = origin.envelope, self._members
@@ -101,8 +101,8 @@ class Incoming:
             self._overheard.add(envelope.process)
             raise Dropped(
                 "not in charge",
-                f"node {envelope.sender}: {type(message).__name__}; a majority has to acknowledge"
-                " this manager",
+                f"node {envelope.sender}: {type(message).__name__}; a majority must acknowledge"
+                " this manager first",
             )
         if envelope.sender == STANDBY:
             if isinstance(message, from_agent.Arrived):
@@ -146,7 +146,8 @@ class Incoming:
             members.agents.pop(peer.node, None)
 
     def _from_former(self, former: Peer, origin: Origin, message: Any, now: float) -> None:
-        """The agent of a node that moves: it says all again if it gets its node back."""
+        """Handle a message from the agent of a node that moves; it registers again if it gets its
+        node back."""
         self._members.hear(former, origin, now)
         if isinstance(message, from_agent.May):
             self._members.permit(former, message)
@@ -155,8 +156,7 @@ class Incoming:
             self._members.lose(former, f"its launcher has left{why}", now)
 
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
-        """A launcher that has just been started asks whether the job is under way, and its node
-        taken."""
+        """Answer a launcher that has just started: is the job under way, and its node taken?"""
         peer = self._members.agents.get(message.node)
         taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self._starting())
         self._out.reply(route, to_agent.UnderWay(self._coordinator.job.protected, taken))

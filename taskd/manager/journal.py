@@ -1,5 +1,5 @@
-"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for
-`taskd status` and for people."""
+"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for `taskd
+status` and for operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Journal:
         self._warned = False
 
     def closed(self, incident: commands.Closed, now: float) -> None:
-        """`now` is on the clock of `incident.began`, which is turned into seconds since 1970."""
+        """Append an incident; `now` is on the clock of `incident.began`, which is written as Unix
+        time."""
         self._append(
             {"kind": "incident", **asdict(incident), "began": self._wall() - (now - incident.began)}
         )

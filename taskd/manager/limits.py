@@ -1,4 +1,4 @@
-"""How long the manager waits, for what, and where each number comes from."""
+"""How long the manager waits for what, and where each number comes from."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds."""
+    """The manager's limits, in seconds."""
 
-    # an agent says something each 3 s; a connection that is cut is noticed long before, by
-    # protocol.pings
+    # an agent sends a heartbeat every 3 s; protocol.pings detects a cut connection long before
     silence: float = 10.0
-    # an agent whose connection has ended and whose machine does not answer; a healthy one does in a
-    # round trip
+    # for an agent whose connection has ended and whose machine does not answer; a healthy one
+    # answers in a round trip
     probe: float = 0.25
-    look: float = 1.0  # how often silence is looked for
+    look: float = 1.0  # how often to look for silent agents
     first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
     next_warning: float = 300.0
-    # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not hold
-    # it up
+    # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not delay
+    # it
     flush: float = 1.0
-    # when this loop was stopped for longer, silence in that time is nobody's fault
+    # if this loop was stopped for longer, the agents' silence in that time does not count
     stall: float = 1.0

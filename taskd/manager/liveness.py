@@ -1,9 +1,10 @@
-"""Whether an agent whose connection has ended is gone: asked of its machine, which knows at once.
+"""Finds out whether an agent whose connection has ended is gone, from its machine, which knows at
+once.
 
-A connection ends when the process at the other end does, and also when something in between resets
-it. The agent listens for other agents' records; where nothing listens there any more, its process
-has ended. Where its machine does not answer at all, or accepts and says nothing (a stopped
-process), it is gone for us. A greeting means that it lives and will connect again.
+A connection ends when the remote process does, and also when something in between resets it. The
+agent listens for other agents' records; if nothing listens on that port any more, its process has
+ended. If its machine does not answer at all, or accepts and sends nothing (a stopped process), it
+counts as gone. A greeting means that it is alive and will reconnect.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ class _Probe:
 
 
 class LivenessProbe:
-    """`wanted` has the descriptors to poll for reading and writing; the caller says when they are
-    ready and when time has passed."""
+    """Probes agents. The caller polls the descriptors in `wanted`, and calls `look` when they are
+    ready or `due` has passed."""
 
     def __init__(self, limit: float) -> None:
-        """`limit`: seconds until a machine that does not answer counts as gone."""
+        """`limit`: seconds after which an agent whose machine does not answer counts as gone."""
         self._limit = limit
         self._probes: dict[Hashable, _Probe] = {}
 
     def ask(self, who: Hashable, address: tuple[str, int], now: float) -> str | None:
-        """Begin to find out about `who`; why it is gone where that is known at once. Asking twice
-        is asking once."""
+        """Start a probe of `who`, unless one runs. Returns why it is gone if that is known at
+        once."""
         if who in self._probes:
             return None
         line = socket.socket(
@@ -60,7 +61,7 @@ class LivenessProbe:
 
     @property
     def wanted(self) -> list[tuple[int, bool]]:
-        """(descriptor, whether it is to be written to)."""
+        """(descriptor, whether to poll it for writing)."""
         return [(p.line.fileno(), not p.connected) for p in self._probes.values()]
 
     @property
@@ -68,7 +69,7 @@ class LivenessProbe:
         return min((p.due for p in self._probes.values()), default=None)
 
     def look(self, now: float) -> list[tuple[Hashable, str]]:
-        """Who is gone, and why."""
+        """The agents that are gone, and why."""
         found: list[tuple[Hashable, str]] = []
         for who, probe in list(self._probes.items()):
             verdict = self._hear(probe)
@@ -81,13 +82,13 @@ class LivenessProbe:
         return found
 
     def _hear(self, probe: _Probe) -> str | None:
-        """Why it is gone; "" where it lives; None: not known yet."""
+        """Why the agent is gone; "" if it is alive; None: not known yet."""
         if not probe.connected:
             code = probe.line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code in GONE:
                 return f"its process has ended ({errno.errorcode[code]})"
             if code:
-                return None  # its machine cannot be reached, for now: waited for
+                return None  # its machine is unreachable, for now: wait
             with contextlib.suppress(OSError):
                 probe.line.getpeername()
                 probe.connected = True

@@ -1,7 +1,6 @@
-"""The agents of a job, as the manager knows them: what each is called, on which connection it
-speaks, and when it was last heard.
+"""The agents of a job as the manager knows them: name, connection and last message of each.
 
-Who is admitted is decided in `core.admission`; here that is carried out.
+`core.admission` decides who is admitted; this module carries it out.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ class Membership:
         liveness: LivenessProbe,
         feed: Callable[[e.Event, float], None],
     ) -> None:
-        """`feed` gives an event to `core`, and carries out what it commands."""
+        """`feed` gives an event to `core`, and carries out its commands."""
         self._coordinator, self._out, self._liveness = coordinator, out, liveness
         self._settings, self._feed = coordinator.job.settings, feed
         self.agents: dict[int, Peer] = {}
-        self.standbys: dict[str, Peer] = {}  # by the name of their process
-        # agents whose node moves to a standby, by the name of the process
+        self.standbys: dict[str, Peer] = {}  # by process name
+        # agents whose node moves to a standby, by process name
         self.former: dict[str, Peer] = {}
-        self.fenced: dict[str, to_agent.Fence] = {}  # by the name of the process
+        self.fenced: dict[str, to_agent.Fence] = {}  # by process name
         self.seen: set[int] = set()  # nodes that have ever joined
         self._applicants: dict[str, _Applicant] = {}
-        self._challenged: set[int] = set()  # nodes whose agents are to show that they live
-        self._asked: dict[bytes, float] = {}  # when a stranger was last asked who it is
-        self._now = 0.0  # of the event at hand
+        self._challenged: set[int] = set()  # nodes whose agents must show that they are alive
+        self._asked: dict[bytes, float] = {}  # when an unknown agent was last asked to register
+        self._now = 0.0  # of the current event
         self._devices: DeviceWatch
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.Admit: self._admit,
@@ -65,7 +64,7 @@ class Membership:
         }
 
     def watch(self, devices: DeviceWatch) -> None:
-        """`devices` says which standbys cannot be used."""
+        """`devices` decides which standbys are usable."""
         self._devices = devices
 
     @property
@@ -74,17 +73,16 @@ class Membership:
         return [*self.agents.values(), *self.standbys.values(), *self.former.values()]
 
     def known(self, envelope: Envelope) -> Peer | None:
-        """The agent that speaks."""
+        """The agent that sent the envelope, if it is part of the job."""
         peer = self.agents.get(envelope.sender)
         if peer is not None and peer.agent == envelope.process:
             return peer
         return self.standbys.get(envelope.process) or self.former.get(envelope.process)
 
-    # -- what agents say ---------------------------------------------------------------------------
+    # -- messages from agents ----------------------------------------------------------------------
 
     def hear(self, peer: Peer, origin: Origin, now: float) -> None:
-        """Note that the agent has spoken. Raises Dropped for what is not news, or comes before its
-        turn."""
+        """Note a message from the agent. Raises Dropped if it is a repetition or out of order."""
         envelope, route = origin.envelope, origin.route
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
@@ -94,8 +92,8 @@ class Membership:
             self._liveness.forget(peer.agent)
         peer.seq, peer.last_heard = envelope.seq, now
         if moved:
-            # what was under way on the old connection may be lost: each end says how far it has
-            # heard
+            # messages in flight on the old connection may be lost: each end reports how far it has
+            # received
             peer.outbox.in_step = False
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if peer.node in self._challenged:
@@ -105,25 +103,25 @@ class Membership:
             if envelope.number > peer.inbox.number:
                 self.ask_again(peer)
             raise Dropped(
-                "said again",
+                "resent",
                 f"node {peer.node}: number {envelope.number} after {peer.inbox.number}",
             )
 
     def ask_again(self, peer: Peer) -> None:
-        """What the agent has said after the last that we have heard is lost: told so twice, it says
-        it again (core.delivery)."""
+        """Have the agent resend what was lost after the last message received: two equal
+        acknowledgments make it do so (core.delivery)."""
         for _ in range(2):
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 
     def acknowledge(self, peer: Peer, number: int) -> None:
-        """The agent has everything up to order `number`."""
+        """The agent has every order up to `number`: send it what is missing."""
         for _, data in peer.outbox.acknowledge(number):
             if not self._out.put(peer.route, data):
                 peer.outbox.in_step = False
                 break
 
     def register(self, origin: Origin, event: from_agent.AgentJoined, now: float) -> None:
-        """An agent registers for its node."""
+        """Handle an agent's registration for its node."""
         try:
             check_agent(event.agent, origin.envelope)
             check_registration(event, origin.envelope.sender, self._settings.nodes)
@@ -139,7 +137,7 @@ class Membership:
             self._devices.publish(peer, now)
 
     def stand_by(self, origin: Origin, message: Any, now: float) -> None:
-        """What an agent without a node says."""
+        """Handle a message from an agent without a node."""
         envelope = origin.envelope
         peer = self.standbys.get(envelope.process)
         if peer is not None:
@@ -167,7 +165,8 @@ class Membership:
         self._offer(peer, now)
 
     def offer_all(self, now: float) -> None:
-        """What stands against devices has changed: standbys may be of use, or not any more."""
+        """Check all standbys again: device faults have changed, so they may have become usable or
+        unusable."""
         for standby in list(self.standbys.values()):
             self._offer(standby, now)
 
@@ -179,13 +178,13 @@ class Membership:
             self._feed(from_agent.StandbyJoined(name, room, standby.records), now)
 
     def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:
-        """A standby is a node from here on."""
+        """Handle the report of a standby that has become a node."""
         check_agent(event.agent, origin.envelope)
         standby = self.standbys.get(event.agent)
         if standby is None or origin.envelope.sender != event.node:
             raise Dropped(
                 "registration",
-                f"agent {event.agent[:8]} has taken node {event.node}, and is no standby",
+                f"agent {event.agent[:8]} has taken node {event.node} but is not a standby",
             )
         self.hear(standby, origin, now)
         standby.records = event.records
@@ -194,7 +193,7 @@ class Membership:
             self._devices.publish(standby, now)
 
     def ask(self, route: bytes, now: float) -> None:
-        """A stranger is asked who it is; once a second, however much it has in the queue."""
+        """Ask an unknown agent to register; once a second, however much it has in the queue."""
         if now - self._asked.get(route, float("-inf")) >= 1.0:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
@@ -202,13 +201,13 @@ class Membership:
             self._out.reply(route, to_agent.RegisterAgain())
 
     def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
-        """A fenced agent is told so; once a second, however much it says."""
+        """Notify a fenced agent; once a second, however much it sends."""
         if now - self._asked.get(route, float("-inf")) >= 1.0:
             self._asked[route] = now
             self._out.reply(route, fence)
 
     def permit(self, peer: Peer, question: from_agent.May) -> None:
-        """An agent asks whether another one's records are its business."""
+        """Answer an agent that asks whether another one may keep records there, or fetch them."""
         ranks = self._coordinator.may(
             peer.node, question.node, question.agent, fetch=question.fetch
         )
@@ -235,10 +234,11 @@ class Membership:
             self._feed(e.AgentLost(peer.node, why), now)
 
     def challenge(self, now: float) -> None:
-        """Ask the agents that are to show that they live, and have not done so, who they are."""
+        """Ask the agents that must show that they are alive, and have not done so, to register
+        again."""
         for node in list(self._challenged):
             peer = self.agents.get(node)
-            # answered by registering again, which changes nothing
+            # an agent that is alive registers again, which changes nothing
             if peer is None:
                 self._challenged.discard(node)
             elif not self._out.put(peer.route, self._out.seal(to_agent.RegisterAgain())):
@@ -249,7 +249,7 @@ class Membership:
 
     @property
     def commands(self) -> tuple[type, ...]:
-        """Those that `carry_out` takes."""
+        """The commands that `carry_out` takes."""
         return tuple(self._carry_out)
 
     def carry_out(self, command: c.Command) -> None:
@@ -280,7 +280,7 @@ class Membership:
             self._out.reply(applicant.origin.route, to_agent.Refused(command.reason))
 
     def _fence(self, command: to_agent.Fence) -> None:
-        """From here on nothing that this process says is heard."""
+        """Notify the agent, and ignore its process from now on."""
         log.warning("agent %s is fenced: %s", command.agent[:8], command.reason)
         self.fenced[command.agent] = command
         applicant = self._applicants.pop(command.agent, None)
@@ -310,8 +310,8 @@ class Membership:
         self._send_standby(command)
 
     def _stand_down(self, command: to_agent.StandDown) -> None:
-        """A standby is not to be the node; if it was already, whoever has had the node has it
-        again."""
+        """Keep a standby from becoming the node, or make it a standby again; the node's former
+        agent, if any, gets it back."""
         log.warning("%s", command)
         applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)

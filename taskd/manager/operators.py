@@ -1,4 +1,4 @@
-"""What operators ask of the job: `taskd.control`, and the commands that use it. Each request is
+"""Operators' requests to the job, from `taskd.control` and the commands that use it. Each is
 answered once."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
 from taskd.messages import from_operator, to_operator, to_rank
 
-# what breaks a job that is well; the others only hold it up
+# requests that break a healthy job; the others only delay it
 ON_PURPOSE = to_rank.Inject | from_operator.ReportCode | from_operator.NodeSubHealthy
 NOT_ON_PURPOSE = (
-    "this job accepts no injected faults, and no reports that a device or a node is at fault:"
-    " start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
+    "this job accepts no injected faults, and no reports of device or node faults: start it"
+    " with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
 )
-MOST = 1000  # requests that wait for an answer
+MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
 
@@ -37,15 +37,16 @@ class Operators:
         feed: Callable[[e.Event, float], None],
         on_purpose: bool,
     ) -> None:
-        """`feed` gives an event to `core`. `on_purpose`: operators may make, or tell of, faults."""
+        """`feed` gives an event to `core`. `on_purpose`: operators may inject faults and report
+        them."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
         self._codes, self._devices, self._on_purpose = codes, devices, on_purpose
-        self._waiting: dict[str, bytes] = {}  # request -> way back to the operator who made it
+        self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
     def request(self, route: bytes, message: from_operator.FromOperator, now: float) -> None:
-        """A request of an operator, who has the job's key. Each is answered once."""
+        """Handle a request of an operator, who has the job's key."""
         if len(self._waiting) >= MOST:
-            # the oldest: its operator has long given up
+            # drop the oldest: its operator has long given up
             self._waiting.pop(next(iter(self._waiting)))
         self._waiting[message.request] = route
         if isinstance(message, ON_PURPOSE) and not self._on_purpose:
@@ -72,7 +73,7 @@ class Operators:
             return
         log.warning(
             "%s: %.300s",
-            "an injected fault" if isinstance(message, to_rank.Inject) else "told of a fault code",
+            "an injected fault" if isinstance(message, to_rank.Inject) else "a reported fault code",
             message,
         )
         node = self._coordinator.job.topology.node_of(message.rank)
@@ -95,6 +96,6 @@ class Operators:
             self._out.reply(route, answer)
 
     def end(self, reason: str) -> None:
-        """The job is over: nobody waits any longer."""
+        """The job is over: answer all pending requests."""
         for request in list(self._waiting):
             self.answer(to_operator.Answer(request, False, f"the job is over: {reason}"))

@@ -1,4 +1,4 @@
-"""What the manager says: sealed, numbered where it has to arrive, and put on its way."""
+"""Messages from the manager: sealed, numbered if they must arrive, and sent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ROUTE = _NOBLOCK | int(zmq.SNDMORE)
 
 
 class Outgoing:
-    """`router`: the socket, once it is bound."""
+    """Sends to agents and operators. `router`: the socket, once it is bound."""
 
     router: zmq.Socket[bytes]
 
     def __init__(self, job: str, name: str, term: Callable[[], int]) -> None:
-        """`name` of the manager's process; `term` that it claims."""
+        """`name`: of the manager's process; `term`: the one that it claims."""
         self._job, self._name, self._term = job, name, term
         self._seq = 0
 
@@ -40,16 +40,16 @@ class Outgoing:
         self.deliver(peer, self.seal(message, numbered=True))
 
     def send_now(self, peer: Peer, message: Any) -> None:
-        """What need not arrive."""
+        """Send a message that need not arrive."""
         self.put(peer.route, self.seal(message))
 
     def deliver(self, peer: Peer, data: bytes) -> None:
-        """What was sealed just now, numbered: kept until the agent has it."""
+        """Send a message just sealed with a number; it is kept until the agent has it."""
         if peer.outbox.add(data, self._seq) and not self.put(peer.route, data):
             peer.outbox.in_step = False
 
     def reply(self, route: bytes, message: Any) -> None:
-        # to a stranger: when it is gone, nobody misses the answer
+        # if the process is gone, the answer is not needed
         self.put(route, self.seal(message))
 
     def put(self, route: bytes, data: bytes) -> bool:

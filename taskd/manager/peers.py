@@ -1,9 +1,9 @@
-"""Who may say what: the agents that the manager knows, and what of their messages it accepts. No
+"""Who may send what: the agents that the manager knows, and which of their messages it accepts. No
 socket here.
 
-An agent is (node, incarnation): the incarnation names one process of it. The ZeroMQ routing id is
-only the way back, and is taken anew from each message. Within one incarnation `seq` grows; what is
-older than the newest is late and dropped.
+An agent is a process that has a node, or is a standby. The ZeroMQ routing id is only the return
+route, taken from each message. Within one process `seq` grows; a message older than the newest is
+late and dropped.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from taskd.core.delivery import Inbox, Outbox
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import OPERATOR, Envelope
 
-# orders that an agent may leave unacknowledged; a repair needs fewer than ten, and it acknowledges
-# with each heartbeat
+# orders that an agent may leave unacknowledged; a repair needs fewer than ten, and each heartbeat
+# acknowledges
 UNHEARD = 1000
-SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped message
+SAY_EVERY = 60.0  # seconds between two log lines about the same kind of dropped message
 
-# what an agent may report about a rank of its own
+# messages of an agent about one of its own ranks
 RANK_EVENTS = frozenset(t for t in get_args(from_agent.FromAgent) if "rank" in t.__struct_fields__)
 
 log = logging.getLogger("taskd.manager")
 
 
 class Dropped(ValueError):
-    """This message is not taken; `kind` is what it is counted under."""
+    """This message is rejected; `kind` is what it is counted under."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -40,7 +40,7 @@ class Dropped(ValueError):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a message has come from: the way back, what its envelope says, and its first frame."""
+    """Where a message came from: its return route, envelope and first frame."""
 
     route: bytes
     envelope: Envelope
@@ -48,7 +48,7 @@ class Origin:
 
     @property
     def descriptor(self) -> int:
-        """Of the connection."""
+        """The connection's file descriptor."""
         return int(self.frame.get(zmq.SRCFD))
 
 
@@ -71,7 +71,7 @@ class Peer:
 
 @dataclass
 class Drops:
-    """Counts what is dropped, and says so at most once a minute per kind."""
+    """Counts dropped messages; logs at most one line a minute per kind."""
 
     total: Counter[str] = field(default_factory=Counter)
     _said: dict[str, float] = field(default_factory=dict)
@@ -84,33 +84,33 @@ class Drops:
 
 
 def decode(envelope: Envelope) -> Any:
-    """The message in it: an operator says other things than an agent. Raises BadMessage."""
+    """Decode the message, with the operator's or the agent's decoder. Raises BadMessage."""
     if envelope.sender == OPERATOR:
         return codec.FROM_OPERATOR.decode(envelope.body)
     return codec.FROM_AGENT.decode(envelope.body)
 
 
 def check_speaker(envelope: Envelope, speaker: str) -> None:
-    """Raises Dropped for a message in another's name than that of the process at the other end of
-    the connection, `speaker`."""
+    """Raises Dropped if the envelope names another process than the one at the other end of the
+    connection, `speaker`."""
     if envelope.process != speaker:
         raise Dropped(
             "another's name",
-            f"process {speaker[:8]} speaks as {envelope.process[:8]}: its secret is another"
-            " one, or it is none of this job's",
+            f"process {speaker[:8]} sends as {envelope.process[:8]}: its secret is another one,"
+            " or it is not part of this job",
         )
 
 
 def check_envelope(envelope: Envelope, job: str) -> None:
-    """Raises Dropped. The version has been checked by `unseal`."""
+    """Raises Dropped for an envelope of another job; `unseal` has checked the version."""
     if envelope.job != job:
         detail = f"an agent of job {envelope.job[:80]!r} talks to the manager of job {job!r}"
         raise Dropped("another job", f"{detail}: check its TASKD_MANAGER_ADDR and MINDX_TASK_ID")
 
 
 def check_registration(event: from_agent.AgentJoined, sender: int, nodes: int) -> None:
-    """Raises Dropped for a registration that contradicts itself; what contradicts the job is the
-    coordinator's to refuse."""
+    """Raises Dropped for a registration that contradicts itself; the coordinator refuses one that
+    contradicts the job."""
     told = (*event.joined, *event.waiting, *event.dead, *event.new, *event.ready)
     if event.node != sender:
         wrong = f"node {event.node} in an envelope of node {sender}"
@@ -126,9 +126,9 @@ def check_registration(event: from_agent.AgentJoined, sender: int, nodes: int) -
 
 
 def check_event(message: Any, peer: Peer) -> None:
-    """Raises Dropped for what this agent has no business to say."""
+    """Raises Dropped for a message that this agent may not send."""
     name = type(message).__name__
-    # no isinstance: there are twenty of them, and nearly all messages are of these
+    # no isinstance: there are twenty types, and nearly all messages are of these
     if type(message) in RANK_EVENTS:
         if message.rank not in peer.ranks:
             detail = (
@@ -147,7 +147,7 @@ def check_event(message: Any, peer: Peer) -> None:
 
 
 def check_agent(name: str, envelope: Envelope) -> None:
-    """Raises Dropped for an agent that speaks in another's name."""
+    """Raises Dropped for an agent that sends in another's name."""
     if name != envelope.process:
         raise Dropped(
             "another's name", f"agent {envelope.process[:8]} sent a message of agent {name[:8]}"

@@ -1,5 +1,5 @@
-"""What `core` commands, and who carries it out: agents, operators, the journal, or the manager
-itself."""
+"""Hands each command of `core` to what carries it out: agents, operators, the journal, or the
+manager itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Routing:
         journal: Journal,
         leave: Callable[[bool | None, str], None],
     ) -> None:
-        """`leave`: the manager ends; whether the job ended well, None where it goes on, and why."""
+        """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
+        why."""
         self._job, self._members, self._operators = job, members, operators
         self._out, self._journal, self._leave = out, journal, leave
         self._now = 0.0
@@ -85,7 +86,7 @@ class Routing:
         log.info("%s", command)
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:
-            log.warning("%s reaches nobody: its node has no agent", command)
+            log.warning("%s is not sent: its node has no agent", command)
         else:
             self._out.send(owner, command)
 

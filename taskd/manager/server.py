@@ -1,9 +1,9 @@
 """The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands
 out.
 
-Nothing in here blocks but the poll, and the poll sleeps until the next message, deadline or look at
-who is silent. Nothing that arrives can end the loop: what is bad is dropped and counted, a defect
-in handling one message is logged with its traceback.
+Only the poll blocks, until the next message, deadline or look for silent agents. No message can end
+the loop: a bad one is dropped and counted, and a defect in handling one is logged with its
+traceback.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger("taskd.manager")
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ok` is None when the manager was asked to leave while the job went on."""
+    """How the manager ended; `ok` is None if it left while the job went on."""
 
     ok: bool | None
     reason: str
@@ -61,8 +61,8 @@ class Outcome:
 
 @dataclass
 class Server:
-    """`open()`, then `run()` once; `stop()` may be called from a signal handler or another
-    thread."""
+    """The manager: `open()`, then `run()` once; `stop()` may be called from a signal handler or
+    another thread."""
 
     settings: Settings
     job: str
@@ -72,10 +72,10 @@ class Server:
     journal: Journal
     limits: Limits = field(default_factory=Limits)
     successor: bool = False  # another manager was in charge of this job before
-    # pidfd of the launcher that has started this manager; -1: none has, or it has ended
+    # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
-    faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may make, or tell of, faults
+    faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -177,8 +177,8 @@ class Server:
             self.codes.close()
             self.voters.close()
             self._out.router.disable_monitor()
-            # agents must still get the last command (why the job ends), so the sockets may linger
-            # for a moment
+            # agents must still get the last command (why the job ends), so the sockets linger
+            # briefly
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
@@ -188,7 +188,7 @@ class Server:
     def stop(self, reason: str) -> None:
         """Leave the loop; the job goes on, and its agents wait for another manager."""
         self._stopped = reason
-        # has left already, or was told so often that the pipe is full
+        # it has left already, or repeated calls have filled the pipe
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
 
@@ -207,7 +207,7 @@ class Server:
             )
             for peer in self.members.peers:
                 peer.last_heard += late
-            # what was sent meanwhile is heard before deadlines are judged
+            # what arrived meanwhile is read before deadlines are judged
             self._tick_floor = now + self.limits.stall
         if self._gate.socket in ready:
             self._gate.answer()
@@ -224,20 +224,20 @@ class Server:
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
         self._incoming.ask_again()
-        # a deadline that a message has just set is seen in the next turn
+        # a deadline that a message has just set is handled in the next turn
         if self.outcome is None and now >= due:
             self._timers(now, emptied)
         return now
 
     def _starter_ended(self, now: float) -> None:
-        """Before any agent has come there is no job; later its agent is gone too, and in a job of
-        one node nobody else is there."""
+        """Leave if no agent has joined: there is no job yet. Otherwise the launcher's agent is gone
+        too, and in a job of one node there is no other."""
         self._poller.unregister(self.starter)
         os.close(self.starter)
         self.starter = -1
         if self.outcome is None and not self.members.peers:
             self.outcome = Outcome(
-                None, "the launcher that has started this manager has ended, and no agent has come"
+                None, "the launcher that started this manager has ended, and no agent has joined"
             )
         elif self.settings.nodes == 1:
             for peer in list(self.members.agents.values()):
@@ -254,7 +254,7 @@ class Server:
                 self._poller.unregister(line)
 
     def _connections(self, now: float) -> None:
-        """Connections have ended: whoever's it was has gone, or will be back."""
+        """Handle connections that have ended: their agents are gone, or will reconnect."""
         lines = set()
         while self._monitor.poll(0):
             lines.add(recv_monitor_message(self._monitor)["value"])
@@ -270,7 +270,7 @@ class Server:
             self._gone(gone, now)
 
     def _gone(self, found: dict[str, str], now: float) -> None:
-        """The liveness has found out that agents are gone, and why."""
+        """Lose the agents that the liveness probe found gone, unless they have reconnected."""
         for peer in self.members.peers:
             if peer.line < 0 and (why := found.get(peer.agent)) is not None:
                 self.members.lose(peer, why, now)
@@ -283,7 +283,7 @@ class Server:
             self._liveness.due or math.inf,
             self.codes.due or math.inf,
         )
-        # the floor: were a deadline to stay in the past after its Tick, the loop would spin
+        # the floor: if a deadline stayed in the past after its Tick, the loop would spin
         return due if deadline is None else min(due, max(deadline, self._tick_floor))
 
     def _drain(self, now: float) -> bool:
@@ -292,7 +292,7 @@ class Server:
         for _ in range(BATCH):
             try:
                 first = receive(_NOBLOCK, copy=False)
-            # once per turn: cheaper than to ask before each message whether there is one
+            # once per turn: cheaper than a poll before each message
             except zmq.Again:
                 return True
             frames, more = [first.bytes], first.more
@@ -318,8 +318,8 @@ class Server:
 
     def _timers(self, now: float, emptied: bool) -> None:
         due = self.coordinator.deadline()
-        # an answer that a deadline waits for may still be in the queue; a flood must not hold the
-        # deadline up forever
+        # an answer that a deadline waits for may still be in the queue; a flood must not delay the
+        # deadline forever
         if (
             due is not None
             and now >= max(due, self._tick_floor)
@@ -333,7 +333,7 @@ class Server:
                     self._safely(
                         self.members.lose,
                         peer,
-                        f"nothing was heard of its agent for {self.limits.silence:g} s",
+                        f"its agent has sent nothing for {self.limits.silence:g} s",
                         now,
                     )
                 elif len(peer.outbox.kept) > peers.UNHEARD:
@@ -379,10 +379,10 @@ class Server:
         return Link(place, self.keys, self.job, STANDBY, self._identity, refusal=False)
 
     def _refused_key(self, address: str) -> None:
-        self.drops.add("no key", f"{address} does not speak CURVE as agents do", self.clock())
+        self.drops.add("no key", f"{address} does not use CURVE as agents do", self.clock())
 
     def _safely(self, action: Callable[..., None], *args: Any) -> bool:
-        """For what no message asks for: a defect is logged, and the loop goes on."""
+        """Run an action that no message asked for: a defect is logged, and the loop goes on."""
         try:
             action(*args)
         except Exception:

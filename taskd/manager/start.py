@@ -1,5 +1,5 @@
-"""A manager from a checked config and the environment; what `python -m taskd.manager` and
-`taskd.api` share."""
+"""Makes a manager from a checked config and the environment, for `python -m taskd.manager` and
+`taskd.api`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def make(
     successor: bool = False,
     starter: int = -1,
 ) -> Server:
-    """Not listening yet. `starter`: see Server. Raises settings.BadSetting and keys.BadSecret."""
+    """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting
+    and keys.BadSecret."""
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     return Server(

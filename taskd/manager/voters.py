@@ -1,4 +1,4 @@
-"""The agents as voters: how each is reached, what `core.election` has to say to them, and the other
+"""The agents as voters: their routes, the messages of `core.election` to them, and the other
 managers that may be in charge of those that are not connected."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taskd.manager.peers import Origin
 from taskd.messages import from_agent, to_agent
 from taskd.protocol.link import Link
 
-PLACES = 16  # where another manager is looked for
+PLACES = 16  # most addresses at which another manager is looked for
 
 log = logging.getLogger("taskd.manager")
 
@@ -42,7 +42,7 @@ class Voters:
 
     @property
     def commands(self) -> tuple[type, ...]:
-        """Those that `carry_out` takes."""
+        """The commands that `carry_out` takes."""
         return tuple(self._carry_out)
 
     def carry_out(self, command: c.Command) -> None:
@@ -58,7 +58,7 @@ class Voters:
         message: from_agent.VoterState | from_agent.Vote | from_agent.RosterKept,
         origin: Origin,
     ) -> e.Event:
-        """What an agent says as a voter, for `core`."""
+        """Turn a voter's message into an event for `core`."""
         agent = origin.envelope.process
         self.routes[agent] = origin.route, origin.descriptor
         if isinstance(message, from_agent.Vote):
@@ -70,7 +70,7 @@ class Voters:
         )
 
     def ended(self, descriptors: set[int]) -> list[str]:
-        """Connections of these descriptors have; returns whose."""
+        """Forget the agents whose connections have ended; returns them."""
         gone = [agent for agent, (_, line) in self.routes.items() if line in descriptors]
         for agent in gone:
             del self.routes[agent]
@@ -80,7 +80,7 @@ class Voters:
         data = self._out.seal(message)
         for agent in agents:
             if (route := self.routes.get(agent)) is not None:
-                # where it is gone: it says where it stands when it is back
+                # if it is gone, it reports its state when it reconnects
                 self._out.put(route[0], data)
 
     def _take_charge(self, command: c.TakeCharge) -> None:
@@ -101,9 +101,9 @@ class Voters:
     # -- other managers ----------------------------------------------------------------------------
 
     def look_for_others(self, connect: Callable[[tuple[str, int]], Link]) -> list[e.OtherManager]:
-        """While few agents are connected: ask in all places where another manager may be whether
-        one is in charge of the others. A manager that was stopped, or cut off with its own agent,
-        hears of it in no other way."""
+        """While too few agents are connected, ask wherever another manager may be whether one is in
+        charge of the others. A manager that was stopped, or cut off with its own agent, learns of
+        it in no other way."""
         if not self._election.doubtful:
             self.close()
             return []
@@ -120,7 +120,7 @@ class Voters:
         return found
 
     def _voter_state(self) -> from_agent.VoterState:
-        """Where this manager stands, to another one."""
+        """This manager's state, for another one."""
         candidate = self._election.candidate
         return from_agent.VoterState(
             candidate.term, candidate.name, candidate.roster.stamp, {}, True

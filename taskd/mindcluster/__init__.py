@@ -1,2 +1,2 @@
-"""The vendor's words: fault codes and levels of devices, and what its settings call what `core`
-does. `core` does not know them."""
+"""The vendor's terms, which `core` does not know: fault codes and levels of devices, and the
+settings that name what `core` does."""

@@ -1,12 +1,11 @@
 """Fault levels of devices, and what each asks of a training job: one table.
 
-The words are those of `faultCode.json` and `faultCustomization.json`. When several hold of a
-device, the one that stands last here is its level. What is *asked* is another order: PreSeparateNPU
-leaves a device its process, and must not hide that another code takes the process from it. So what
-has happened and what the device is now are told apart: the first is answered, the second says where
-a process may be started.
+The words are those of `faultCode.json` and `faultCustomization.json`. If several levels apply to a
+device, the last one here is its level. What a level *asks* is another order: PreSeparateNPU leaves
+a device its process, and must not hide that another code costs the process. So an event and a
+device's state are kept apart: the first is answered, the second decides where a process may start.
 
-Nothing here knows which code has which level: that is `taskd.mindcluster.faults`.
+`taskd.mindcluster.faults` knows which code has which level; this module does not.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Level(IntEnum):
 
     @property
     def word(self) -> str:
-        """As the documents call it."""
+        """The documents' name for it."""
         return WORDS[self]
 
 
@@ -64,7 +63,7 @@ NUMBERS = {  # L1 to L6 of the documents
 @dataclass(frozen=True)
 class Rule:
     asks: Demand
-    usable: bool  # a process may be started on a device of this level
+    usable: bool  # a process may start on a device of this level
     why: str
 
     @property
@@ -78,7 +77,7 @@ TABLE: dict[Level, Rule] = {
     Level.SUB_HEALTH: Rule(
         Demand.MOVE_NODE,
         True,
-        "the device works and should not be relied on: subHealthyStrategy decides",
+        "the device works but should not be relied on: subHealthyStrategy decides",
     ),
     Level.RESTART_REQUEST: Rule(
         Demand.RETRY, True, "the step under way is in doubt: it is repeated"
@@ -93,18 +92,18 @@ TABLE: dict[Level, Rule] = {
         Demand.REPLACE_RANK, True, "the device is reset, which no process on it survives"
     ),
     Level.PRE_SEPARATE: Rule(
-        Demand.WAIT, False, "the device is left to the process that it has; it gets no other one"
+        Demand.WAIT, False, "the device keeps its process and gets no other one"
     ),
-    Level.SEPARATE: Rule(Demand.REPLACE_NODE, False, "the device cannot be used any more"),
+    Level.SEPARATE: Rule(Demand.REPLACE_NODE, False, "the device can no longer be used"),
     Level.MANUALLY_SEPARATE: Rule(
-        Demand.REPLACE_NODE, False, "the device is not used until somebody has released it"
+        Demand.REPLACE_NODE, False, "the device is not used until an operator releases it"
     ),
 }
 
 
 def stronger(one: Level, other: Level) -> Level:
-    """Of two levels that hold at once, the one that asks for more; of two that ask for the same,
-    the one of higher precedence."""
+    """Of two levels that apply at once, return the one that asks for more; if they ask for the
+    same, the one of higher precedence."""
     order = list(Demand)
     return max(one, other, key=lambda level: (order.index(TABLE[level].asks), level))
 
@@ -112,8 +111,8 @@ def stronger(one: Level, other: Level) -> Level:
 def event(
     rank: int, level: Level | None, text: str, unusable: str, request: str = ""
 ) -> DeviceLevel:
-    """For `core`: something of `level` has arisen on the device of `rank`, None for nothing new;
-    `text`, `unusable` and `request` as there."""
+    """The event for `core`: a reason of `level` has arisen on the device of `rank`; None: nothing
+    new. `text`, `unusable` and `request` as in DeviceLevel."""
     if level is None:
         return DeviceLevel(request, rank, text, unusable=unusable)
     rule = TABLE[level]

@@ -1,4 +1,4 @@
-"""The documented values of subHealthyStrategy, the default first, and what `core` calls them."""
+"""The documented values of subHealthyStrategy, the default first, and `core`'s names for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts and ports, of either family."""
+"""Hosts and ports, IPv4 or IPv6."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def is_here(host: str) -> bool:
 
 
 def listens(address: Address, limit: float) -> bool:
-    """Whether somebody does there. On this very machine it answers or refuses at once; `limit`:
-    seconds that are waited for it."""
+    """Whether a process listens at `address`. Waits at most `limit` seconds; this machine answers
+    or refuses at once."""
     with socket.socket(family(address[0]), socket.SOCK_STREAM) as probe:
         probe.settimeout(limit)
         return probe.connect_ex(address) == 0

@@ -1,5 +1,5 @@
-"""Sockets under a job's CURVE keys, and addresses as ZeroMQ takes them. What else a socket needs is
-its owner's to set."""
+"""Sockets under a job's CURVE keys, and addresses in ZeroMQ's form. A socket's owner sets its other
+options."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import zmq
 from taskd.protocol.gate import DOMAIN
 from taskd.protocol.keys import Identity, Keys
 
-HANDSHAKE = 5000  # ms; half-open connections are closed after that; 30 s is the default
+HANDSHAKE = 5000  # ms until a half-open connection is closed; ZeroMQ's default is 30 s
 
 
 def endpoint(host: str, port: int | None = None) -> str:
-    """`tcp://` for that address; without a port what `bind_to_random_port` takes."""
+    """The `tcp://` form of an address; without a port, the form that `bind_to_random_port`
+    takes."""
     bracketed = f"[{host}]" if ":" in host else host
     return f"tcp://{bracketed}" if port is None else f"tcp://{bracketed}:{port}"
 
 
 def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.Socket[Any]:
-    """A ROUTER that will listen on `host`, for whoever knows the secret: a Gate in the same context
-    says who speaks. `limit`: bytes of a message, 1000 or more: a handshake is subject to it too.
-    Drops what it has to say when it is closed."""
+    """A ROUTER to be bound on `host`, open to holders of the secret; a Gate in the same context
+    names the senders. `limit`: bytes of a message, at least 1000, since it also applies to the
+    handshake. Closing it drops unsent messages."""
     return _made(context, zmq.ROUTER, host, limit, {
         zmq.LINGER: 0,
         zmq.CURVE_SERVER: 1,
@@ -34,8 +35,8 @@ def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.
 def client(
     context: zmq.Context[Any], host: str, keys: Keys, identity: Identity, limit: int
 ) -> zmq.Socket[Any]:
-    """A DEALER that will connect to a `server` on `host` as `identity`. `limit`: as for a server.
-    Drops what it has to say when it is closed."""
+    """A DEALER to be connected to a `server` on `host` as `identity`. `limit`: as for a server.
+    Closing it drops unsent messages."""
     return _made(context, zmq.DEALER, host, limit, {
         zmq.LINGER: 0,
         zmq.CURVE_SERVERKEY: keys.server_public,

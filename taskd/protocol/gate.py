@@ -1,11 +1,11 @@
-"""Who may connect: the ZAP handler of a server's socket (ZeroMQ RFC 27), answered in the server's
-own loop.
+"""Decides who may connect: the ZAP handler of a server's socket (ZeroMQ RFC 27), run in the
+server's own loop.
 
-CURVE alone proves the server to its clients, and that they know the server's public key, which is
-never sent. ZAP is asked for each connection before the first message of it is delivered. The answer
-names the process at the other end by its public key: libzmq puts that name, `User-Id`, beside every
-message of the connection, and `speaker` reads it. Whoever has another secret has another name for
-itself than we have for it, and nothing that it says is taken.
+CURVE alone authenticates the server to its clients, and proves that they know the server's public
+key, which is never sent. libzmq asks ZAP about each connection before it delivers the first
+message. The reply names the remote process by its public key; libzmq attaches that name, `User-Id`,
+to every message of the connection, and `speaker` reads it. A process with another secret derives
+another name for itself, so its messages are dropped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from taskd.protocol.keys import Keys
 
 ENDPOINT = "inproc://zeromq.zap.01"  # fixed by the RFC
 DOMAIN = b"taskd"
-BATCH = (
-    256  # answers per turn of the loop: a storm of connections must not keep it from its deadlines
-)
+BATCH = 256  # answers per turn of the loop: a storm of connections must not delay its deadlines
 PUBLIC = 32  # bytes of a CURVE key
 
 
 class Gate:
-    """`refused(address)` is called for each connection that is turned away."""
+    """Authenticates connections; calls `refused(address)` for each one that it rejects."""
 
     def __init__(
         self, context: zmq.Context[Any], keys: Keys, refused: Callable[[str], None]
@@ -38,7 +36,7 @@ class Gate:
         self.socket.bind(ENDPOINT)
 
     def answer(self) -> None:
-        """Answer what is asked by now."""
+        """Answer pending requests."""
         for _ in range(BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -61,7 +59,7 @@ class Gate:
 
 
 def speaker(frame: zmq.Frame) -> str:
-    """Who has sent the message that `frame` is of; "" where the socket is not behind a Gate."""
+    """The name of the process that sent `frame`'s message; "" where the socket has no Gate."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:

@@ -1,12 +1,11 @@
-"""What is derived from a job's secret: the key of its servers, the names of its processes, the key
-of its records' digests.
+"""Keys derived from a job's secret: for its servers, the names of its processes, and the digests of
+its records.
 
-Whoever has the secret is part of the job. The servers (the manager, and where agents take records)
-have one CURVE key pair, derived from the secret: it is never sent, so that nobody without the
-secret can open a connection at all. Every agent and operator makes a pair of its own, and is named
-by it: its name is a MAC over its public key, under another key that is derived from the secret. So
-a name cannot be had by whoever does not know the secret, and cannot be used by whoever does not
-hold the private key (gate.py).
+Every process with the secret is part of the job. The servers (the manager, and the agents' sockets
+for records) share one CURVE key pair derived from the secret. It is never sent, so a process
+without the secret cannot open a connection at all. Every agent and operator makes its own pair; its
+name is a MAC over the public key, under another derived key. So making a name takes the secret, and
+using it takes the private key (gate.py).
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ REMEDY = (
 
 
 class BadSecret(ValueError):
-    """There is no secret, or it cannot be used; falling back to a guessable one would be worse."""
+    """The secret is missing or unusable; falling back to a guessable one would be worse."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process of the job: its CURVE pair (Z85, as ZeroMQ takes them), and the name by which all
-    others know it."""
+    """One process of the job: its CURVE pair (Z85, ZeroMQ's encoding) and its name."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -38,8 +36,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Keys:
-    """`server_*`: Z85. `members`, `records`: 32 bytes, for names and for the keyed digest of
-    records. `secret`: all comes from there."""
+    """A job's keys. `server_*`: Z85. `members`, `records`: 32 bytes, for names and for the digests
+    of records. `secret`: the source of all."""
 
     server_public: bytes
     server_secret: bytes = field(repr=False)
@@ -48,18 +46,18 @@ class Keys:
     secret: bytes = field(repr=False)
 
     def name(self, public: bytes) -> str:
-        """Of whoever holds the private key of `public`, 32 bytes."""
+        """The name of the process whose public key is `public`, 32 bytes."""
         return blake2b(public, key=self.members, digest_size=16, person=b"taskd-name-1").hexdigest()
 
     def identity(self) -> Identity:
-        """A new one, for a process of this job."""
+        """Make an identity for a process of this job."""
         public, secret = zmq.curve_keypair()
         return Identity(public, secret, self.name(z85.decode(public)))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a child process derive the same keys; below its own environment, as a secret
-        that has a NUL comes from a file."""
+        """Variables from which a child process derives the same keys; its own environment overrides
+        them. Empty for a secret with a NUL: that comes from a file."""
         return (
             {}
             if b"\0" in self.secret
@@ -68,7 +66,7 @@ class Keys:
 
 
 def derive(secret: bytes) -> Keys:
-    """The keys of a secret; the same on every node and in every run. Raises BadSecret."""
+    """Derive the keys, the same on every node and in every run. Raises BadSecret."""
     if not secret:
         raise BadSecret(f"the secret is empty: {REMEDY}")
     root = blake2b(secret, digest_size=64, person=b"taskd-root-1").digest()

@@ -1,4 +1,4 @@
-"""A connection to a manager, of an agent or an operator: one DEALER socket under CURVE, messages in
+"""An agent's or operator's connection to a manager: one DEALER socket under CURVE, messages in
 numbered envelopes."""
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ log = logging.getLogger("taskd.link")
 
 
 class Link:
-    """Sends without blocking, receives without blocking; reconnects by itself. Used by one
-    thread."""
+    """Sends and receives without blocking; reconnects by itself. Used by one thread."""
 
     def __init__(
         self,
@@ -33,25 +32,25 @@ class Link:
         nodes: int = 1,
         said: codec.Decoder[Any] = codec.TO_AGENT,
     ) -> None:
-        """`identity` of this process; a new one where none is given. `refusal`: say so when the key
-        is refused. `nodes` of the job. `said`: what the manager may say."""
+        """`identity`: of this process; a new one by default. `refusal`: log a refused key. `nodes`:
+        of the job. `said`: decodes what the manager may send."""
         self.address, self._job, self.node, self._said = address, job, node, said
         self.identity = identity or keys.identity()
         self._seq = 0
         self.answered = False  # whether the manager has ever answered
-        self.term = 0  # of the manager that sent the last message that was received
-        self.manager = ""  # which process that was
+        self.term = 0  # of the manager that sent the last message received
+        self.manager = ""  # name of its process
         self._inbox = ("", Inbox(gaps=True))  # of that process
         context: zmq.Context[Any] = zmq.Context.instance()
         self.socket: zmq.Socket[bytes] = curve.client(
             context, address[0], keys, self.identity, codec.MAX_BYTES
         )
-        self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message says how the node ended
+        self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message reports how the node ended
         for option, value in pings.options(nodes).items():
             self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-        # a machine that is cut off swallows the attempt; the next may reach another one
+        # a machine that is cut off swallows the attempt; the next may reach another machine
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
         self.monitor = self.socket.get_monitor_socket(
@@ -67,12 +66,12 @@ class Link:
         self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> bool:
-        """False when the queue is full: the manager has been away for long."""
+        """Send a message; False when the queue is full: the manager has been away for long."""
         return self.say(codec.encode(message), 0)
 
     def say(self, body: bytes, number: int, node: int | None = None) -> bool:
-        """Send an encoded message under `number` of core.delivery; False as above. `node`: as which
-        one it was said at first, when a standby had not become one."""
+        """Send an encoded message under `number` of core.delivery; False as above. `node`: the
+        sender when it was first sent; a standby may have become a node since."""
         self._seq += 1
         sender = self.node if node is None else node
         envelope = Envelope(
@@ -85,7 +84,7 @@ class Link:
         return True
 
     def receive(self) -> Any | None:
-        """The next message of the manager, None when there is none. What is not one is dropped."""
+        """The manager's next message, or None. Drops anything that is not a message of its."""
         while True:
             try:
                 data = self.socket.recv(zmq.NOBLOCK)
@@ -103,28 +102,27 @@ class Link:
             if self._inbox[0] != envelope.process:
                 self._inbox = (envelope.process, Inbox(gaps=True))
             if envelope.number and not self._inbox[1].take(envelope.number):
-                continue  # said again, because the manager could not know that it had arrived
+                continue  # resent: the manager could not know that it had arrived
             return message
 
     @property
     def taken(self) -> int:
-        """Number of the last order that was received; see core.delivery."""
+        """Number of the last order received; see core.delivery."""
         return self._inbox[1].number
 
     def read_monitor(self) -> None:
-        """Know whether there is a connection, and say once that the key is refused: that looks like
-        silence otherwise."""
+        """Update whether there is a connection; log once that the key is refused, which otherwise
+        looks like silence."""
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.connections += self.connected
-            # a manager that cannot read our first words under its key hangs up without any of its
-            # own
+            # a manager that cannot decrypt our handshake under its key hangs up without a reply
             if not self._told and not self.answered and not self.connections:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"
-                    " MINDX_TASK_ID or TASKD_PORT) is not the manager's",
+                    " MINDX_TASK_ID or TASKD_PORT) differs from the manager's",
                     *self.address,
                 )
 

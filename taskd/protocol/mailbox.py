@@ -1,4 +1,4 @@
-"""Things that other threads want done by the thread that waits on sockets."""
+"""Actions that other threads hand to the thread that polls sockets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Action = Callable[[], object]
 
 
 class Mailbox:
-    """Ready for reading, in the owner's poll, when there is something to do. Descriptors are not
-    closed: a thread may still put something in when the owner has left."""
+    """A queue of actions, readable in the owner's poll while it is not empty. Its descriptors are
+    never closed: a thread may still `put` after the owner has left."""
 
     def __init__(self) -> None:
         self._actions: queue.SimpleQueue[Action] = queue.SimpleQueue()
@@ -26,17 +26,17 @@ class Mailbox:
         return self._actions.empty()
 
     def put(self, action: Action) -> None:
-        """By any thread, a signal handler's too."""
+        """Queue an action, from any thread or a signal handler."""
         self._actions.put(action)
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full: the owner will wake
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the owner will wake
             os.write(self._write, b"\0")
 
     def carry_out(self) -> None:
-        """By the owner: everything that is there. What comes after an action that raises is done at
-        the next turn."""
+        """Run all queued actions, in the owner's thread. If one raises, the rest run at the next
+        turn."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._read, 4096)
         try:

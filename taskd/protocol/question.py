@@ -14,12 +14,12 @@ from taskd.protocol.link import Link
 
 
 class ManagerGone(ConnectionError):
-    """The connection to the manager that was asked has ended."""
+    """The connection to the manager has ended before its answer."""
 
 
 def ask(link: Link, question: Any, is_answer: Callable[[Any], bool], limit: float) -> Any | None:
-    """The first message that is an answer; None where none comes within `limit` seconds. Raises
-    ManagerGone."""
+    """Send `question` and return the first message that answers it; None after `limit` seconds.
+    Raises ManagerGone."""
     deadline = time.monotonic() + limit
     link.send(question)
     poller = zmq.Poller()
@@ -31,15 +31,15 @@ def ask(link: Link, question: Any, is_answer: Callable[[Any], bool], limit: floa
         while (message := link.receive()) is not None:
             if is_answer(message):
                 return message
-        # its last words are heard; the next one knows nothing of the question
+        # its last messages have been read; the next manager does not know the question
         if link.connections and not link.connected:
             raise ManagerGone(f"the manager at {link.address[0]}:{link.address[1]} is gone")
     return None
 
 
 def answers(address: tuple[str, int], keys: Keys, job: str, limit: float = 2.0) -> bool:
-    """Whether a manager of that job answers there: it asks an agent that it does not know who it
-    is. Such a handshake takes 2 ms."""
+    """Whether a manager of `job` answers at `address`: it asks an unknown agent to register. The
+    handshake takes 2 ms."""
     link = Link(address, keys, job, 0, refusal=False)
     try:
         return ask(link, from_agent.Heartbeat(0), lambda _: True, limit) is not None

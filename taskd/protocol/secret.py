@@ -1,10 +1,9 @@
 """Where a job's secret comes from.
 
-TASKD_SECRET, else the file that TASKD_SECRET_FILE names. Without either, a job of one node makes a
-secret of its own, in a file that its user alone can read (secret_file.py), where commands of the
-same user find it. A job of several nodes has no such place: there the job's id serves if it cannot
-be guessed, and else the job is refused. TASKD_INSECURE=1 takes the keys from the job's id, whatever
-it is.
+TASKD_SECRET, else the file that TASKD_SECRET_FILE names. Without either, a job of one node
+generates a secret in a file that only its user can read (secret_file.py), where the same user's
+commands find it. A job of several nodes has no such place: it uses its id if that cannot be
+guessed, and is refused otherwise. TASKD_INSECURE=1 derives the keys from the job's id in any case.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _warned: set[str] = set()
 
 
 class NoSecret(BadSecret):
-    """Nothing says what the secret of a running job is."""
+    """The secret of a running job cannot be found."""
 
 
 def for_job(job: str, environ: Mapping[str, str], port: int, nodes: int) -> Keys:
-    """The keys of a job that starts, or of a part of it. `nodes` of the job: a standby's has
-    several. Raises BadSecret."""
+    """The keys of a starting job, for any of its processes. `nodes`: of the job; several for a
+    standby. Raises BadSecret."""
     secret = configured(environ)
     if secret is None and insecure(environ):
         _warn(job)
@@ -40,15 +39,14 @@ def for_job(job: str, environ: Mapping[str, str], port: int, nodes: int) -> Keys
         return derive(secret_file.obtain(job, port))
     if not unguessable(job):
         raise BadSecret(refusal(job, nodes))
-    secret_file.forget(
-        job, port
-    )  # of a job of one node before: commands would take it for this one's
+    # left by an earlier job of one node: commands would take it for this one's
+    secret_file.forget(job, port)
     return derive(_of_job(job))
 
 
 def of_running(job: str, environ: Mapping[str, str], port: int) -> Keys:
-    """The keys of a job that somebody of this user has started; how many nodes it has is not known.
-    Raises BadSecret, NoSecret."""
+    """The keys of a running job of this user, whose number of nodes is unknown. Raises BadSecret,
+    NoSecret."""
     secret = configured(environ)
     if secret is None and insecure(environ):
         secret = _of_job(job)
@@ -59,14 +57,14 @@ def of_running(job: str, environ: Mapping[str, str], port: int) -> Keys:
     if secret is None:
         raise NoSecret(
             f"no job {job!r} of this user (uid {secret_file.user()}) with port {port} was started"
-            " on this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT as"
-            " the job has them, and TASKD_SECRET (or TASKD_SECRET_FILE) where the job has one"
+            " on this machine, and TASKD_SECRET is not set: set MINDX_TASK_ID and TASKD_PORT to"
+            " the job's, and TASKD_SECRET (or TASKD_SECRET_FILE) if the job has one"
         )
     return derive(secret)
 
 
 def configured(environ: Mapping[str, str]) -> bytes | None:
-    """The secret that the environment names; None when it names none. TASKD_SECRET goes before
+    """The secret that the environment names, or None. TASKD_SECRET takes precedence over
     TASKD_SECRET_FILE. Raises BadSecret."""
     text = environ.get("TASKD_SECRET")
     if text is not None:
@@ -79,7 +77,7 @@ def configured(environ: Mapping[str, str]) -> bytes | None:
 
 
 def insecure(environ: Mapping[str, str]) -> bool:
-    """Whether TASKD_INSECURE says that a secret which others may guess will do."""
+    """Whether TASKD_INSECURE allows a secret that others may guess."""
     return environ.get("TASKD_INSECURE", "").strip() == "1"
 
 
@@ -96,22 +94,20 @@ def refusal(job: str, nodes: int) -> str:
     what = f"a job of {nodes} nodes" if nodes > 1 else "this job"
     return (
         f"{what} needs a secret, and its id {job!r} is no random UUID (version 4): {REMEDY}. "
-        "TASKD_INSECURE=1 does without: whoever "
-        "knows the job's id and reaches its ports can then do with the job what he likes"
+        "TASKD_INSECURE=1 does without: then anyone "
+        "who knows the job's id and reaches its ports controls the job"
     )
 
 
 def _warn(job: str) -> None:
     if job not in _warned:
         _warned.add(job)
-        text = (
-            "TASKD_INSECURE=1: keys come from the job id %r, so whoever knows it can join the job; "
-        )
+        text = "TASKD_INSECURE=1: keys come from the job id %r, so anyone who knows it can join; "
         log.warning(text + REMEDY, job)
 
 
 def _of_job(job: str) -> bytes:
-    # no secret of anybody's begins like this by chance
+    # no real secret begins like this by chance
     return b"job id: " + job.encode(errors="surrogateescape")
 
 

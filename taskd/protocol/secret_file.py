@@ -1,16 +1,15 @@
-"""The secret of a job of one node that was given none: made by whoever starts first, manager or
-launcher, and found by the others.
+"""The generated secret of a job of one node that was given none: the first process to start,
+manager or launcher, makes it, and the others find it.
 
-It lies in /dev/shm, where taskd keeps what belongs to a running job anyhow. XDG_RUNTIME_DIR would
-be another directory for a shell that was opened otherwise (sudo, cron, docker exec), and is removed
-when its user logs out while the job goes on; files in /tmp are removed when they are old. It is not
-removed at the job's end: others of the job may still start, and whoever starts the same job again
-on the same port takes the same secret, which nobody else has learned. /dev/shm is empty after a
-reboot.
+It is in /dev/shm, like taskd's other files of a running job. XDG_RUNTIME_DIR differs between shells
+(sudo, cron, docker exec), and is removed when its user logs out while the job goes on; old files in
+/tmp are removed. The secret stays when the job ends: other processes of the job may still start,
+and the same job started again on the same port uses it again, as no other user has learned it. A
+reboot empties /dev/shm.
 
-Everybody may write to /dev/shm. So the directory is taken only when it belongs to this user and is
-closed to others, and each file too; links are not followed. Whoever makes the directory before us
-keeps our jobs from starting without a TASKD_SECRET, and learns nothing.
+Any user may write to /dev/shm. So the directory and each file are used only if they belong to this
+user and are closed to others; links are not followed. A user who makes the directory first keeps
+our jobs from starting without a TASKD_SECRET, and learns nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ from taskd.protocol.keys import REMEDY, BadSecret
 
 SHARED = "/dev/shm"
 SIZE = 64  # hexadecimal digits, of 32 random bytes
-TRIES = (
-    3  # a file that is removed between two looks is made again; nobody does that twice by chance
-)
+TRIES = 3  # a file that is removed between two looks is made again; chance does not repeat that
 
 
 def user() -> int:
@@ -37,13 +34,13 @@ def user() -> int:
 
 
 def directory() -> str:
-    """Of this user's secrets."""
+    """The directory of this user's secrets."""
     base = SHARED if os.access(SHARED, os.W_OK) else tempfile.gettempdir()
     return os.path.join(base, f"taskd-secrets-{user()}")
 
 
 def obtain(job: str, port: int) -> bytes:
-    """The secret of that job, made now where there is none. Raises BadSecret."""
+    """The job's secret, made now if there is none. Raises BadSecret."""
     path = directory()
     try:
         with contextlib.suppress(FileExistsError):
@@ -57,11 +54,11 @@ def obtain(job: str, port: int) -> bytes:
         raise BadSecret(
             f"a secret for this job cannot be kept in {path}: {error.strerror}; {REMEDY}"
         ) from None
-    raise BadSecret(f"somebody removes the secrets in {path} as they are made: {REMEDY}")
+    raise BadSecret(f"another process removes the secrets in {path} as they are made: {REMEDY}")
 
 
 def find(job: str, port: int) -> bytes | None:
-    """The secret of that job; None where nobody has made one. Raises BadSecret."""
+    """The job's secret, or None. Raises BadSecret."""
     path = directory()
     try:
         with _opened(path) as folder:
@@ -75,7 +72,7 @@ def find(job: str, port: int) -> bytes | None:
 
 
 def forget(job: str, port: int) -> None:
-    """That job has no such secret."""
+    """Remove the job's secret."""
     with contextlib.suppress(OSError, BadSecret), _opened(directory()) as folder:
         os.unlink(_name(job, port), dir_fd=folder)
 
@@ -87,9 +84,8 @@ def _name(job: str, port: int) -> str:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """A descriptor of the directory: what is looked at and what is used are the same, whatever
-    happens to the name. Raises OSError, and BadSecret for a directory that others have made or may
-    use."""
+    """Open the directory: what is checked is what is used, whatever happens to the name. Raises
+    OSError, and BadSecret for a directory that others own or may use."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (NotADirectoryError, PermissionError) as error:  # a link or a file; another user's
@@ -107,7 +103,7 @@ def _opened(path: str) -> Iterator[int]:
 def _read(folder: int, name: str, path: str) -> bytes | None:
     where = os.path.join(path, name)
     try:
-        # without O_NONBLOCK a pipe that lies there would be waited for
+        # without O_NONBLOCK, opening a pipe would block
         file = os.open(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
         )
@@ -124,9 +120,7 @@ def _read(folder: int, name: str, path: str) -> bytes | None:
     finally:
         os.close(file)
     if why or len(content) != SIZE or set(content) - set(b"0123456789abcdef"):
-        raise BadSecret(
-            f"{where} {why or 'is not what taskd has written there'}: remove it, or {REMEDY}"
-        )
+        raise BadSecret(f"{where} {why or 'was not written by taskd'}: remove it, or {REMEDY}")
     return content
 
 
@@ -138,7 +132,7 @@ def _unsafe(found: os.stat_result) -> str:
 
 
 def _create(folder: int, name: str) -> None:
-    """Whole or not at all, and by one of those who try at the same time."""
+    """Create the secret atomically; of several processes that try at once, one succeeds."""
     draft = f".{name}-{secrets.token_hex(8)}"
     file = os.open(
         draft,

@@ -1,15 +1,14 @@
-"""A dump on disk: what is written, how it is sealed, and how it is found again. Shared by agents
-and ranks.
+"""A dump on disk: its files, its seal, and how it is found again. Shared by agents and ranks.
 
-DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, with
-`index` beside it, by which taskd reads it back: torch's own metadata is a pickle), each rank's
-record (`records/rank-R`) and `manifest.json`, the list of all files with their sizes and checksums.
-It is written under another name and renamed when it is complete and on the disk: a directory
-without a manifest is no dump.
+DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, and
+`index`, by which taskd reads it back, since torch's own metadata is a pickle), each rank's record
+(`records/rank-R`) and `manifest.json`, the list of all files with their sizes and checksums. It is
+written under another name and renamed once it is complete and on disk: a directory without a
+manifest is no dump.
 
-Where the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the
-same one takes the dump up. Without one the seal finds damage only; whose dump it is, the owner of
-its directory tells.
+If the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the
+same secret can load the dump. Without one the seal detects only damage; whose dump it is shows only
+in the owner of its directory.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ File = tuple[str, int, str]  # name, bytes, checksum
 
 
 class BadDump(ValueError):
-    """What is there is no complete dump; the text says what is wrong with it and what to do."""
+    """Not a complete dump; the text says what is wrong and what to do."""
 
 
 def key(environ: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:
-    """What dumps are sealed with here, and whether that is a secret. Raises keys.BadSecret."""
-    # brings ZeroMQ, which a rank does not need otherwise
+    """The key that seals dumps here, and whether it is secret. Raises keys.BadSecret."""
+    # imports ZeroMQ, which a rank does not need otherwise
     from taskd.protocol.secret import configured
 
     secret = configured(environ)
@@ -64,11 +63,11 @@ class Found:
     path: Path
     step: int
     world_size: int
-    ranks: frozenset[int]  # whose records there are
+    ranks: frozenset[int]  # that have a record
 
 
 def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) -> list[File]:
-    """(rank, kind, payload) of each rank. Raises OSError."""
+    """Write the (rank, kind, payload) of each rank. Raises OSError."""
     (directory / RECORDS).mkdir(parents=True, exist_ok=True)
     files = []
     for rank, kind, payload in records:
@@ -83,7 +82,7 @@ def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) ->
 
 
 def describe(directory: Path, path: Path) -> File:
-    """Name, size and checksum of a file of the dump, as it can be read."""
+    """Name, size and checksum of a file of the dump, read back."""
     digest = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
         while part := file.read(1 << 20):
@@ -92,13 +91,13 @@ def describe(directory: Path, path: Path) -> File:
 
 
 def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
-    """Make a dump of what has been written into `work`; returns where it is then. Older dumps stay
-    as they are. Raises OSError, BadDump."""
+    """Make a dump of the files in `work` and return its path. Keeps older dumps. Raises OSError,
+    BadDump."""
     listed = sorted(files)
     for name, size, _ in listed:
         if not (work / name).is_file() or (work / name).stat().st_size != size:
             raise BadDump(
-                f"{work / name} is not there, or not of {size} bytes: TASKD_DUMP_PATH has to be the"
+                f"{work / name} is missing or not {size} bytes long: set TASKD_DUMP_PATH to the"
                 " same directory on all nodes"
             )
     secret, keyed = key()
@@ -127,12 +126,12 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
 
 
 def discard(work: Path) -> None:
-    """What could not be sealed."""
+    """Remove a dump that could not be sealed."""
     shutil.rmtree(work, ignore_errors=True)
 
 
 def newest(place: Path) -> Found:
-    """The dump at `place`, or the one of the highest step in it. Raises BadDump."""
+    """The dump at `place`, or the one of the highest step inside it. Raises BadDump."""
     if (place / MANIFEST).is_file():
         return read(place)
     found = []
@@ -143,14 +142,14 @@ def newest(place: Path) -> Found:
                     found.append(read(path))
     if not found:
         raise BadDump(
-            f"{place} is no complete dump and has none in it: name a directory that `dump` has"
+            f"{place} is not a complete dump and contains none: name a directory that `dump` has"
             " written (TASKD_DUMP_PATH)"
         )
     return max(found, key=lambda f: (f.step, f.path.stat().st_mtime))
 
 
 def read(path: Path) -> Found:
-    """Check the manifest, and that all files are there. Raises BadDump."""
+    """Read a dump's manifest; checks it, and that all files exist. Raises BadDump."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["version"]
@@ -169,18 +168,18 @@ def read(path: Path) -> Found:
     secret, have = key()
     if keyed and not have:
         raise BadDump(
-            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE as the job had"
-            " it that wrote it"
+            f"{path} is sealed with a secret: set TASKD_SECRET or TASKD_SECRET_FILE to that of the"
+            " job that wrote it"
         )
     if not hmac.compare_digest(digest, _digest(manifest, secret if keyed else PUBLIC)):
         raise BadDump(
-            f"{path / MANIFEST} was changed, or sealed with another TASKD_SECRET than this job's"
+            f"{path / MANIFEST} was changed, or sealed with a TASKD_SECRET other than this job's"
         )
     for name, size in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise BadDump(f"{path / MANIFEST} names {name!r}, which lies outside of the dump")
+            raise BadDump(f"{path / MANIFEST} names {name!r}, which is outside the dump")
         if not (path / name).is_file() or (path / name).stat().st_size != size:
-            raise BadDump(f"{path / name} is missing, or not of {size} bytes: the dump is damaged")
+            raise BadDump(f"{path / name} is missing or not {size} bytes long: the dump is damaged")
     prefix = f"{RECORDS}/rank-"
     ranks = frozenset(
         int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
@@ -196,13 +195,13 @@ def check(found: Found, only: str = "") -> None:
     ]:
         if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
             raise BadDump(
-                f"{found.path / name} has another checksum than when it was written: the dump is"
+                f"{found.path / name} does not match its checksum in the manifest: the dump is"
                 " damaged"
             )
 
 
 def _digest(manifest: dict[str, Any], secret: bytes) -> str:
-    """Of everything in the manifest but the digest itself."""
+    """The digest of everything else in the manifest."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     return hmac.new(secret, text, "sha256").hexdigest()
 

@@ -1,15 +1,14 @@
 """A rank's record as bytes: a head with sizes, fields, raw sections, and a keyed digest over all of
 it.
 
-The same bytes lie in the node's shared memory, travel to the node that keeps a copy, and go into a
-dump. Who reads them checks sizes first, then the digest, which only holders of the job's key can
-make, and looks at the content last. What the fields mean is the worker's business
-(`worker/entry.py`); nothing here needs torch.
+The same bytes are in the node's shared memory, in the keeper's copy, and in a dump. A reader checks
+sizes first, then the digest, which only holders of the job's key can make, and parses the content
+last. `worker/entry.py` defines the fields; nothing here needs torch.
 
     digest (32) | head (32) | length of each section (8 each) | fields | sections
 
-The digest is over head, lengths and fields, and the SHA-256 of each section: most sections are the
-same from step to step, and are hashed once.
+The digest covers head, lengths, fields and the SHA-256 of each section: most sections stay the same
+from step to step and are hashed once.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BadRecord(ValueError):
-    """These bytes are not a record of this job, rank and step, or not whole; the text says why."""
+    """Not an intact record of this job, rank and step; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -50,40 +49,41 @@ class Seal:
     rank: int
 
     def close(self, step: int, fields: bytes, sections: list[Buffer] | None = None) -> list[Buffer]:
-        """The record for the start of `step`, in parts that are to be laid end to end. `sections`
-        are buffers of bytes. What is `bytes` and was the section of that number the last time, the
-        very object, is not hashed again."""
+        """Seal the record for the start of `step`; returns parts to be concatenated. `sections` are
+        byte buffers; a `bytes` object that was the section of that number last time is not hashed
+        again."""
         sections = sections or []
         head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
         return [self._keyed.front(head, fields, sections), *sections]
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
-        """Fields and sections of the record for the start of `step`, as views of `data`. Raises
-        BadRecord."""
+        """Check the record for the start of `step`; returns its fields and sections, as views of
+        `data`. Raises BadRecord."""
         view = memoryview(data)
         if len(view) < _DIGEST + _HEAD.size:
             raise BadRecord(f"{len(view)} bytes are too few for a record")
         magic, version, rank, count, found, length = _HEAD.unpack_from(view, _DIGEST)
         if magic != _MAGIC:
-            raise BadRecord("it does not begin as a record does")
+            raise BadRecord("it does not begin like a record")
         if version != VERSION:
             raise BadRecord(
-                f"it has format {version}, this taskd reads {VERSION}: use one taskd on all nodes"
+                f"it has format {version}, this taskd reads {VERSION}: use the same taskd on all"
+                " nodes"
             )
         if (rank, found) != (self.rank, step):
             raise BadRecord(
-                f"it is of rank {rank} and step {found}, not of rank {self.rank} and step {step}"
+                f"it is for rank {rank} and step {found}, not for rank {self.rank} and step {step}"
             )
         if count > MAX_SECTIONS:
-            raise BadRecord(f"{count} sections, at most {MAX_SECTIONS} are taken")
+            raise BadRecord(f"it has {count} sections, at most {MAX_SECTIONS} are allowed")
         table = _DIGEST + _HEAD.size
         at = table + count * _LENGTH.size
         if at + length > len(view):
-            raise BadRecord(f"it was cut off: {len(view)} bytes are there, its head speaks of more")
+            raise BadRecord(f"it is truncated: it has {len(view)} bytes, its head announces more")
         lengths = [_LENGTH.unpack_from(view, table + i * _LENGTH.size)[0] for i in range(count)]
         if at + length + sum(lengths) != len(view):
             raise BadRecord(
-                f"{len(view)} bytes are there, its head speaks of {at + length + sum(lengths)}"
+                f"it has {len(view)} bytes, its head announces {at + length + sum(lengths)}"
             )
         fields, after = view[at : at + length], at + length
         sections = []
@@ -95,19 +95,19 @@ class Seal:
             self._keyed.digest(b"".join((view[_DIGEST : at + length], *hashes))), view[:_DIGEST]
         ):
             raise BadRecord(
-                "its digest is wrong: it was damaged, or made with another secret or for"
+                "its digest is wrong: it is damaged, or was made with another secret or for"
                 " another job"
             )
         return fields, sections
 
     def check(self, data: Buffer, step: int) -> None:
-        """Raises BadRecord where `open` would."""
+        """Check a record; raises BadRecord where `open` would."""
         fields, sections = self.open(data, step)
         for view in (fields, *sections):
             view.release()
 
     def renew(self, data: Buffer, step: int, other: Seal) -> bytes:
-        """The same record under another seal. Raises BadRecord."""
+        """Reseal a record under `other`. Raises BadRecord."""
         fields, sections = self.open(data, step)
         return b"".join(other.close(step, bytes(fields), [*sections]))
 
@@ -117,8 +117,8 @@ class Seal:
 
 
 def write_key(directory: Path, key: bytes, job: str) -> None:
-    """Leave the key of a job's records for the ranks of this node. The directory is the user's
-    alone."""
+    """Write the key of a job's records for the ranks of this node. The directory must be private to
+    the user."""
     fd = os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(key + job.encode())

@@ -1,12 +1,10 @@
-"""What a rank leaves behind on its node: files in shared memory that belong to the agent's
-directory and outlive the rank.
+"""A rank's files in the node's shared memory, in the agent's directory; they outlive the rank.
 
 *Entries* are the private state of a rank (random numbers, loader position, buffers, small objects)
 at the start of a step, three slots. *Stripes* are this rank's part of the node's copy of the
-replicated training state, two slots. A slot's header is invalidated before it is written and set
-again, last, with a release store: a rank killed in the middle of a write leaves the other slots as
-they were. Written by the worker, read by the worker that replaces it and by the agent. No torch
-here.
+replicated training state, two slots. A slot's header is invalidated before a write and set last,
+with a release store: a rank killed in the middle of a write leaves the other slots intact. The
+worker writes; its replacement and the agent read. No torch here.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ class Slot:
 
 
 class SlotFile:
-    """A file of `slots` records of up to `capacity` bytes. Reserved in full when made, so that a
-    full /dev/shm is an OSError(ENOSPC) here and not a SIGBUS at a later store."""
+    """A file of `slots` records of up to `capacity` bytes each. Creating it reserves its full size,
+    so a full /dev/shm is an OSError(ENOSPC) here and not a SIGBUS at a later store."""
 
     def __init__(self, path: Path, slots: int, capacity: int | None = None) -> None:
-        """Open the file at `path`, or, with a `capacity`, make a new one that stands at `path`
-        after `publish`."""
+        """Open the file at `path`, or, with a `capacity`, make a new one, which `publish` moves to
+        `path`."""
         self.path, self.slots = path, slots
         if capacity is not None:
             capacity = -(-max(capacity, 1) // _PAGE) * _PAGE
@@ -81,8 +79,7 @@ class SlotFile:
         return self.path.with_name(self.path.name + ".new")
 
     def publish(self) -> None:
-        """Put the file in place of what stood at `path`: a reader opens the one or the other, never
-        half of one."""
+        """Replace the file at `path`: a reader opens the old or the new one, never half of one."""
         os.rename(self._unpublished, self.path)
 
     @property
@@ -102,7 +99,7 @@ class SlotFile:
         )
 
     def valid(self) -> list[Slot]:
-        """Complete slots, lowest step first, of one step the earlier kind first."""
+        """Complete slots by step, then kind, lowest first."""
         found = (self.read_slot(i) for i in range(self.slots))
         return sorted((s for s in found if s is not None), key=lambda s: (s.step, s.kind))
 
@@ -111,7 +108,7 @@ class SlotFile:
         memory.store_release(self.address + index * _HEADER_BYTES, 0)
 
     def commit(self, index: int, step: int, length: int, checksum: int, kind: int) -> None:
-        """The bytes of slot `index` are in place."""
+        """Mark slot `index` valid; its bytes are in place."""
         at = index * _HEADER_BYTES
         struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
         memory.store_release(self.address + at, step + 1)
@@ -124,8 +121,8 @@ class SlotFile:
         parts: list[sealed.Buffer],
         whole: Callable[[], bool],
     ) -> int | None:
-        """`begin`, the bytes of `parts` end to end, and `commit`: the checksum. None, and no
-        commit, where they are not `whole` by then."""
+        """`begin`, copy `parts` end to end, and `commit`; returns the checksum. None, and no
+        commit, if they are not `whole` by then."""
         return attempt.publish(
             self.address + index * _HEADER_BYTES,
             self.address + _PAGE + index * self.capacity,
@@ -137,8 +134,8 @@ class SlotFile:
         )
 
     def write_rows(self, index: int, step: int, rows: attempt.Rows) -> bool:
-        """The same of rows of bytes, without a checksum. False, and no commit, where a page of them
-        was lost under the copy."""
+        """The same for rows of bytes, without a checksum. False, and no commit, if a page of them
+        was lost during the copy."""
         return rows.publish(
             self.address + index * _HEADER_BYTES, self.address + self.offset(index), step
         )
@@ -148,32 +145,32 @@ class SlotFile:
         return value
 
 
-# A pipe in the directory, through which a rank says that it has written a record: local rank, kind,
-# number of the record, step.
+# A pipe in the directory through which a rank reports a record that it has written: local rank,
+# kind, number of the record, step.
 NOTES = "records"
 NOTE = struct.Struct("<IIQQ")
 
 
 class Entries:
-    """The private records of one rank. A record that was not written by this process counts only if
-    its seal is right: what is damaged, forged or of another taskd does not exist, and the next
-    source is taken."""
+    """The private records of one rank. A record that another process wrote counts only if its seal
+    is valid: one that is damaged, forged or from another taskd does not exist, and the next source
+    is used."""
 
     def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
-        """`rank`: the global one, which the records name. Raises FileNotFoundError where the agent
-        has left no key."""
+        """`rank`: the global one, named in the records. Raises FileNotFoundError if the agent has
+        left no key."""
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
         self.seal = sealed.seal_of(directory, rank)
-        # (slot, checksum) of records that were refused, each said once
+        # (slot, checksum) of refused records, each logged once
         self._refused: set[tuple[int, int]] = set()
         self.open()
 
     def open(self) -> None:
-        """Look at the file anew: another one may be in its place."""
+        """Open the file again: another one may have replaced it."""
         self._file: SlotFile | None = None
         self._kept = Snapshots()  # as the file has it
-        # slot -> step and checksum of a record whose seal is known to be right
+        # slot -> step and checksum of a record whose seal is known to be valid
         self._trusted: dict[int, tuple[int, int]] = {}
         with contextlib.suppress(FileNotFoundError):
             self._file = SlotFile(self._path, SLOTS)
@@ -187,8 +184,8 @@ class Entries:
         parts: list[sealed.Buffer],
         whole: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Keep the record of `step`, whose `parts` are laid end to end, unless the copy turns out
-        not to be `whole`. Evicts the oldest one. Raises OSError(ENOSPC)."""
+        """Keep the record of `step`, `parts` end to end, unless the copy is not `whole`. Drops the
+        oldest one. Raises OSError(ENOSPC)."""
         length = sum(map(len, parts))
         file = self._file
         if file is None or length > file.capacity:
@@ -206,7 +203,7 @@ class Entries:
         return self._kept.has(step, kind)
 
     def promote(self, step: int) -> None:
-        """The provisional record of `step` is what a final one would be."""
+        """Make the provisional record of `step` final; a new one would be the same."""
         assert self._file is not None
         index = self._kept.promote(step)
         struct.pack_into("<Q", self._file.buffer, index * _HEADER_BYTES + 24, FINAL)
@@ -250,11 +247,11 @@ class Entries:
         return True
 
     def all(self) -> list[int]:
-        """Steps that there is a record of, lowest first."""
+        """Steps that have a record, lowest first."""
         return sorted({slot.step for slot in self._file.valid()}) if self._file else []
 
     def latest(self) -> tuple[int, int] | None:
-        """(step, kind) of the newest record that is whole."""
+        """(step, kind) of the newest intact record."""
         slots = self._file.valid() if self._file else []
         return next(((s.step, s.kind) for s in reversed(slots) if self._whole(s)), None)
 
@@ -264,7 +261,7 @@ class Entries:
         return whole.final, whole.provisional
 
     def whole(self) -> Snapshots:
-        """What is kept, without what is damaged or forged."""
+        """The records kept, without damaged or forged ones."""
         kept = Snapshots()
         for slot in self._file.valid() if self._file else []:
             if self._whole(slot):
@@ -272,12 +269,12 @@ class Entries:
         return kept
 
     def mark(self, step: int) -> None:
-        """Note, for a later process of this rank too, that `step` was repeated because of its
-        result."""
+        """Note that `step` was repeated because of its result; later processes of this rank see it
+        too."""
         self._marks.write_text(str(step))
 
     def marked(self) -> int | None:
-        """The step that was marked last."""
+        """The step marked last, or None."""
         try:
             return int(self._marks.read_text())
         except (FileNotFoundError, ValueError):
@@ -297,7 +294,7 @@ class Entries:
 
 
 def forget(directory: Path, local_rank: int) -> None:
-    """Take away a rank's records; who has them open keeps what was there."""
+    """Remove a rank's records; a process that has them open keeps them."""
     (directory / f"entries-{local_rank}").unlink(missing_ok=True)
 
 
@@ -306,7 +303,7 @@ def stripe_path(directory: Path, local_rank: int) -> Path:
 
 
 def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
-    """Steps of which this rank's stripe is complete."""
+    """Steps for which this rank's stripe is complete."""
     try:
         return frozenset(
             s.step for s in SlotFile(stripe_path(directory, local_rank), STRIPES).valid()
@@ -316,8 +313,8 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
 
 
 def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
-    """What a dead rank's files say about where it was; None: nothing. Reads everything once: seals
-    are verified."""
+    """A dead rank's position according to its files, or None. Reads every record once, to verify
+    its seal."""
     kept = Entries(directory, local_rank, rank).whole()
     for step in stripe_steps(directory, local_rank):
         kept.striped(step)

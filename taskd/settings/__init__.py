@@ -1,9 +1,9 @@
-"""Every parameter of a job: its name, where it stands, what it may be, and what it means. Parsed
-here and nowhere else.
+"""Every parameter of a job: its name, place, allowed values and meaning. Parsed here and nowhere
+else.
 
-Imports the standard library and `core.ladder` only, so that a rank can use it. Start with
-`documented.py` and `variables.py` (the tables); then `reading.py` (what taskd asks for),
-`injected.py` (Ascend Operator's variables), `combinations.py` (what contradicts itself).
+Imports only the standard library and `core.ladder`, so that a rank can use it. Start with
+`documented.py` and `variables.py` (the tables); then `reading.py` (what taskd reads), `injected.py`
+(Ascend Operator's variables), `combinations.py` (contradictions).
 """
 
 from taskd.settings.combinations import (

@@ -1,9 +1,7 @@
-"""What contradicts itself, in an environment and in a job's description; what is accepted with a
-notice.
+"""Contradictions in an environment and in a job's description; and what is accepted with a notice.
 
-Each rule is a row: what it says, when it holds, and what to do. A rule sees only values that can be
-used, and hotReset as it is: the value that is refused has to be named together with what it
-contradicts.
+Each rule is a row: what it says, when it applies, and the remedy. A rule sees only valid values,
+and hotReset in any case: its refused value must be named together with what it contradicts.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ Given = Mapping[str, str]
 
 
 class Contradiction(BadSetting):
-    """Two values each of which could be used, and both together not."""
+    """Two values that are each valid but not together."""
 
     def __init__(self, name: str, value: str, other: str, why: str, remedy: str) -> None:
         ValueError.__init__(
@@ -43,7 +41,8 @@ class Contradiction(BadSetting):
 
 @dataclass(frozen=True)
 class Rule:
-    """`clash` returns the names of the two that contradict, the first of which is refused."""
+    """A refused combination. `clash` returns the two names that contradict each other; the first is
+    refused."""
 
     says: str
     clash: Callable[[Given], tuple[str, str] | None]
@@ -52,7 +51,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Notice:
-    """`about` returns the name that the notice is about, one of those that `when` speaks of."""
+    """An accepted setting that deserves a notice. `about` returns its name, one of those in
+    `when`."""
 
     when: str
     says: str
@@ -66,8 +66,7 @@ class Findings:
 
 
 def examine_variables(environ: Mapping[str, str] = os.environ) -> Findings:
-    """All that is wrong with an environment; what stands in another place than there has no say in
-    it."""
+    """Find all that is wrong with an environment; parameters set elsewhere do not count."""
     return examine(
         {
             name: text
@@ -78,8 +77,8 @@ def examine_variables(environ: Mapping[str, str] = os.environ) -> Findings:
 
 
 def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The notices about an environment. Raises BadSetting for the first value, or combination, that
-    is refused."""
+    """Return the notices about an environment. Raises BadSetting for the first refused value or
+    combination."""
     found = examine_variables(environ)
     if found.refused:
         raise found.refused[0]
@@ -87,8 +86,8 @@ def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def examine(given: Given) -> Findings:
-    """All that is wrong with these labels, annotations, arguments and variables; names that taskd
-    does not know are passed over."""
+    """Find all that is wrong with these labels, annotations, arguments and variables; unknown names
+    are ignored."""
     refused: list[BadSetting] = []
     usable: dict[str, str] = {}
     for name, parameter in PARAMETERS.items():
@@ -122,8 +121,8 @@ def examine(given: Given) -> Findings:
 
 
 def parameter_at(name: str, where: Where) -> Parameter[Any, Any]:
-    """The parameter of that name at that place. Raises BadSetting where there is none: what belongs
-    elsewhere is read by nobody."""
+    """The parameter of that name at that place. Raises BadSetting if there is none: a parameter set
+    in the wrong place is never read."""
     known = {p.name: p for p in PARAMETERS.values() if p.where is where}
     # the guides write -hotReset and --max_restarts, and name them without
     for parameter in known.values():
@@ -142,8 +141,8 @@ def _shown(name: str, given: Given) -> str:
 
 
 def _strategies(given: Given) -> tuple[str, tuple[str, ...]]:
-    """What names strategies, and which, `exit` apart; `("", ())`: nothing does. taskd's own
-    variable takes precedence over all others."""
+    """The parameter that names strategies, and the strategies without `exit`; `("", ())`: none
+    does. taskd's own variable takes precedence."""
     for parameter in (variables.TASKD_RECOVER_STRATEGY, d.RECOVER_STRATEGY):
         rungs = parameter.read(given)
         if rungs is not None:
@@ -154,7 +153,7 @@ def _strategies(given: Given) -> tuple[str, tuple[str, ...]]:
 
 
 def _wanted(given: Given) -> str | None:
-    """What asks for process-level recovery by the names of the guides."""
+    """The guides' parameter that requests process-level recovery."""
     name, named = _strategies(given)
     if named:
         return name if name != variables.TASKD_RECOVER_STRATEGY.name else None
@@ -166,7 +165,7 @@ def _wanted(given: Given) -> str | None:
 
 
 def _off(given: Given) -> str | None:
-    """What says that there is no process-level recovery."""
+    """The parameter that turns process-level recovery off."""
     if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.OFF:
         return d.PROCESS_RECOVER_ENABLE.name
     own = variables.TASKD_RECOVER_STRATEGY.text(given) is not None
@@ -247,26 +246,26 @@ REFUSED = (
         "set hotReset to 2, graceful fault tolerance is no longer available",
     ),
     Rule(
-        "a strategy is asked for while what controls it is off",
+        "a strategy is requested while the switch that controls it is off",
         _switched_off,
-        "turn it on, or take the strategies out",
+        "turn it on, or remove the strategies",
     ),
     Rule(
         "process-level recovery is on in one place and off in the other",
         _label_and_variable,
-        "decide for one of them",
+        "choose one of them",
     ),
     Rule(
-        "`recover-in-place` is asked for while what controls it is off",
+        "`recover-in-place` is requested while the switch that controls it is off",
         _in_place_off,
         "set ENABLE_RESTART_FAULT_PROCESS to on, or leave it to Ascend Operator",
     ),
     Rule(
-        "recovery is asked for and rescheduling, which it needs, is off",
+        "recovery is requested, and rescheduling, which it needs, is off",
         _no_rescheduling,
         "set fault-scheduling to grace or force",
     ),
-    Rule("MindSpore has no elastic training", _elastic_mindspore, "take elastic-training out"),
+    Rule("MindSpore has no elastic training", _elastic_mindspore, "remove elastic-training"),
     Rule(
         "a node cannot be moved without process-level recovery",
         _hot_switch,
@@ -275,7 +274,7 @@ REFUSED = (
     Rule(
         "these arguments of MindSpeed-LLM need --enable-high-availability",
         _needs_high_availability,
-        "give --enable-high-availability too",
+        "add --enable-high-availability",
     ),
 )
 
@@ -340,18 +339,18 @@ def _insecure(given: Given) -> str | None:
 NOTICES = (
     Notice(
         "ELASTIC_PROCESS_RECOVER_ENABLE is set",
-        "Elastic Agent is at the end of its life; its documentation is deleted on 30 December 2026,"
-        " and this variable with it. taskd does not look at it",
+        "Elastic Agent is at its end of life; its documentation is deleted on 30 December 2026, and"
+        " this variable with it. taskd ignores it",
         _elastic_agent,
     ),
     Notice(
         "process-recover-enable is pause",
-        "process-level recovery is off for a while, until this is on again",
+        "process-level recovery is off until this is on again",
         _paused,
     ),
     Notice(
         "hotReset is not 2",
-        "the guides ask for 2 where process-level recovery is configured",
+        "the guides require 2 for process-level recovery",
         _not_two,
     ),
     Notice(
@@ -366,12 +365,12 @@ NOTICES = (
     ),
     Notice(
         "TASKD_INSECURE is 1 and there is no secret",
-        "whoever knows the job's id and reaches its ports can take part in it",
+        "anyone who knows the job's id and reaches its ports can join the job",
         _insecure,
     ),
     Notice(
         "elastic-training is a strategy",
-        "elastic-training is accepted and passed over, this version has none",
+        "elastic-training is accepted and passed over: this version has none",
         _not_available,
     ),
 )

@@ -1,10 +1,10 @@
 """The parameters in MindCluster's guides: labels, annotations and arguments of a job, and the
 variables that Ascend Operator injects.
 
-Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for the labels
-and annotations that the tables leave out (subHealthyStrategy, wait-reschedule-timeout), the pages
-of the functions. taskd itself reads the variables. The job's description is for the scheduler;
-taskd checks it (`taskd env --check`).
+Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for labels and
+annotations missing there (subHealthyStrategy, wait-reschedule-timeout), the pages of the functions.
+taskd itself reads only the variables. The job's description is for the scheduler; taskd checks it
+(`taskd env --check`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 
-# The modes of Table 1, its columns. Those of process-level recovery have the names of their
-# strategies.
+# The columns of Table 1. The modes of process-level recovery have the names of their strategies.
 JOB, POD, GRACEFUL = "job-level rescheduling", "pod-level rescheduling", "graceful fault tolerance"
 PROCESS_LEVEL = ("recover", "recover-in-place", "retry", "elastic-training")
 MODES = (JOB, POD, *PROCESS_LEVEL[:3], GRACEFUL, PROCESS_LEVEL[3])
@@ -25,10 +24,10 @@ RESCHEDULE = kinds.whole(30, 270, "seconds")
 
 
 class ProcessRecovery(Enum):
-    """Values of process-recover-enable; ClusterD writes the label too, while a job runs."""
+    """Values of process-recover-enable; ClusterD also writes the label while a job runs."""
 
     ON = "on"
-    PAUSE = "pause"  # for a while: process-level recovery does nothing, and is not off
+    PAUSE = "pause"  # process-level recovery is suspended, not off
     OFF = "off"
 
 
@@ -67,7 +66,7 @@ PROCESS_RECOVER_ENABLE = Parameter(
     None,
     "off",
     "Process-level recovery. Ascend Operator sets it to on if `recover-strategy` is present."
-    " pause: off for the time being.",
+    " pause: temporarily off.",
     Where.LABEL,
     PROCESS_LEVEL,
 )
@@ -86,7 +85,7 @@ FAULT_RETRY_TIMES = Parameter(
     RETRY_TIMES,
     0,
     "0",
-    "How often a job whose processes fail is restarted if no hardware fault is known. In taskd:"
+    "How often a job whose processes fail is restarted when no hardware fault is known. In taskd:"
     " `TASKD_FAULT_RETRY_TIMES`.",
     Where.LABEL,
     (JOB, POD, "recover", "elastic-training"),

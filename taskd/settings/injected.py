@@ -1,5 +1,5 @@
-"""Table 3 of the guides: what Ascend Operator injects for each strategy; made from strategies, and
-read back into a ladder."""
+"""Table 3 of the guides: the variables that Ascend Operator injects for each strategy, made from
+strategies and read back into a ladder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from taskd.core.incident import ladder
 from taskd.settings import documented, variables
 from taskd.settings.kinds import FAULT_TOLERANCE, BadSetting
 
-# a column of the table, though it is a label and no strategy
+# a column of the table, although it is a label and not a strategy
 POD = documented.POD_RESCHEDULING.name
 _PROCESS = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
 _IN_PLACE = {"ENABLE_RESTART_FAULT_PROCESS": "on"}
 _MINDSPORE = {**_PROCESS, "MINDIO_FOR_MINDSPORE": "1"}
 
-# framework: column: variables. A `-` of the table is an empty column; elastic training, which
-# MindSpore has not, is left out.
+# framework: column: variables. A `-` in the table is an empty column; elastic training, which
+# MindSpore lacks, is left out.
 TABLE: dict[str, dict[str, dict[str, str]]] = {
     "pytorch": {
         "recover": {**_PROCESS, "HIGH_AVAILABILITY": "recover"},
@@ -41,9 +41,9 @@ COLUMNS = tuple(TABLE["pytorch"])
 
 
 def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
-    """The variables for all these strategies together. Where the table would lose one (exit alone
-    has no variable, `recover` beside `recover-in-place` is written as one of them), taskd's own
-    TASKD_RECOVER_STRATEGY is added. Raises BadSetting."""
+    """The variables for all these strategies together. Adds taskd's own TASKD_RECOVER_STRATEGY
+    where the table would lose a strategy (`exit` alone has no variable, `recover` and
+    `recover-in-place` are written as one). Raises BadSetting."""
     asked, table = set(columns), TABLE[framework]
     for column in sorted(asked - set(table)):
         remedy = (
@@ -78,15 +78,15 @@ def _joined(values: list[str]) -> str:
 
 
 def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What HIGH_AVAILABILITY, or MS_ENABLE_TFT where that is not set, names; None where neither is.
-    Raises BadSetting."""
+    """The strategies of HIGH_AVAILABILITY, else of MS_ENABLE_TFT; None if neither is set. Raises
+    BadSetting."""
     named: Iterable[str] | None = documented.HIGH_AVAILABILITY.read(environ)
     if named is None:
         on = documented.MS_ENABLE_TFT.read(environ)
         if on is None:
             return None
         named = {strategy for name in on if (strategy := FAULT_TOLERANCE[name]) is not None}
-    # recover and recover-in-place are both written as "recover" and told apart by this variable
+    # recover and recover-in-place are both written as "recover"; this variable distinguishes them
     in_place = documented.ENABLE_RESTART_FAULT_PROCESS.read(environ)
     meant = {"recover-in-place" if in_place and name == "recover" else name for name in named}
     return tuple(s for s in ladder.STRATEGIES if s in meant)

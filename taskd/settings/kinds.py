@@ -1,5 +1,5 @@
-"""Types of values: how a text becomes one, and what is allowed, in words. A text that is none is a
-BadSetting, and nothing else."""
+"""Types of values: how a text is parsed, and what is allowed, in words. An invalid text raises
+BadSetting and nothing else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ E = TypeVar("E", bound=Enum)
 # strategies as Ascend Operator writes them into HIGH_AVAILABILITY: recover-in-place is a `recover`
 # there
 HIGH_AVAILABILITY = ("retry", "recover", "dump", "elastic-training")
-# what MindSpore's MS_ENABLE_TFT switches on; TSP and TRE are MindSpore's own affair, RSC gives a
-# process manager the processes alone
+# what MindSpore's MS_ENABLE_TFT switches on; TSP and TRE concern only MindSpore, RSC is pod-level
+# rescheduling
 FAULT_TOLERANCE = {
     "UCE": "retry",
     "HCCE": "retry",
@@ -30,8 +30,8 @@ FAULT_TOLERANCE = {
 
 
 class BadSetting(ValueError):
-    """A variable (or config key) whose value cannot be used. The text names it, the value, what is
-    allowed, and what to do."""
+    """A variable or config key has an invalid value. The text names it, the value, what is allowed,
+    and the remedy."""
 
     def __init__(self, name: str, value: object, allowed: str, remedy: str) -> None:
         super().__init__(f"{name}={value!r} is refused: allowed is {allowed}; {remedy}")
@@ -41,7 +41,7 @@ class BadSetting(ValueError):
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     allowed: str
-    # raises ValueError; its text, if it has one, says more than the parameter's remedy
+    # raises ValueError; its text, if any, replaces the parameter's remedy
     parse: Callable[[str], T]
 
 
@@ -50,12 +50,12 @@ def text(allowed: str = "any text") -> Kind[str]:
 
 
 def choice(*known: str) -> Kind[str]:
-    """One of `known`, written as there."""
+    """One of `known`, case-sensitive."""
     return Kind(f"one of {', '.join(known)}", lambda given: _one(given, {k: k for k in known}))
 
 
 def any_case(*known: str) -> Kind[str]:
-    """One of `known`, in capitals or not."""
+    """One of `known`, case-insensitive."""
     return Kind(
         f"one of {', '.join(known)}",
         lambda given: _one(given.lower(), {k.lower(): k for k in known}),
@@ -78,7 +78,7 @@ def switch(on: str = "on", off: str = "off") -> Kind[bool]:
 
 
 def only(on: str) -> Kind[bool]:
-    """A switch of which the documents say that every other value means off."""
+    """A switch for which, by the documents, every other value means off."""
     return Kind(f"{on}; any other value is off", lambda given: given.lower() == on)
 
 
@@ -110,8 +110,7 @@ def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
 
 
 def hot_reset() -> Kind[int]:
-    """hotReset without the value of which the guide says that its function has become
-    unavailable."""
+    """hotReset without the value that the guide calls no longer available."""
 
     def parse(given: str) -> int:
         if given == "1":
@@ -129,7 +128,7 @@ def port() -> Kind[int]:
 
 
 def address() -> Kind[tuple[str, int | None]]:
-    """A host, and a port where one is named."""
+    """A host, and optionally a port."""
 
     def parse(given: str) -> tuple[str, int | None]:
         host, separator, number = given.rpartition(":")
@@ -197,7 +196,7 @@ def _real(given: str, lowest: float, highest: float) -> float:
     try:
         value = float(given)
     except ValueError:
-        raise ValueError from None  # its text would say less than the parameter's remedy
+        raise ValueError from None  # the parameter's remedy says more than its text
     if not given.isascii() or "_" in given or not lowest <= value <= highest:
         raise ValueError
     return value

@@ -1,4 +1,4 @@
-"""What one parameter is: a row of the tables in documented.py and variables.py."""
+"""One parameter: a row of the tables in documented.py and variables.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ D = TypeVar("D")
 
 
 class Where(Enum):
-    """Where a parameter stands."""
+    """Where a parameter is set."""
 
     LABEL = "label"
     ANNOTATION = "annotation"
@@ -26,7 +26,7 @@ class Where(Enum):
 
 @dataclass(frozen=True)
 class Parameter(Generic[T, D]):
-    """`default` is what it has when it is not set, or set to nothing; `shown`, how the tables say
+    """A parameter. `default` applies when it is unset or empty; `shown` is how the tables put
     that."""
 
     name: str
@@ -39,7 +39,7 @@ class Parameter(Generic[T, D]):
     remedy: str = "correct it or unset it"
 
     def parse(self, text: str) -> T:
-        """Raises BadSetting."""
+        """Parse a value. Raises BadSetting."""
         try:
             return self.kind.parse(text)
         except ValueError as error:
@@ -48,12 +48,12 @@ class Parameter(Generic[T, D]):
             ) from None
 
     def read(self, given: Mapping[str, str]) -> T | D:
-        """Its value in an environment, or in a job's description. Raises BadSetting."""
+        """Read its value from an environment or a job's description. Raises BadSetting."""
         text = self.text(given)
         return self.default if text is None else self.parse(text)
 
     def row(self) -> dict[str, Any]:
-        """As a program, or a person at a terminal, wants to see it."""
+        """The parameter as a plain dict, for output."""
         return {
             "name": self.name,
             "where": self.where.value,
@@ -64,7 +64,7 @@ class Parameter(Generic[T, D]):
         }
 
     def text(self, given: Mapping[str, str]) -> str | None:
-        """What it is set to; None where it is not, or to nothing."""
+        """The text it is set to; None if it is unset or empty."""
         return given.get(self.name, "").strip() or None
 
 

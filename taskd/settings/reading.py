@@ -1,5 +1,4 @@
-"""The variables that taskd reads, each by a function of its own. What is not set, or set to
-nothing, has its default."""
+"""The variables that taskd reads, one function each. An unset or empty variable has its default."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class Logging:
     path: str = LOG_PATH
     file_level: str = v.TASKD_FILE_LOG_LEVEL.default
     std_level: str = v.TASKD_STD_LOG_LEVEL.default
-    std: bool = v.TASKD_LOG_STDOUT.default  # what is printed goes to stderr
+    std: bool = v.TASKD_LOG_STDOUT.default  # messages go to stderr
 
 
 def port(environ: Mapping[str, str]) -> int:
@@ -28,7 +27,7 @@ def port(environ: Mapping[str, str]) -> int:
 
 
 def own_address(environ: Mapping[str, str]) -> str | None:
-    """POD_IP, where it is set."""
+    """POD_IP, if set."""
     return v.POD_IP.text(environ)
 
 
@@ -44,13 +43,13 @@ def manager_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def manager_is_named(environ: Mapping[str, str]) -> bool:
-    """Whether TASKD_MANAGER_ADDR says where the manager is; then nobody here starts the first
-    one."""
+    """Whether TASKD_MANAGER_ADDR names the manager's place; then this launcher does not start the
+    first one."""
     return v.TASKD_MANAGER_ADDR.text(environ) is not None
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """MINDX_TASK_ID; without it a fixed word, equal on all nodes."""
+    """MINDX_TASK_ID, else a fixed word, equal on all nodes."""
     return v.MINDX_TASK_ID.read(environ)
 
 
@@ -59,33 +58,33 @@ def manager_wait(environ: Mapping[str, str]) -> float:
 
 
 def unprotected(environ: Mapping[str, str]) -> bool:
-    """Whether a job that no manager is available for trains without protection."""
+    """Whether a job without an available manager trains without protection."""
     return v.TASKD_UNPROTECTED.read(environ)
 
 
 def enabled(environ: Mapping[str, str]) -> bool:
-    """Whether the manager repairs anything: unless TASKD_PROCESS_ENABLE is off."""
+    """Whether the manager repairs faults: unless TASKD_PROCESS_ENABLE is off."""
     return v.TASKD_PROCESS_ENABLE.read(environ) is not False
 
 
 def patches(environ: Mapping[str, str]) -> bool:
-    """Whether the patch of torchrun does anything: where TASKD_PROCESS_ENABLE is on."""
+    """Whether the patch of torchrun is active: only if TASKD_PROCESS_ENABLE is on."""
     return v.TASKD_PROCESS_ENABLE.read(environ) is True
 
 
 def fault_injection(environ: Mapping[str, str]) -> bool:
-    """Whether the job takes faults on purpose, and what others say about its devices and nodes."""
+    """Whether the job accepts injected faults and reports about its devices and nodes."""
     return v.TASKD_FAULT_INJECTION.read(environ)
 
 
 def hang_limit(environ: Mapping[str, str]) -> float | None:
-    """Seconds that a rank may stay without progress at least (three usual steps where that is
+    """Seconds without progress after which a rank may count as hung (three usual steps if that is
     more); None: off."""
     return v.TASKD_HANG_LIMIT.read(environ)
 
 
 def link_limit(environ: Mapping[str, str]) -> float | None:
-    """Seconds after which a connection between ranks on which nothing is acknowledged is broken;
+    """Seconds without an acknowledgment after which a connection between ranks counts as broken;
     None: off."""
     return v.TASKD_LINK_LIMIT.read(environ)
 
@@ -95,12 +94,12 @@ def stripes(environ: Mapping[str, str]) -> bool:
 
 
 def verify(environ: Mapping[str, str]) -> bool:
-    """Whether what a repair has restored is compared with the records and between replicas."""
+    """Whether the state restored by a repair is compared with the records and between replicas."""
     return v.TASKD_VERIFY.read(environ)
 
 
 def fork(environ: Mapping[str, str]) -> bool:
-    """Whether the first processes of ranks are forked from one that has imported torch."""
+    """Whether ranks are forked from a process that has imported torch."""
     return v.TASKD_FORK.read(environ)
 
 
@@ -137,7 +136,7 @@ def fault_config(environ: Mapping[str, str]) -> str | None:
 
 
 def log_path(environ: Mapping[str, str]) -> str:
-    """Cannot fail: what is wrong with the other settings is told in a log."""
+    """The log directory. Never fails, so that errors in the other settings can be logged."""
     return v.TASKD_LOG_PATH.read(environ)
 
 

@@ -1,4 +1,4 @@
-"""taskd's own variables, and those of other tools by which nodes find each other."""
+"""taskd's own variables, and those of other tools through which nodes find each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY = 86_400
 TASKD_PORT = Parameter(
     "TASKD_PORT",
     kinds.port(),
-    9601,  # documented, and opened in the pod's YAML
+    9601,  # documented, and open in the pod's YAML
     "9601",
     "The manager's port, the same on all nodes; one job per port.",
     remedy="unset it for 9601, or set the same free port on all nodes",
@@ -31,8 +31,7 @@ POD_IP = Parameter(
     kinds.text("an address"),
     "127.0.0.1",
     "127.0.0.1",
-    "The address that the manager listens on; on every node, the address at which other nodes"
-    " reach it.",
+    "The address that the manager listens on; on every node, its address for the other nodes.",
 )
 MASTER_ADDR = Parameter(
     "MASTER_ADDR",
@@ -85,8 +84,8 @@ TASKD_INSECURE = Parameter(
     kinds.switch("1", "0"),
     False,
     "0",
-    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and anybody"
-    " who knows it can take part in the job.",
+    "1: without a secret, keys are derived from `MINDX_TASK_ID`, whatever it is, and anyone who"
+    " knows it can join the job.",
     remedy="unset it for 0",
 )
 
@@ -183,7 +182,7 @@ TASKD_HANG_LIMIT = Parameter(
 TASKD_LINK_LIMIT = Parameter(
     "TASKD_LINK_LIMIT",
     kinds.seconds_or_off(0.1, DAY),
-    2.0,  # the kernel has sent the same three times by then
+    2.0,  # by then the kernel has sent the same data three times
     "2",
     "After how many seconds without an acknowledgment a connection between ranks counts as"
     " broken (TCP_USER_TIMEOUT).",
@@ -202,9 +201,8 @@ TASKD_VERIFY = Parameter(
     False,
     "off",
     "on: at each repair, every rank compares its memory with the record from which it was"
-    " restored, and the first forward of the repeated step is computed a second time, by a rank"
-    " that had kept its state for one that was given it. A difference is a fault"
-    " (`worker/verify.py`).",
+    " restored, and a rank that kept its state recomputes the first forward of the repeated step"
+    " for a rank that was given state. A difference is a fault (`worker/verify.py`).",
 )
 TASKD_FORK = Parameter(
     "TASKD_FORK",

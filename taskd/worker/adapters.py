@@ -1,8 +1,7 @@
-"""What protect() takes besides objects with state_dict() and load_state_dict(): a script's own
-tensors, arrays and containers.
+"""Adapts what protect() takes without state_dict() and load_state_dict(): a script's own tensors,
+arrays and containers.
 
-They are changed in place when a step is repeated, so that every reference which the script holds
-goes on being right.
+They are restored in place, so that every reference that the script holds stays valid.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Stateful(Protocol):
 
 
 class _InPlace:
-    """`take` gives what is inside of `value` as plain values, `put` makes `value` contain that."""
+    """`take` gives the content of `value` as plain values, `put` replaces it."""
 
     def __init__(
         self, value: Any, take: Callable[[Any], Any], put: Callable[[Any, Any], None]
@@ -37,10 +36,10 @@ class _InPlace:
 
 
 def adapt(value: Any) -> Stateful | None:
-    """An object that records `value` and puts it back, or None for a kind that is not known.
+    """An object that records and restores `value`, or None for an unknown type.
 
-    A dict, list, deque, set or bytearray is recorded with what is in it, which must be plain
-    (`plain.py` says what that is).
+    A dict, list, deque, set or bytearray is recorded with its content, which must be plain
+    (`plain.py`).
     """
     numpy = sys.modules.get("numpy")
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What `for attempt in job.steps(n): with attempt as step:` hands out."""
+"""The attempt that `for attempt in job.steps(n): with attempt as step:` hands out."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 
 class Interrupted(BaseException):
-    """An interruption was asked for while this rank was about to change its parameters. Not an
-    Exception: user code must not catch it."""
+    """Raised when an interruption is pending as this rank is about to change its parameters. Not an
+    Exception, so that user code does not catch it."""
 
 
 class Ending(enum.Enum):
     COMMITTED = enum.auto()
-    REPEATED = enum.auto()  # for a fault: the loop goes on to the repair
-    RAISED = enum.auto()  # the script's own affair
+    REPEATED = enum.auto()  # after a fault: the loop enters the repair
+    RAISED = enum.auto()  # the script's own exception
 
 
 class Attempt:
-    """One try at one step. A context manager; gives the step, or (step, batch). `committed` tells
-    how it ended."""
+    """One try at one step: a context manager that gives the step, or (step, batch). `committed`:
+    whether it ended with a commit."""
 
     __slots__ = ("_ended", "_value", "committed", "step")
 
     def __init__(
         self, step: int, value: Any, ended: Callable[[BaseException | None], Ending]
     ) -> None:
-        """`ended`: called with what the body raised, None where it ended normally."""
+        """`ended` is called with the exception that the body raised, or None."""
         self._value, self._ended, self.step, self.committed = value, ended, step, False
 
     def __enter__(self) -> Any:

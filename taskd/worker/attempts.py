@@ -1,9 +1,9 @@
-"""The attempts of a protected rank at its steps, one after the other: begun, let through the gate
-to the update, committed or cut.
+"""The attempts of a protected rank: each is begun, passes the gate before the update, and is
+committed or cut.
 
-At the start of an attempt the rank's private state is recorded and its stripe of the replicated
-state copied; at its end (commit) the private state again, provisionally. What an attempt did is
-undone by going back to these records; `session.py` does it when an interruption was asked for.
+The start of an attempt records the rank's private state and copies its stripe of the replicated
+state; the commit records the private state again, provisionally. An interrupted attempt is undone
+by restoring these records (`session.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Attempts:
-    """`step`: the one under way, or the next to be handed out. `open`: inside an attempt. `cut`:
-    stamp of the attempt that ended without a commit. `abandoned`: the script has left an attempt
-    for good, by an exception or sys.exit(). `begun`, `updating`: when the next attempt has begun,
-    when the next update of the parameters begins."""
+    """Begins, gates and ends attempts. `step`: the current step, or the next to be handed out.
+    `open`: inside an attempt. `cut`: stamp of the last attempt that ended without a commit.
+    `abandoned`: the script has left an attempt by an exception or sys.exit(). `begun`, `updating`:
+    fire when the next attempt, or the next update of the parameters, begins."""
 
     def __init__(self, session: RepairSession, recorder: Recorder, suspicion: Suspicion) -> None:
         self._session, self._recorder, self._suspicion = session, recorder, suspicion
@@ -40,32 +40,32 @@ class Attempts:
         self.begun, self.updating = Trigger(), Trigger()
         self._gated = False
         self._updates = 0  # optimizer steps in this attempt
-        self._stamp = 0  # of what is allocated: odd inside an attempt
-        self._collectives = 0  # begun before this attempt
-        self._plan: Plan | None = None  # of a repair whose first forward is to be compared
+        self._stamp = 0  # marks allocations; odd inside an attempt
+        self._collectives = 0  # number begun before this attempt
+        self._plan: Plan | None = None  # of a repair whose first forward will be compared
         self._forward: Forward | None = None
-        self._resumed_at = -1  # the step that the last repair went back to
-        self._told = True  # the first commit after a resume is reported
+        self._resumed_at = -1  # where the last repair resumed
+        self._told = True  # whether the first commit after a resume has been reported
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
     @property
     def updated(self) -> bool:
-        """Whether the present attempt has begun to change the parameters."""
+        """Whether the current attempt has begun to change the parameters."""
         return self._updates > 0
 
     def collectives(self) -> int:
-        """How many collectives have been begun in this attempt; 0 between two."""
+        """The number of collectives begun in this attempt; 0 between attempts."""
         return self._session.communicators.begun() - self._collectives if self.open else 0
 
     # -- one attempt -------------------------------------------------------------------------------
 
     def begin(self, before: bytes, after: bytes) -> bool:
-        """Record the start of `self.step`; False when its record cannot be trusted. `before` and
-        `after`: the random numbers' states around the fetching of its batch, the same where there
-        is none."""
+        """Record the start of `self.step`; return False if the record cannot be trusted. `before`,
+        `after`: the generators' states around the fetch of its batch, equal if there is no
+        batch."""
         session, step = self._session, self.step
-        # a replacement's parent is the zygote, so that nothing else tells it of the launcher's end
+        # a replacement's parent is the zygote, so no signal reports that the launcher has ended
         session.channel.check()
         if not self._recorder.begin(step, before, after):
             return False
@@ -76,7 +76,7 @@ class Attempts:
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
         pause = slot.pause_step()
-        if pause is not None and step >= pause:  # it came when this step was begun already
+        if pause is not None and step >= pause:  # it arrived after this step had begun
             session.channel.send(from_rank.RankPassed(session.rank, session.incarnation, step))
         if self._plan is not None:
             self._forward = Forward(session, self._plan, self._end_for)
@@ -84,7 +84,7 @@ class Attempts:
         return True
 
     def ended(self, error: BaseException | None) -> Ending:
-        """The attempt's body is over; `error`: what it raised."""
+        """End the attempt's body; `error`: the exception it raised."""
         if error is not None:
             return Ending.REPEATED if self._failed(error) else Ending.RAISED
         try:
@@ -97,8 +97,8 @@ class Attempts:
         return Ending.COMMITTED if self._commit() else Ending.REPEATED
 
     def _commit(self) -> bool:
-        """False: an interruption came in between, so it is not certain that every collective in it
-        did what it should, and the step will be repeated."""
+        """Commit the step; return False if an interruption arrived in between. Then its collectives
+        may be incomplete, and the step is repeated."""
         session = self._session
         if not self._gated:
             self._gate(raising=False)
@@ -106,7 +106,7 @@ class Attempts:
         if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
             return False
         random, own = self._recorder.look(self.step + 1)
-        # by the last look at what is now the record of the next step
+        # the look above may have touched a lost page
         if self._suspicion.spoiled(self.step):
             return False
         self.cut = self._plan = None
@@ -127,7 +127,7 @@ class Attempts:
         return True
 
     def _failed(self, error: BaseException) -> bool:
-        """True: a fault. False: the script's own affair."""
+        """Return True for a fault, False for the script's own exception."""
         session, suspicion = self._session, self._suspicion
         fault = suspicion.recognise(error)
         if isinstance(error, Interrupted) or (
@@ -144,7 +144,7 @@ class Attempts:
             self._close()
             suspicion.tell(self.step, fault)
             return True
-        # sys.exit() too: the others wait for this rank, whatever its exit code
+        # also for sys.exit(): the other ranks wait for this one, whatever its exit code
         if not isinstance(error, GeneratorExit):
             text = f"{type(error).__name__}: {error}"[:300]
             session.channel.send(
@@ -154,7 +154,7 @@ class Attempts:
         return False
 
     def _close(self) -> None:
-        """The attempt's body is over, one way or the other."""
+        """Mark the attempt's body as over, however it ended."""
         self.open, self.cut = False, self._stamp
         if self._forward is not None:
             self._forward.stop()
@@ -168,17 +168,17 @@ class Attempts:
     # -- the update --------------------------------------------------------------------------------
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Optimizer hook: parameters are about to change. Nobody may do that before the start of
-        the step is safe on the node."""
+        """Optimizer hook before parameters change: wait until the start of the step is safe on the
+        node."""
         if not self.open:
             return
         gradients = self._session.gradients
         gradients.updating(optimizer)
-        # the step was repeated from records that lack gradients which the script now uses; when the
-        # step before is repeated, they are recorded
+        # the step was repeated from records without the gradients that the script now uses;
+        # repeating the step before records them
         if gradients.broken and self._resumed_at == self.step:
             self._end_for(
-                "the script uses gradients of the step before, which it has always cleared so far;"
+                "the script uses gradients of the step before, which it had always cleared so far;"
                 " that step is repeated"
             )
         self._updates += 1
@@ -188,26 +188,26 @@ class Attempts:
         self.updating.fire()
 
     def _gate(self, raising: bool) -> None:
-        # an interruption ends the wait, and the agent asks for one when a rank dies
+        # an interruption ends the wait; the agent raises one when a rank dies
         if slot.wait_started(self.step + 1, self._session.built_at) and not damage.spoiled():
             self._gated = True
         elif raising:
             raise Interrupted
 
     def _end_for(self, why: str) -> None:
-        """The attempt ends here: its results are not to be used."""
+        """End the attempt here and discard its results."""
         self._suspicion.doubt(self.step, why)
         raise Interrupted
 
     # -- after a repair ----------------------------------------------------------------------------
 
     def resume_at(self, step: int, plan: Plan | None, report: bool = True) -> None:
-        """`plan`: by which the state was restored, where its first forward is to be verified.
-        `report` the first commit."""
+        """Continue at `step` after a repair. `plan`: how the state was restored, if the first
+        forward is to be verified. `report`: report the first commit."""
         self.step = self._resumed_at = step
         self.open = self._gated = False
         self._updates = 0
         self._told = not report
         if plan is not None and (self._plan is None or verify.pair(plan)):
-            # else the one before, whose forward was found different, is compared again
+            # else the previous plan stays: its forward differed and is compared again
             self._plan = plan

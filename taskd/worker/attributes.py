@@ -1,10 +1,10 @@
-"""Plain attributes of modules that change while they train (a counter, a running mean, a schedule's
-present value), and what modules give as their extra state.
+"""Records modules' extra state, and plain attributes that change in training (a counter, a running
+mean).
 
-They are no buffers, so that no state_dict has them. What a module's author has written into `self`
-is compared with what it was at `protect`; a module in which something has changed is recorded from
-then on, all its plain attributes together, since a flag without the cache that it speaks of is
-worse than neither. torch's own modules keep nothing in this way.
+Such attributes are not buffers, so no state_dict has them. What a module's author put into `self`
+is compared with its value at `protect`. Once something has changed, all plain attributes of the
+module are recorded together: a flag without the cache that it describes is worse than neither.
+torch's own modules keep no state this way.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taskd.worker import plain
 
 log = logging.getLogger("taskd.worker")
 
-# bytes of a tensor that is written into every record; a larger one belongs into a buffer
+# bytes of a tensor written to every record; a larger one belongs in a buffer
 LARGEST = 1 << 16
-ITEMS = 64  # of a container; a longer one is data, or a history
+ITEMS = 64  # of a container; a longer one is data or a history
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
@@ -32,7 +32,7 @@ _BASE = tuple(torch.nn.Module().__dict__)
 
 
 class Attributes:
-    """Of the modules in `modules` (name -> module) and of all inside them."""
+    """The attributes of `modules` (name -> module) and of all modules inside them."""
 
     def __init__(self, modules: dict[str, torch.nn.Module]) -> None:
         self._modules = {
@@ -42,8 +42,8 @@ class Attributes:
             if not type(module).__module__.startswith("torch.")
         }
         self._seen = {name: _Look(module) for name, module in self._modules.items()}
-        # what they were, for a step before the first change; a module with something that cannot be
-        # recorded has no entry
+        # their values before the first change, for a repeat of an earlier step; None for a module
+        # with something that cannot be recorded
         self._start = {name: _values(module) for name, module in self._modules.items()}
         self._extra = {
             f"{name}.{path}" if path else name: module
@@ -51,11 +51,11 @@ class Attributes:
             for path, module in root.named_modules()
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state
         }
-        # module -> how often it was found to differ from the time before
+        # module -> how often it was found changed
         self._changed: dict[str, int] = {}
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """module -> attribute -> value, of the modules that have changed. ~60 ns an attribute where
+        """module -> attribute -> value, of the modules that have changed. ~60 ns per attribute if
         nothing has."""
         if not self._modules and not self._extra:
             return {}
@@ -68,8 +68,8 @@ class Attributes:
         return rows
 
     def put(self, rows: dict[str, dict[str, Any]]) -> None:
-        """What `take` gave, perhaps in another process. A module that had not changed by then is as
-        it was at the start."""
+        """Restore what `take` returned, perhaps in another process. A module that had not changed
+        by then is set back to its start."""
         for name, module in self._extra.items():
             if f"{name}()" in rows:
                 module.set_extra_state(rows[f"{name}()"][""])
@@ -96,23 +96,23 @@ class Attributes:
 
     def _notice(self, name: str, module: torch.nn.Module) -> None:
         before, self._seen[name] = self._seen[name], _Look(module)
-        if self._seen[name].equals(before):  # only something that is not looked at has come or gone
+        if self._seen[name].equals(before):  # only something not compared was added or removed
             return
         self._changed[name] = times = self._changed.get(name, 0) + 1
         large = [key for key, value in _own(module) if _is_large(value)]
-        if times == 2 and large:  # once is a cache that the first forward has filled
+        if times == 2 and large:  # a single change is a cache that the first forward filled
             log.warning(
-                "%s: its attribute %s is too large to be recorded at every step, so that none of"
-                " its attributes is; after a repair they may have other values. Make what training"
-                " changes a buffer (register_buffer)",
+                "%s: its attribute %s is too large to record at every step, so none of its"
+                " attributes is recorded; after a repair they may have other values. Make what"
+                " training changes a buffer (register_buffer)",
                 name,
                 large[0],
             )
 
 
 class _Look:
-    """A module's plain attributes at one moment. Objects are held, so that no other one can have
-    their identity."""
+    """A module's plain attributes at one moment. Holds the objects, so that no other can get their
+    identity."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._count = len(module.__dict__)
@@ -123,7 +123,7 @@ class _Look:
         ]
 
     def holds(self, module: torch.nn.Module) -> bool:
-        """Whether everything is still as it was."""
+        """Whether nothing has changed since."""
         attributes = module.__dict__
         for key, value, mark in self._rows:
             now = attributes.get(key, self)
@@ -146,7 +146,7 @@ class _Look:
 
 
 def _mark(value: Any) -> Any:
-    """What tells whether an object has been changed in place; None of what cannot be."""
+    """A mark that shows in-place changes of an object; None if it has none."""
     kind = type(value)
     if kind is torch.Tensor:
         return value._version
@@ -156,7 +156,7 @@ def _mark(value: Any) -> Any:
 
 
 def _own(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """What the module's author has added to its attributes."""
+    """The attributes that the module's author has added."""
     attributes = module.__dict__
     if tuple(islice(attributes, len(_BASE))) == _BASE:
         yield from islice(list(attributes.items()), len(_BASE), None)
@@ -165,7 +165,7 @@ def _own(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _values(module: torch.nn.Module) -> dict[str, Any] | None:
-    """A copy of its plain attributes; None when one of them is too large."""
+    """A copy of the module's plain attributes; None if one is too large."""
     values = {}
     for key, value in _own(module):
         if _is_large(value):
@@ -199,7 +199,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _into(present: Any, value: Any) -> Any:
-    """`value` in the place of `present`: the same object where it can be kept, since others may
+    """Put `value` in the place of `present`, into the same object if possible, since others may
     refer to it."""
     if isinstance(value, torch.Tensor):
         if (

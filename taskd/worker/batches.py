@@ -1,4 +1,4 @@
-"""The batches of the present pass that may be handed out again: those of the last two steps."""
+"""The batches of the current pass that may be handed out again: those of the last two steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskd.worker import loading
 
 
 class Batches:
-    """By step. `fetched`: the random numbers' states before and after a batch was fetched."""
+    """Batches by step. `fetched`: the generators' states before and after the fetch."""
 
     def __init__(self) -> None:
         self._batches: dict[int, Any] = {}
@@ -19,7 +19,7 @@ class Batches:
         return step in self._batches
 
     def keep(self, step: int, batch: Any, before: bytes, after: bytes) -> None:
-        """Until it is not needed any more."""
+        """Keep a step's batch, and drop those no longer needed."""
         made: list[tuple[dict[int, Any], Any]] = [
             (self._batches, batch),
             (self._fetched, (before, after)),
@@ -31,7 +31,7 @@ class Batches:
             kept[step] = value
 
     def clear(self) -> None:
-        """A new pass begins."""
+        """Drop all batches: a new pass begins."""
         for kept in (self._batches, self._fetched, self._prints):
             kept.clear()
 

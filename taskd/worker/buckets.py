@@ -1,13 +1,12 @@
-"""DDP's buckets, so that a recovered job adds its gradients in the same order as an undisturbed
+"""Recreates DDP's buckets, so that a recovered job adds gradients in the order of an undisturbed
 one.
 
-After its first backward DDP lays its buckets anew, in the order in which gradients became ready;
-the layout decides in which order numbers are added, so it is part of what makes a run bit for bit.
-A rank records that order once and keeps it with its private state. After a rebuild of the
-communicators *every* rank, old or new, makes a fresh reducer and, if there was an order, replays
-it: one synthetic backward on a group of one, over terms created in the reverse of the order
-(autograd runs the latest-created first). No user code is run. Found and verified in
-`docs/design.md`, "DDP buckets".
+After its first backward DDP rebuilds its buckets in the order in which gradients became ready. The
+layout decides the order in which numbers are added, so bit-for-bit equality depends on it. A rank
+records the order once, with its private state. After a rebuild of the communicators *every* rank,
+old or new, makes a fresh reducer and replays the order, if there is one: one synthetic backward on
+a group of one, over terms created in the reverse of the order (autograd runs the latest-created
+first). No user code runs. See `docs/design.md`, "DDP buckets".
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from taskd.worker import communicators
 
 
 def unsupported(ddp: DistributedDataParallel) -> str | None:
-    """Why this DDP's reducer cannot be made again, or None."""
+    """Why this DDP's reducer cannot be rebuilt, or None."""
     if getattr(ddp, "static_graph", False):
         return "DDP(static_graph=True) cannot be rebuilt; leave it out"
     if getattr(ddp, "_delay_all_reduce_params", []):
@@ -40,9 +39,7 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
     for hook, state in getattr(ddp, "_comm_hooks", []):
         name = getattr(hook, "__name__", hook)
         if state is not None and not isinstance(state, dist.ProcessGroup):
-            return (
-                f"the DDP communication hook {name} has a state of its own that cannot be rebuilt"
-            )
+            return f"the DDP communication hook {name} has its own state, which cannot be rebuilt"
         if (kept := _kept_by(hook)) is not None:
             return (
                 f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook"
@@ -52,8 +49,8 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
 
 
 def _kept_by(hook: Any, depth: int = 5) -> str | None:
-    """What a hook that is given no state has of its own: variables of the function that made it, or
-    an object's attributes."""
+    """The state that a hook keeps by itself, in variables of the function that made it or in an
+    object's attributes; None if it has none."""
     if isinstance(hook, types.MethodType) or not isinstance(
         hook, (types.FunctionType, types.BuiltinFunctionType)
     ):
@@ -96,10 +93,9 @@ _CONSTANT = (
 
 
 class ReadyOrder:
-    """Listens to the first whole backward through a DDP: in which order did its parameters'
-    gradients become ready?
+    """Records the order in which gradients become ready in the first whole backward through a DDP.
 
-    DDP itself tells only an iteration later, and the second step already runs with the new layout.
+    DDP itself records it one iteration later, but the second step already runs with the new layout.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
@@ -110,9 +106,9 @@ class ReadyOrder:
         self.listen()
 
     def listen(self) -> None:
-        """From now on; also once more, where the backward that was heard has been taken back.
+        """Start to listen, or listen again after the recorded backward was taken back.
         Idempotent."""
-        # with unused parameters to look for, DDP keeps its first layout
+        # with find_unused_parameters DDP keeps its first layout
         if self._handles or self._ddp.find_unused_parameters:
             return
         parameters, _ = self._ddp._build_params_for_reducer()
@@ -129,11 +125,11 @@ class ReadyOrder:
         return ready
 
     def again(self) -> None:
-        """A new attempt begins: what an attempt before it left half done does not count."""
+        """Start over for a new attempt: an unfinished backward does not count."""
         self._seen.clear()
 
     def take(self) -> list[int] | None:
-        """The order, once it is whole; then the listening ends."""
+        """The order, once complete, which ends the listening; otherwise None."""
         if not self._handles or len(self._seen) < self._size:
             return None
         self.stop()
@@ -146,9 +142,9 @@ class ReadyOrder:
 
 
 def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[int] | None]:
-    """Two collectives on the default group: the orders of rank 0, which is whose DDP takes on all
-    ranks. Raises RuntimeError where this rank has one and rank 0 has none, or the other way round:
-    they would lay their buckets differently."""
+    """The orders of rank 0, which DDP uses on all ranks; two collectives on the default group.
+    Raises RuntimeError if only one of this rank and rank 0 has an order: their layouts would
+    differ."""
     if not orders:
         return orders
     lengths = torch.tensor([len(order or ()) for order in orders], dtype=torch.int64, device=device)
@@ -156,7 +152,7 @@ def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[in
     theirs = lengths.tolist()
     if [bool(length) for length in theirs] != [bool(order) for order in orders]:
         raise RuntimeError(
-            f"rank 0 remembers orders of {theirs} parameters for DDP's buckets, this rank"
+            f"rank 0 has bucket orders of {theirs} parameters for its DDPs, this rank"
             f" {[len(o or ()) for o in orders]}"
         )
     own = [i for order in orders for i in order or ()]
@@ -172,23 +168,23 @@ def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[in
 _BUFFERS = ("modules_buffers", "named_module_buffers")
 
 
-# which parameters wanted a gradient when DDP was first seen: those that it has taken care of since
-# it was made
+# which parameters required a gradient when a DDP was first seen: those that it has managed since it
+# was made
 _managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
-    """A fresh reducer on the present default group, its buckets laid out by `order` where there is
-    one. Gradients stay as they are. Of a parameter that was unfrozen since, the reducer knows as
-    little as the one before."""
+    """Make a fresh reducer on the current default group, with buckets laid out by `order`, if
+    given. Gradients stay as they are. Like its predecessor, it does not know parameters unfrozen
+    since DDP was made."""
     everything = list(ddp.module.parameters())
     present = [p.requires_grad for p in everything]
     _want(everything, _managed.setdefault(ddp, present))
-    groups = [ddp.process_group]  # the reducer has it, and must not be the last that does
-    # under gradient_as_bucket_view a reducer moves what it finds in .grad into its buckets, and the
-    # replay below overwrites these
+    groups = [ddp.process_group]  # the reducer's must not be the last reference
+    # under gradient_as_bucket_view a reducer moves .grad into its buckets, which the replay below
+    # overwrites
     waiting = [parameter.grad for parameter in everything]
     for parameter in everything:
         parameter.grad = None
@@ -210,8 +206,8 @@ def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:
 def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     broadcast = {name: getattr(ddp, name) for name in _BUFFERS if hasattr(ddp, name)}
     parameters, expect_sparse = ddp._build_params_for_reducer()
-    # it has also listed the buffers anew, with those that came after DDP was made: undisturbed
-    # ranks do not broadcast these, and a replacement may not have them yet
+    # it has also listed the buffers again, with those added after DDP was made: undisturbed ranks
+    # do not broadcast these, and a replacement may not have them yet
     for name, value in broadcast.items():
         setattr(ddp, name, value)
     names = ddp._build_debug_param_to_name_mapping(parameters)
@@ -237,7 +233,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
 
 
 def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
-    """Whether the next forward of each will broadcast the buffers: not after one under no_sync() or
+    """Whether each DDP's next forward will broadcast the buffers: not after one under no_sync() or
     no_grad()."""
     return tuple([bool(ddp.require_forward_param_sync) for ddp in ddps])
 
@@ -248,7 +244,7 @@ def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -
 
 
 def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
-    """A zero whose gradient reaches `parameter`, sparse where the reducer expects that (of an
+    """A zero whose gradient reaches `parameter`; sparse if the reducer expects that (an
     embedding)."""
     if sparse:
         row = torch.zeros(1, dtype=torch.long, device=parameter.device)
@@ -257,8 +253,8 @@ def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
 
 
 def mark_next_layout(ddp: DistributedDataParallel) -> None:
-    """DDP makes its buckets anew when its next forward with synchronization begins. Their memory is
-    `scratch`: every repair makes it again, so that a page of it that is lost is no loss."""
+    """Mark the buckets that DDP makes at its next synchronizing forward as `scratch`: every repair
+    makes them again, so losing a page of them is harmless."""
     original = ddp._pre_forward
 
     def pre_forward(*inputs: Any, **more: Any) -> Any:
@@ -282,7 +278,7 @@ def _alone() -> Any:
     if not _one:
         store = dist.HashStore()
         group = dist.ProcessGroup(store, 0, 1)
-        # its one rank waits for nobody
+        # the timeout never applies: its one rank has no peer
         backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
         group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)

@@ -1,10 +1,9 @@
-"""What a script carries from one attempt to the next outside of what is protected, as far as it can
-be seen from outside.
+"""Warns of unprotected state that a script carries from one attempt to the next.
 
-Looked for once, at the ends of two early attempts: tensors that live through both and are written
-to in place, results whose graph reaches back into an earlier attempt, and loaders that the script
-steps itself. After a repair these are what they happen to be on the survivors, and new on a
-replacement; each is said by the name of the variable that has it.
+Searches once, at the ends of two early attempts, for tensors that live through both and are written
+in place, results whose graph reaches back into an earlier attempt, and loaders that the script
+advances itself. After a repair these are arbitrary on the survivors and new on a replacement; each
+warning names the variable.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from taskd.worker import reach
 
 log = logging.getLogger("taskd.worker")
 
-# objects around an iterator of batches() in which the one that it draws from is looked for
+# objects searched around an iterator of batches() for the one that it draws from
 HELD = 200
 
 REMEDY = {
     "written": (
-        "it is written to in every step and is not protected: after a repair it may have other"
-        " values. Give it to protect() by a name, or make it a buffer of a protected module"
+        "it is written in every step and is not protected: after a repair it may have other"
+        " values. Give it to protect() by name, or make it a buffer of a protected module"
     ),
     "graph": (
         "its graph reaches back into an earlier step: that part is gone when a step is repeated. "
-        "Call backward() in the attempt that made it, or detach() what goes on"
+        "Call backward() in the attempt that made it, or detach() what is carried on"
     ),
     "drawn": (
-        "the script draws batches from it by itself: a step that is repeated gets other ones. "
+        "the script draws batches from it by itself: a repeated step gets different ones. "
         "Loop over job.batches(loader)"
     ),
 }
@@ -48,23 +47,23 @@ class Glance:
 
     # (tensor, its version)
     written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)
-    # (iterator, batches that it has given)
+    # (iterator, number of batches given)
     drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
-    node: int = 0  # the last number that autograd had given to a node of a graph
+    node: int = 0  # the last number that autograd had given to a graph node
 
 
 class Watch:
-    """Called after each commit; looks at the ends of the second and the third attempt, when what is
-    made once has been made."""
+    """Called after each commit; compares the ends of the second and third attempts, when one-time
+    objects exist."""
 
     def __init__(self, protected: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """`protected`: see `glance`."""
+        """`protected`: gives the tensors of `glance`."""
         self._protected = protected
         self._commits = 0
         self._before: Glance | None = None
 
     def committed(self, own: Iterable[Any] = ()) -> None:
-        """`own`: iterators of batches()."""
+        """Note a commit; `own`: iterators of batches()."""
         if self._commits > 2:
             return
         self._commits += 1
@@ -76,13 +75,13 @@ class Watch:
             self._before = None
 
     def repaired(self) -> None:
-        """A step is repeated: what is compared must be two attempts in a row."""
+        """Start over after a repair: the two attempts compared must be consecutive."""
         self._commits, self._before = min(self._commits, 1), None
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:
-    """Look at what is alive now. `protected`: what is recorded or made again, with everything that
-    shares its memory."""
+    """Look at all live objects. `protected`: tensors that are recorded or made again; what shares
+    their memory counts as protected."""
     known = {t.untyped_storage().data_ptr() for t in protected}
     seen = Glance(node=_node())
     for value in gc.get_objects():
@@ -99,7 +98,7 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
 def compare(
     before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any] = ()
 ) -> list[tuple[Any, str]]:
-    """(object, key of REMEDY) for what has been carried through the attempt since `before`. `own`:
+    """(object, key of REMEDY) for what was carried through the attempt since `before`. `own`:
     iterators of batches()."""
     now = glance(protected)
     found: list[tuple[Any, str]] = []
@@ -134,7 +133,7 @@ def compare(
 
 
 def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]:
-    """A sentence for each, with the name that it has in the script."""
+    """One sentence for each object, with its name in the script."""
     kinds = {type(value) for value, _ in found}
     names = (
         {id(value): name for name, value in reach.find(roots, lambda kind: kind in kinds)}
@@ -167,7 +166,7 @@ def _node() -> int:
 
 
 def _oldest(node: Any, limit: int = 10_000) -> int:
-    """The lowest number of a graph's nodes; leaves, which have none of their own, left out."""
+    """The lowest number among a graph's nodes, without leaves, which have none of their own."""
     oldest, queue, seen = int(node._sequence_nr()), [node], {node}
     while queue and len(seen) < limit:
         for inner, _ in queue.pop().next_functions:

@@ -1,4 +1,4 @@
-"""The rank's session to its agent: a local socket whose two ends know each other's process."""
+"""The rank's connection to its agent: a local socket whose ends know each other's process."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from taskd.messages import codec
 
 
 class AgentGone(ConnectionError):
-    """The agent has closed its end: the launcher is gone, and the rank must not outlive it."""
+    """The agent has closed its end: the launcher has ended, and the rank must not outlive it."""
 
 
 class Channel:
-    """Sends and receives whole messages (SOCK_SEQPACKET). Used by the rank's main thread only."""
+    """Sends and receives whole messages (SOCK_SEQPACKET), from one thread only."""
 
     def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        # the agent's loop answers in microseconds; a stopped one must not block training forever
+        # the agent's loop answers in microseconds; a stopped agent must not block training forever
         self._socket.settimeout(10.0)
         self._socket.connect("\0" + name)
         self._socket.settimeout(None)
         self._pid = os.getpid()
-        # somebody waits on another session to the same agent, and sets this when that one ends
+        # another thread watches the agent over a channel of its own, and clears this when that one
+        # ends
         self.attended = False
 
     def send(self, message: Any) -> None:
-        # a forked child (a data loader's worker) must not speak for the rank
+        # a forked child (a data loader's worker) must not send as the rank
         if os.getpid() != self._pid:
             return
         try:
             self._socket.send(codec.encode(message))
         except OSError as error:
-            raise AgentGone(f"the agent does not listen any more: {error}") from None
+            raise AgentGone(f"the agent no longer listens: {error}") from None
 
     def receive(self, timeout: float | None = None) -> Any | None:
         """The next message; None after `timeout` seconds. Raises AgentGone."""
@@ -43,19 +44,19 @@ class Channel:
         try:
             data = self._socket.recv(codec.MAX_BYTES)
         except OSError as error:
-            raise AgentGone(f"the agent does not listen any more: {error}") from None
+            raise AgentGone(f"the agent no longer listens: {error}") from None
         if not data:
             raise AgentGone("the agent has closed the connection")
         return codec.TO_RANK.decode(data)
 
     def check(self) -> None:
-        """Raise AgentGone if the agent has ended. Asks the kernel, which takes 20 us where a step
-        has taken the caches, unless somebody else waits for that."""
+        """Raise AgentGone if the agent has ended. The system call takes 20 us with cold caches;
+        skipped while another thread watches."""
         if self.attended:
             return
         try:
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                raise AgentGone("the launcher is gone, and this rank leaves with it")
+                raise AgentGone("the launcher has ended, and this rank ends with it")
         except BlockingIOError:
             pass
 

@@ -1,8 +1,8 @@
 """The job's process group, generation by generation.
 
 Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and
-`sockets_end`, so that its connections are known and an interruption can cut them. The group before
-it is dropped by a thread of its own: gloo's destructor takes 10 ms per pair.
+`sockets_end`, so that its connections are known and an interruption can cut them. A separate thread
+drops the previous group: gloo's destructor takes 10 ms per pair.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("taskd.worker")
 
 
 class Communicators:
-    """Remembers how the script made its group and makes it again. Raises ValueError where that
-    cannot be done."""
+    """Remembers how the script made its group and makes it again. Raises ValueError if there is
+    none."""
 
     def __init__(self) -> None:
         group = dist.group.WORLD
@@ -34,18 +34,18 @@ class Communicators:
                 "torch.distributed is not initialized: call init_process_group() before protect()"
             )
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        # as the script gave it; get_backend() must go on saying so
+        # as the script gave it; get_backend() must keep returning it
         name = c10d._world.pg_map[group][0]
         self.backend: str | None = None if name == "undefined" else name
         self.timeout = _timeout(group)
         self.generation = 0
-        self._by_group = True  # the group itself says what its backend has counted
+        self._by_group = True  # the group itself gives its backend's count
 
     @classmethod
     def remembered(
         cls, rank: int, world_size: int, backend: str | None, timeout: timedelta | None
     ) -> Communicators:
-        """For a replacement, whose script asked for a group that was not made."""
+        """For a replacement, whose script requested a group that was not made."""
         self = cls.__new__(cls)
         self.rank, self.world_size, self.generation = rank, world_size, 0
         self.backend, self._by_group = backend, True
@@ -54,23 +54,23 @@ class Communicators:
 
     @staticmethod
     def sub_groups() -> int:
-        """Groups beside the default one, which this version cannot make again."""
+        """The number of groups besides the default one, which this version cannot rebuild."""
         return len(c10d._world.pg_map) - 1
 
     def begun(self) -> int:
-        """How many collectives this process has begun on the present group; 0 where its backend
-        does not count."""
+        """The number of collectives that this process has begun on the current group; 0 if its
+        backend does not count."""
         group: Any = c10d._world.default_pg
         if group is None:
             return 0
         try:
-            # neither is kept, which would keep its connections
+            # keep no reference: it would keep the connections
             counts = group if self._by_group else group._get_backend(group._device_types[0])
             return int(counts._get_sequence_number_for_group())
         except RuntimeError:
             if not self._by_group:
                 return 0
-            self._by_group = False  # of several backends, each of which counts its own
+            self._by_group = False  # several backends, each with its own count
             return self.begun()
 
     def rebuild(
@@ -82,13 +82,12 @@ class Communicators:
         limit: float,
         device: torch.device,
     ) -> None:
-        """Leave the present group and make that of `generation`; all ranks call this. Raises what
-        the collective library raises, within about `limit` seconds, and at once when an
-        interruption newer than `built_at` is asked for."""
+        """Leave the current group and make that of `generation`; all ranks call this. Raises what
+        the collective library raises, within about `limit` seconds, and at once on an interruption
+        newer than `built_at`."""
         drop_group()
-        # torch numbers its groups and puts the number into the keys of the store; a rank whose last
-        # try was cut has counted further than the others, and they would wait for each other under
-        # different keys
+        # torch numbers its groups and uses the number in the store's keys; a rank whose last try
+        # was cut has counted further than the others, and they would wait under different keys
         c10d._world.group_count = 0
         sockets.begin(built_at)
         try:
@@ -115,9 +114,9 @@ class Communicators:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
-        what is said on it reaches nobody and waits for nobody. The real one takes its place again,
-        untouched."""
+        """Replace the default group by one of torch's fake backend inside the context, as in a
+        replacement's set-up: its collectives reach no rank and wait for none. The real group comes
+        back untouched."""
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         group, count = dist.group.WORLD, c10d._world.group_count
@@ -139,10 +138,10 @@ class Communicators:
 
 
 def drop_group() -> None:
-    """Forget the default group without waiting for its destructor."""
+    """Drop the default group without waiting for its destructor."""
     if not dist.is_initialized():
         return
-    # a destructor of connected pairs waits for the peers; of shut ones it does not
+    # the destructor waits for peers of connected pairs, but not of shut ones
     sockets.cut()
     group: Any = dist.group.WORLD
     keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
@@ -151,9 +150,9 @@ def drop_group() -> None:
 
 
 def let_go(groups: list[Any]) -> None:
-    """Drop the last references to groups that are not used any more. A group's destructor waits for
-    its collectives, of which one may never end; and where something else holds the last one (DDP's
-    reducer), it waits with the interpreter's lock."""
+    """Drop the last references to unused groups in a thread. A group's destructor waits for its
+    collectives, one of which may never end; if something else (DDP's reducer) held the last
+    reference, it would wait while holding the GIL."""
     threading.Thread(target=groups.clear, name="taskd-drop-group", daemon=True).start()
 
 

@@ -1,9 +1,8 @@
-"""A thread that answers the agent while the rank trains: where are you, and make this fault.
+"""A thread that answers the agent while the rank trains: progress probes and fault injection.
 
-It has a line of its own to the agent, and waits on it without cost. In a forked rank, which the
-kernel does not end together with the launcher, it also waits for the launcher's end. When the
-interpreter cannot run it (a loop in C that keeps the interpreter's lock, a stopped process) it does
-not answer, which is an answer too.
+It waits on its own connection to the agent. In a forked rank, which the kernel does not kill
+together with the launcher, it also waits for the launcher's end. If the interpreter cannot run it
+(a loop in C that holds the GIL, a stopped process), it does not answer, which is information too.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
 
 
 def _outlive_nobody(channel: Channel, launcher: int) -> None:
-    """Wait for an order. When the launcher, of that pidfd, has ended, this process ends too,
-    wherever it is."""
+    """Wait for an order; kill this process, whatever it is doing, if the launcher (a pidfd)
+    ends."""
     lines = select.poll()
     lines.register(channel, select.POLLIN)
     lines.register(launcher, select.POLLIN)
@@ -57,7 +56,7 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
     try:
         _answer(channel, rank, incarnation, job)
     finally:
-        # the agent has ended: the training thread finds that out by itself from here on, and leaves
+        # the agent has ended: from here on the training thread checks for itself, and leaves
         if training is not None:
             training.attended = False
 
@@ -80,7 +79,7 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                     )
                 )
             elif isinstance(order, to_rank.Inject):
-                # the manager has checked it; a rank does not take another process's word for that
+                # the manager has checked this too; a rank does not rely on another process for it
                 allowed = settings.fault_injection(os.environ)
                 ok, text = (
                     injection.carry_out(job, order.what, order.options)
@@ -92,4 +91,4 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
         except AgentGone:
             return
         except Exception:
-            log.exception("the control thread goes on after an error")
+            log.exception("the control thread continues after an error")

@@ -1,5 +1,5 @@
-"""The rank's side of the copies of its records on another node: it says what it has written, and
-waits until that is kept there. Where nobody keeps copies it says nothing."""
+"""The rank's side of the copies of its records on another node: it notifies the agent of what it
+has written, and waits until the other node has it. Where no node keeps copies it sends nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from taskd.core.snapshots import SLOTS
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
 
-# a copy takes a round trip; a keeper that says nothing is given up by the agent after 5 s
-AGAIN_MS = 2000
+# Longer than the 5 s after which the agent lets ranks go on without copies: only a note or an
+# acknowledgment that was lost takes this long, and must not hold the rank forever.
+AGAIN_MS = 6000
 
 Note = tuple[int, int, int]  # kind, number and step of a record
 
@@ -22,45 +23,44 @@ log = logging.getLogger("taskd.worker")
 
 
 class Copies:
-    """A pipe to the agent, which takes care of the rest. Who begins to keep copies takes what is
-    there, so that what was written before need not be told."""
+    """A pipe to the agent, which does the rest. An agent that begins to copy takes all records that
+    exist, so what was written before needs no note."""
 
     def __init__(self, directory: Path, local_rank: int) -> None:
         self._local_rank, self._number = local_rank, 0
-        # of records that the agent was not told of
-        self._untold: deque[Note] = deque(maxlen=SLOTS)
-        self._told: Note | None = None  # the last one that it was
+        # notes of records that the agent has not been sent
+        self._unsent: deque[Note] = deque(maxlen=SLOTS)
+        self._sent: Note | None = None  # the last one that it has been
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
         self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1
-        self._untold.append((kind, self._number, step))
+        self._unsent.append((kind, self._number, step))
         if slot.copying():
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        for note in self._untold:
+    def _notify(self) -> None:
+        for note in self._unsent:
             self._write(note)
-            self._told = note
-        self._untold.clear()
+            self._sent = note
+        self._unsent.clear()
 
     def _write(self, note: Note) -> None:
         kind, number, step = note
-        # full: the agent is stopped, and what it has not read by then it is told again
-        with contextlib.suppress(OSError):
+        # full: the agent is stopped; it reads all records when it begins to copy again
+        with contextlib.suppress(BlockingIOError):
             os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
 
     def wait(self, built_at: int) -> bool:
         """Until the newest record is kept elsewhere, if that is asked for; False when an
         interruption newer than `built_at` is."""
-        if self._untold and slot.copying():  # they are kept since, or again
-            self._tell()
-        number = self._told[1] if self._told is not None else 0
+        if self._unsent and slot.copying():  # copying began meanwhile, or again
+            self._notify()
+        number = self._sent[1] if self._sent is not None else 0
         while (done := slot.wait_copied(number, built_at, AGAIN_MS)) is None:
-            # a note that was lost must not hold the rank forever
             log.warning("no copy of record %d: the agent is notified again", number)
-            if self._told is not None:
-                self._write(self._told)
+            if self._sent is not None:
+                self._write(self._sent)
         return done

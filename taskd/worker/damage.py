@@ -1,11 +1,10 @@
-"""What a lost memory page means for this rank.
+"""Decides what a lost memory page means for this rank.
 
-libtaskd gives a page that failed back clean, if it lay in tensor memory as a whole, and notes it:
-execution goes on with zeros, and the attempt will not be committed. Here it is decided what those
-zeros may have reached. Training state is restored from a replica. Gradients, activations and the
-collective library's buffers are made again when the step is. Any other tensor that was there before
-the attempt (a data set, a table of the script's own) cannot be had again: then the process cannot
-go on.
+libtaskd replaces a failed page that lies wholly in tensor memory by a clean one and records it:
+execution continues with zeros, and the attempt will not commit. This module decides what those
+zeros hit. Training state is restored from a replica. Gradients, activations and the collective
+library's buffers are made again when the step is repeated. Any other tensor from before the attempt
+(a data set, a table of the script's own) is lost: then the process cannot go on.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import torch
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
 
-SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes anew: the reducers' buckets
+SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes again: the reducers' buckets
 
 
 @dataclass(frozen=True)
 class Survey:
-    """`state`: replicated tensors were hit; `stripes`: where this rank's stripes were, as (begin,
-    end) addresses; `unfit`: why the process cannot go on."""
+    """What was hit. `state`: replicated tensors; `stripes`: (begin, end) addresses in this rank's
+    stripes; `unfit`: why the process cannot go on, "" if it can."""
 
     state: bool = False
     stripes: tuple[tuple[int, int], ...] = ()
@@ -39,15 +38,16 @@ def survey(
     stripes: Stripes | None,
     attempt: int | None,
 ) -> Survey:
-    """`damages`: the newest, oldest first; up to number `accepted` they were made good in earlier
-    incidents. `attempt`: the stamp of the attempt under way, None between two."""
+    """Find what the pages in `damages` hit. `damages`: the newest, oldest first; those up to number
+    `accepted` were repaired in earlier incidents. `attempt`: the current attempt's stamp, None
+    between attempts."""
     hit_state = False
     hit_stripes: list[tuple[int, int]] = []
     unfit = ""
     if damages and damages[0]["number"] > accepted + 1:
         unfit = (
-            f"{damages[-1]['number'] - accepted} memory pages were lost, which is more than is kept"
-            " a list of"
+            f"{damages[-1]['number'] - accepted} memory pages were lost, more than the list of lost"
+            " pages holds"
         )
     for damage in damages:
         if damage["number"] <= accepted:

@@ -1,5 +1,5 @@
-"""A rank saves its training state as the dying gasp of its job, or takes it up again when a job
-begins from one."""
+"""Saves a rank's training state as its job ends (a dump), and loads it when a job begins from
+one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from taskd.worker.state import TrainingState
 
 
 def state_dict(state: TrainingState) -> dict[str, Any]:
-    """As the script knows it: name given to protect() -> state_dict() of that object."""
+    """The state as the script knows it: name given to protect() -> that object's state_dict()."""
     objects = {**state.modules, **state.optimizers, **state.small}
     return {name: value.state_dict() for name, value in objects.items()}
 
 
 def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
-    """Write the state as it is in memory into `work`. Raises OSError, also for a full disk; then
-    nothing of it is left."""
+    """Write the state in memory to `work`. Raises OSError, also for a full disk, and then leaves
+    nothing behind."""
     place = work / dumps.STATE
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -39,12 +39,12 @@ def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
             dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir()))
         )
     except BaseException as error:
-        full = _full(place)  # torch's writer does not say so
+        full = _full(place)  # torch's writer does not report it
         with contextlib.suppress(OSError):
             dumps.discard(work)
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work.parent)) from None
-        # what the disk said is inside, for each rank
+        # the file system's error is inside, for each rank
         if isinstance(error, checkpoint.api.CheckpointException):
             reasons = [str(inner) for inner, _ in error.failures.values()]
             raise OSError("; ".join(reasons) or str(error)) from None
@@ -52,7 +52,7 @@ def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
 
 
 def _full(place: Path) -> bool:
-    """Whether less than a block of 1 MiB is free there."""
+    """Whether less than 1 MiB is free at `place`."""
     try:
         found = os.statvfs(place)
     except OSError:
@@ -61,14 +61,14 @@ def _full(place: Path) -> bool:
 
 
 def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry]:
-    """Put the state of a dump that has been checked into memory; returns kind and content of the
-    rank's record. Raises dumps.BadDump."""
+    """Load the state of a checked dump; returns kind and content of the rank's record. Raises
+    dumps.BadDump."""
     path = found.path / dumps.RECORDS / f"rank-{rank}"
     if rank not in found.ranks:
         raise dumps.BadDump(
-            f"{found.path} has no record of rank {rank}: its node and the one that kept its records"
+            f"{found.path} has no record of rank {rank}: its node and the keeper of its records"
             f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
-            " random numbers and loaders' places of such ranks are not known"
+            " random numbers and loader positions of such ranks are not known"
         )
     data = path.read_bytes()
     seal = dumps.seal_of(rank)
@@ -80,8 +80,8 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
         raise dumps.BadDump(f"{found.path}: {error}") from None
     if missing := {*state.modules, *state.optimizers} - set(values):
         raise dumps.BadDump(
-            f"{found.path} has nothing for {', '.join(sorted(missing))}: protect() was given other"
-            " names"
+            f"{found.path} has nothing for {', '.join(sorted(missing))}: give protect() the names"
+            " that the dump was saved with"
         )
     for name, module in state.modules.items():
         module.load_state_dict(values[name])

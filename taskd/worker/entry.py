@@ -1,7 +1,7 @@
-"""What a rank's record says: its private state at the start of a step, as fields and tensors.
+"""The content of a rank's record: its private state at the start of a step, as fields and tensors.
 
-`records/sealed.py` has the bytes around it and their digest. Nothing that is read here is executed;
-what does not fit is a `sealed.BadRecord`, and the next source is taken.
+`records/sealed.py` defines the bytes around it and their digest. Nothing read here is executed;
+malformed content raises `sealed.BadRecord`, and the next source is tried.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from taskd.worker.gradients import Row
 
 @dataclass
 class Entry:
-    """`pass_number` and `index`: where the loop is. `random`: generators' states at the start of
-    the step, `fetch`: before its batch was fetched (None: it has none), `pass_random`: when the
-    pass began. `loader`: see loading.place. `batch`, `previous`: fingerprints of the step's batch
-    and of the one before. `settings`, `structure`: see state.py. `orders`, `synced`: per DDP, see
-    buckets.py. `skipped`: parameters, see gradients.py. `mark`: see replicas.py. `private`: memory
-    of the private tensors. `gradients`: (index of the parameter, attribute, tensor)."""
+    """One record's fields. `pass_number`, `index`: the loop's position. `random`: generators'
+    states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
+    `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
+    fingerprints of the step's batch and of the one before. `settings`, `structure`: see state.py.
+    `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
+    see replicas.py. `private`: memory of the private tensors. `gradients`: (index of the parameter,
+    attribute, tensor)."""
 
     pass_number: int
     index: int
@@ -45,11 +46,11 @@ class Entry:
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
-# what is other in each record: pass_number, index, mark, batch, previous, and which are there
+# what changes in each record: pass_number, index, mark, batch, previous, and which are present
 _NUMBERS = struct.Struct("<qqQQQB")
 _BATCH, _PREVIOUS, _FETCH = 1, 2, 4
 # one section each, in this order, before those of the gradients; empty for a `fetch` of None.
-# `layout` describes what is mostly the same from step to step, and the gradients
+# `layout` holds what rarely changes between steps, and describes the gradients
 _LARGE = ("random", "fetch", "pass_random", "loader", "settings", "structure", "private")
 _SECTIONS = ("layout", *_LARGE)
 _LAYOUT = ("orders", "synced", "skipped", "gradients")
@@ -59,7 +60,7 @@ assert {"pass_number", "index", "mark", "batch", "previous", *_LARGE, *_LAYOUT} 
 
 
 def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
-    """The record, in parts. Gradients on the CPU are not copied here."""
+    """Encode the record, in parts. CPU gradients are not copied."""
     described, memories = [], []
     for index, name, tensor in entry.gradients:
         shape, memory = plain.tensor_bytes(tensor)
@@ -91,7 +92,7 @@ _known: tuple[Any, bytes] = ((), b"")
 
 
 def _layout(described: tuple[Any, ...]) -> bytes:
-    """The same object where it is as it was in the record before."""
+    """Encode the layout; the same object if it equals the previous record's."""
     global _known
     if described != _known[0]:
         _known = described, plain.encode([list(part) for part in described])
@@ -99,11 +100,11 @@ def _layout(described: tuple[Any, ...]) -> bytes:
 
 
 def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
-    """Raises BadRecord."""
+    """Decode a record's content. Raises BadRecord."""
     data, sections = seal.open(payload, step)
     own = len(_SECTIONS)
     if len(data) != _NUMBERS.size or len(sections) < own:
-        raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections are no record")
+        raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, batch, previous, there = _NUMBERS.unpack(data)
     layout, random, fetch, pass_random, loader, settings, structure, private = sections[:own]
     try:
@@ -119,9 +120,9 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         or len(synced) != len(orders)
         or not all(type(s) is bool for s in synced)
     ):
-        raise BadRecord("its field synced is not a truth value for each DDP")
+        raise BadRecord("its field synced is not one bool per DDP")
     if not isinstance(described, list) or len(sections) != own + len(described):
-        raise BadRecord(f"it has {len(sections)} sections, which do not fit its gradients")
+        raise BadRecord(f"it has {len(sections)} sections, which do not match its gradients")
     return Entry(
         pass_number=pass_number,
         index=index,
@@ -149,7 +150,7 @@ def _gradient(row: Any, memory: memoryview) -> tuple[int, str, torch.Tensor]:
         or type(row[0]) is not int
         or not isinstance(row[1], str)
     ):
-        raise BadRecord("a gradient in it is not described as one")
+        raise BadRecord("the description of a gradient in it is malformed")
     try:
         return row[0], row[1], plain.tensor_of(*row[2:], memory)
     except plain.Unreadable as error:

@@ -1,4 +1,4 @@
-"""Results that are not finite: the machine's doing, or the model's?"""
+"""Decides whether a result that is not finite is the machine's fault or the model's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("taskd.worker")
 
 
 class NotFinite(Interrupted):
-    """`check` found a result that is not finite: the attempt ends here."""
+    """Raised when `check` finds a result that is not finite, which ends the attempt."""
 
 
 def is_finite(result: torch.Tensor | float) -> bool:
@@ -25,20 +25,20 @@ def is_finite(result: torch.Tensor | float) -> bool:
 
 
 class FiniteCheck:
-    """A step is repeated once with the replicas' state; where its result is not finite again, it
-    was not the machine."""
+    """Has a step repeated once with the replicas' state; if its result is not finite again, the
+    machine is not the cause."""
 
     def __init__(self, session: RepairSession, suspicion: Suspicion) -> None:
         self._session, self._suspicion = session, suspicion
         self._doubted = -1  # the last step whose result was not finite
-        self._diverged = False  # results are not finite, and not by the machine's doing
+        self._diverged = False  # results are not finite, and the machine is not the cause
 
     def doubts(self, step: int) -> bool:
         return self._doubted == step
 
     def look(self, result: torch.Tensor | float, step: int) -> bool:
-        """Whether `result` of the attempt at `step` is finite. Raises NotFinite where the attempt
-        ends for that."""
+        """Whether `result` of the attempt at `step` is finite. Raises NotFinite to end the
+        attempt."""
         session = self._session
         if is_finite(result):
             self._diverged = False
@@ -46,14 +46,14 @@ class FiniteCheck:
         if not self._diverged and step in (self._doubted, session.entries.marked()):
             self._diverged = True
             text = (
-                "rank %d: the result of step %d is not finite again, with the replicas' state: it"
-                " is not the machine's doing"
+                "rank %d: the result of step %d is not finite again with the replicas' state: the"
+                " machine is not the cause"
             )
             log.error(text, session.rank, step)
         if self._diverged:
             return False
         self._doubted = step
-        session.entries.mark(step)  # a replacement must not ask for the same once more
+        session.entries.mark(step)  # a replacement must not have it repeated again
         self._suspicion.doubt(
             step, "the result is not finite; repeated once with the replicas' state"
         )

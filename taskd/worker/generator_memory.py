@@ -1,9 +1,8 @@
-"""Where random number generators keep their state in this process's memory, so that it is seen
-without a call whether one has drawn.
+"""Locates the state of random number generators in this process's memory, so that a draw shows
+without a call.
 
-Nothing here is promised by python, numpy or torch. So each place is compared with what the
-generator itself says before it is believed; where it is not found, `None` is the answer, and the
-generator is asked each time.
+python, numpy and torch guarantee none of this. So each place is compared with the generator's own
+answer before use; if it is not found, the result is None and the generator is asked each time.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ _WORDS = 624  # of a Mersenne twister
 _TWISTER = (_WORDS + 1) * 4  # bytes: the words, and an index before or behind them
 _HEAD = object.__basicsize__
 
-# torch's generator of the CPU: its words lie near the beginning of the object, seed and index just
-# before them, and the normal deviates that it has in advance just behind
+# torch's CPU generator: its words lie near the beginning of the object, seed and index just before
+# them, and the normal deviates held in advance just behind
 _SEARCHED, _BEFORE, _BEHIND = 104, 24, 32
 # get_state() has one word in eight bytes each, behind seed, index and flag
 _LEGACY = slice(24, 24 + 8 * _WORDS)
 
 
 def of_python() -> Pieces | None:
-    """Of `random`'s own generator: an index and the words behind the object's head. The deviate
-    that gauss() has in advance, `gauss_next`, is not among them."""
+    """The memory of `random`'s own generator: the index and the words behind the object's head,
+    without gauss()'s deviate held in advance, `gauss_next`."""
     address = id(random._inst) + _HEAD  # type: ignore[attr-defined]
     words = struct.unpack(f"i{_WORDS}I", ctypes.string_at(address, _TWISTER))
     return [(address, _TWISTER)] if (*words[1:], words[0]) == random.getstate()[1] else None
 
 
 def of_numpy(drawing: Any) -> Pieces | None:
-    """Of a numpy.random.RandomState: its generator, and what is in itself, which says which
-    generator it draws from and has the second normal deviate."""
+    """The memory of a numpy.random.RandomState: its generator's, and its own, which holds the
+    pointer to the generator and the second normal deviate."""
     generator = drawing._bit_generator
     if type(generator).__name__ != "MT19937" or not _deviate_lies_inside(type(drawing)):  # type: ignore[arg-type]
         return None
@@ -48,14 +47,14 @@ def of_numpy(drawing: Any) -> Pieces | None:
 
 
 def of_torch(generator: torch.Generator) -> Pieces | None:
-    """Of a torch.Generator of the CPU."""
+    """The memory of a torch.Generator of the CPU."""
     offset = _words_of_torch()
     if offset is None or type(generator) is not torch.Generator or generator.device.type != "cpu":
         return None
     address = generator._cdata  # type: ignore[attr-defined]
     if ctypes.string_at(address + offset, 4 * _WORDS) != _words(generator):
         return None
-    # the pointer too: the object could be given another generator
+    # the pointer too: the object could get another generator
     return [
         (id(generator) + _HEAD, 8),
         (address + offset - _BEFORE, _BEFORE + 4 * _WORDS + _BEHIND),
@@ -69,7 +68,7 @@ def _words(generator: torch.Generator) -> bytes:
 
 @cache
 def _words_of_torch() -> int | None:
-    """Where in a generator the words are; None where that is not certain."""
+    """The offset of the words in a generator; None if it is not certain."""
     trial = torch.Generator()
     trial.manual_seed(1)
     torch.rand(1, generator=trial)
@@ -84,7 +83,7 @@ def _words_of_torch() -> int | None:
     def present() -> bytes:
         return ctypes.string_at(address + offset - _BEFORE, _BEFORE + 4 * _WORDS + _BEHIND)
 
-    # of two deviates one is kept for the next call, which draws nothing: only the keeping shows
+    # one of two deviates is kept for the next call, which draws nothing: only the kept one shows
     for kind in (torch.float32, torch.float64):
         for _ in range(3):
             before, asked = present(), trial.get_state()
@@ -103,8 +102,8 @@ def _inside(thing: object) -> tuple[int, int]:
 
 @cache
 def _deviate_lies_inside(kind: Callable[[int], Any]) -> bool:
-    """Whether a numpy.random.RandomState keeps the second normal deviate, which it draws in
-    advance, in its own memory."""
+    """Whether a numpy.random.RandomState keeps the second normal deviate, drawn in advance, in its
+    own memory."""
     trial = kind(1)
     trial.normal()
     kept = ctypes.string_at(*_inside(trial))

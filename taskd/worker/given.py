@@ -1,4 +1,4 @@
-"""What protect() was given, by what it is."""
+"""Sorts the objects given to protect() by kind."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from taskd.worker.wrappers import unwrap
 
 
 class UnsupportedState(RuntimeError):
-    """Something that was given to protect() cannot be carried over; the text says what and what to
-    do instead."""
+    """An object given to protect() cannot be carried over; the text names it and the remedy."""
 
 
 class NotProtectable(RuntimeError):
-    """The job has a kind of state that this version cannot bring back; it trains on without
+    """The job has a kind of state that this version cannot restore; it trains without
     protection."""
 
 
 class Given:
-    """`small`: everything else with state_dict() and load_state_dict(). `ddps`: the wrappers of
-    modules. By name, but for these."""
+    """The objects by name. `small`: everything else with state_dict() and load_state_dict().
+    `ddps`: a list of the modules' wrappers."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         self.modules: dict[str, torch.nn.Module] = {}
@@ -37,7 +36,7 @@ class Given:
             self._register(name, value)
         if not self.modules:
             raise UnsupportedState(
-                "protect() was given no torch.nn.Module; pass model=... so that there is a state to"
+                "protect() was given no torch.nn.Module; pass model=... so that there is state to"
                 " protect"
             )
         for name, module in self.modules.items():
@@ -76,7 +75,7 @@ class Given:
             )
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Each once: those of the modules, then those that only an optimizer has."""
+        """Each parameter once: those of the modules, then those that only an optimizer has."""
         seen: set[int] = set()
         for owner in (
             *(m.parameters() for m in self.modules.values()),
@@ -93,7 +92,8 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
 
 
 def _is_stateful(value: Any) -> bool:
-    """Whether a list with this in it is a list of things to protect, and not a thing itself."""
+    """Whether a list that contains `value` is a list of objects to protect, not an object
+    itself."""
     if isinstance(value, (list, tuple)):
         return any(_is_stateful(item) for item in value)
     return hasattr(value, "state_dict") or loading.is_generator(value)

@@ -1,20 +1,20 @@
-"""Gradients that wait between two attempts: part of a rank's record, like everything else that the
-next attempt starts from.
+"""Gradients that wait between two attempts: part of a rank's record, since the next attempt starts
+from them.
 
-Under accumulation over attempts, with two optimizers of different periods, or with `retain`, what
-is in `.grad` when an attempt ends goes into the next update. It is recorded with the step and put
-back on every rank.
+Under accumulation over attempts, with two optimizers of different periods, or with `retain`, the
+`.grad` at the end of an attempt goes into the next update. It is recorded with the step and
+restored on every rank.
 
 The usual script leaves gradients behind too, but clears them before it computes new ones: recording
-those would cost a copy of the model at each step. So what an optimizer's update has *used* is
-recorded only until the script has been seen to put other tensors in its place (`zero_grad()` sets
-None by default). From then on the assumption is checked at each update and at each interruption:
-should the script go on with one of these gradients after all, the step that used it is not offered
-for repetition (`broken`), and from the next step on they are recorded again. A replacement gets
-zeros in their place, so that it notices too.
+those would cost a copy of the model at each step. So gradients *used* by an optimizer's update are
+recorded only until the script is seen to put other tensors in their place (`zero_grad()` sets None
+by default). From then on each update and each interruption checks that assumption: if the script
+does continue with one of these gradients, the step that used it is not offered for repetition
+(`broken`), and from the next step on they are recorded again. A replacement gets zeros in their
+place, so that its check works too.
 
 Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
-always: their tensors are the same forever, so that nothing tells whether they were cleared.
+always: their tensors never change, so nothing shows whether they were cleared.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Left:
-    """What an attempt has left: `rows` are recorded. `skipped`: parameters whose gradients are
+    """What an attempt leaves behind. `rows` are recorded; `skipped`: parameters whose gradients are
     known to be cleared before use."""
 
     rows: tuple[Row, ...] = ()
@@ -49,8 +49,8 @@ class Left:
     versions: tuple[int, ...] = ()
 
     def same(self, other: Left) -> bool:
-        """Whether nothing has been exchanged or written to between the two. Both hold their
-        tensors, so identity is exact."""
+        """Whether no gradient was exchanged or written between the two. Both hold their tensors, so
+        identity is exact."""
         return (
             len(self.rows) == len(other.rows)
             and self.skipped == other.skipped
@@ -84,36 +84,36 @@ class _Used:
 
 
 class Gradients:
-    """Used by the training thread."""
+    """Tracks a rank's gradients between attempts. Used by the training thread."""
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         self._optimizers = list(optimizers)
         self._parameters: list[torch.nn.Parameter] = []
         self._main = False
-        # optimizer -> whether its gradients were replaced before the next update, so far
+        # optimizer -> whether its gradients have always been replaced before its next update
         self._clears: dict[int, bool] = {}
         self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
-        # of these, whose are not in the record of the present step
+        # those whose gradients are not in the current step's record
         self._unrecorded: set[int] = set()
         self._stepped: set[int] = set()  # in this attempt
         self._fresh = True  # this process has committed no attempt
-        self.broken = False  # the present step uses gradients that its record does not have
+        self.broken = False  # the current step uses gradients that its record lacks
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """All protected parameters from now on, in the order that ranks share."""
+        """Watch all protected parameters, in the order common to all ranks."""
         self._parameters = list(parameters)
         self._main = any(hasattr(p, MAIN) for p in self._parameters)
 
     # -- in an attempt -----------------------------------------------------------------------------
 
     def updating(self, optimizer: torch.optim.Optimizer) -> None:
-        """`optimizer` is about to use what is in `.grad`."""
+        """Note that `optimizer` is about to use `.grad`."""
         self._look(id(optimizer))
         self._stepped.add(id(optimizer))
 
     def _look(self, owner: int) -> None:
-        """Were the gradients that the last update of `owner` used replaced since? Once per attempt
-        and optimizer."""
+        """Check whether the gradients used by the last update of `owner` were replaced since. Once
+        per attempt and optimizer."""
         used = self._used.pop(owner, None)
         if not used:
             return
@@ -125,8 +125,8 @@ class Gradients:
         self._unrecorded.discard(owner)
 
     def interrupted(self) -> bool:
-        """Whether the attempt that an interruption has ended cannot be repeated from its record: it
-        has written to a gradient that was left there and was not recorded."""
+        """Whether the interrupted attempt cannot be repeated from its record: it has written to a
+        gradient left behind and not recorded."""
         for owner in self._unrecorded & set(self._used):
             if any(u.still_there() and u.touched() for u in self._used[owner]):
                 self.broken, self._clears[owner] = True, False
@@ -135,7 +135,7 @@ class Gradients:
     # -- between attempts --------------------------------------------------------------------------
 
     def committed(self) -> Left:
-        """The attempt has ended well: what it leaves."""
+        """Note a commit; returns what the attempt leaves behind."""
         if self._used or self._stepped:
             self._note_used()
         self.broken = self._fresh = False
@@ -157,7 +157,7 @@ class Gradients:
         self._stepped.clear()
 
     def now(self) -> Left:
-        """What is there, as a record has it."""
+        """The gradients as a record holds them."""
         waiting = attempt.waiting(self._parameters)
         if not waiting and not self._used and not self._main:
             self._unrecorded = set()
@@ -187,16 +187,16 @@ class Gradients:
     # -- in a repair -------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """The attempt is over without a commit, and a step begins again."""
+        """Forget an attempt that ended without a commit; a step begins again."""
         self._stepped.clear()
         self.broken = False
 
     def restore(
         self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]
     ) -> None:
-        """Make `.grad` what a record says. What it has left out, because the script clears it,
-        stays where it is untouched: if the script goes on with it after all, that is seen as ever.
-        Raises RuntimeError for a record of another model."""
+        """Set `.grad` as recorded. A gradient left out because the script clears it stays if
+        untouched, so that its use is still noticed. Raises RuntimeError for a record of another
+        model."""
         if self._fresh:
             self._stand_in(skipped)
         untouched = {
@@ -233,7 +233,7 @@ class Gradients:
                 used.is_now(used.parameter.grad)  # the same gradient, in another tensor
 
     def _stand_in(self, skipped: Iterable[int]) -> None:
-        """Zeros for gradients that a replacement cannot have, and that the script is expected to
+        """Put zeros in place of gradients that a replacement lacks and the script is expected to
         clear."""
         wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
         for optimizer in self._optimizers:

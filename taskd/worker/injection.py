@@ -1,8 +1,8 @@
-"""Faults on purpose in this process: what `taskd inject` asks for.
+"""Injects faults into this process, as `taskd inject` requests.
 
-`memory` poisons a page for real (see libtaskd.h, taskd_poison); `link` breaks connections of the
-present communicators for real. What it asks for may not be there at the moment (a gradient between
-two steps): then it happens at the next occasion.
+`memory` really poisons a page (taskd_poison in libtaskd.h); `link` really breaks connections of the
+current communicators. If the target does not exist yet (a gradient between two steps), the fault
+follows when it does.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ PAGE = 4096
 SO_ATTACH_FILTER = 26
 # the random numbers of the module `random` belong to the training script
 _dice = random.SystemRandom()
-# one instruction of the kernel's packet filter: return 0, take no byte
+# one instruction of the kernel's packet filter: return 0, accept no byte
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 class NotPossible(RuntimeError):
-    """What was asked for cannot be done here and now; the text says why."""
+    """The fault cannot be injected here and now; the text says why."""
 
 
 def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
-    """Do it; (whether it was done, in words). Runs in the control thread's thread."""
+    """Inject the fault `what`. Returns (whether it was done, a description). Runs in the control
+    thread."""
     known: dict[str, Callable[[Job, dict[str, str]], str]] = {
         "memory": _memory,
         "endpoints": _endpoints,
@@ -71,8 +72,8 @@ def _memory(job: Job, options: dict[str, str]) -> str:
         kind = poison.TENSOR if where == "activation" else poison.GLOO
         if not library.preloaded():
             raise NotPossible(
-                "libtaskd is not preloaded in this rank, so that it does not see memory being"
-                " allocated: set LD_PRELOAD"
+                "libtaskd is not preloaded in this rank and does not see allocations: set"
+                " LD_PRELOAD"
             )
         attempts.begun.add(lambda: poison.next_allocation(kind))
         return (
@@ -98,8 +99,8 @@ def _memory(job: Job, options: dict[str, str]) -> str:
 
 
 def _choose(rows: list[torch.Tensor], where: str, number: str | None) -> int:
-    """The address of a page that lies in one of the rows as a whole: the `number`-th (modulo how
-    many there are), or any."""
+    """The address of a page that lies wholly in one of the rows: the `number`-th (modulo their
+    count), or a random one."""
     pages = []
     for row in rows:
         first = -(-row.data_ptr() // PAGE)
@@ -132,7 +133,7 @@ def _connections() -> list[socket.socket]:
     for fd in sockets.covered():
         try:
             found.append(socket.socket(fileno=socket.dup(fd)))
-        except OSError:  # closed a moment ago
+        except OSError:  # just closed
             continue
     return found
 
@@ -142,7 +143,7 @@ def _name(address: tuple[object, ...]) -> str:
 
 
 def _endpoints(job: Job, options: dict[str, str]) -> str:
-    """This rank's ends of its connections, separated by spaces."""
+    """List this rank's ends of its connections, separated by spaces."""
     names = []
     for connection in _connections():
         with connection:
@@ -151,7 +152,7 @@ def _endpoints(job: Job, options: dict[str, str]) -> str:
 
 
 def _link(job: Job, options: dict[str, str]) -> str:
-    """Break the connections whose other end is in `ends`; `how`: cut or drop."""
+    """Break the connections whose peer address is in `ends`; `how`: cut or drop."""
     ends, how, broken = set(options["ends"].split()), options["how"], 0
     for connection in _connections():
         with connection:
@@ -162,19 +163,19 @@ def _link(job: Job, options: dict[str, str]) -> str:
                     connection.shutdown(socket.SHUT_RDWR)
                 else:
                     _drop(connection)
-            except OSError:  # it has ended meanwhile
+            except OSError:  # ended meanwhile
                 continue
             broken += 1
     if not broken:
-        raise NotPossible("there is no connection between the two")
+        raise NotPossible("there is no connection between the two ranks")
     return (
         f"{broken} connection{'s' if broken > 1 else ''}"
-        f" {'cut' if how == 'cut' else 'hear nothing any more'}"
+        f" {'cut' if how == 'cut' else 'receive nothing from now on'}"
     )
 
 
 def _drop(connection: socket.socket) -> None:
-    """Have the kernel throw away every packet that arrives, before it is acknowledged."""
+    """Have the kernel drop every packet that arrives, before it is acknowledged."""
     program = ctypes.create_string_buffer(_DROP_ALL)
     connection.setsockopt(
         socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program))

@@ -1,7 +1,7 @@
 """The user's loop: `for attempt in job.steps(n): with attempt as step:`, protected or not.
 
-`loop.py` hands out the attempts of a protected rank; in a process without an agent, and after
-protection was given up, they are handed out here and nothing is recorded.
+`loop.py` hands out the attempts of a protected rank. Without an agent, or after protection has
+ended, they are handed out here and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("taskd.worker")
 
 
 class Job:
-    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next one
+    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next step
     to be handed out."""
 
     def __init__(self, conversation: RepairSession | None) -> None:
@@ -46,15 +46,15 @@ class Job:
     # -- the loops ---------------------------------------------------------------------------------
 
     def steps(self, total: int) -> Iterator[Attempt]:
-        """Attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that
+        """Yield attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that
         failed is handed out again."""
         if type(total) is not int or total < 0:
             raise ValueError(f"steps({total!r}): the number of steps must be an int of at least 0")
         return self._run(None, total)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Attempt]:
-        """Attempts at one pass over `loader`; each gives (step, batch), `step` counting on over
-        passes.
+        """Yield attempts at one pass over `loader`; each gives (step, batch), with `step` counting
+        on over passes.
 
         The batch is kept until its step is committed everywhere and handed out again if the attempt
         is repeated.
@@ -89,19 +89,19 @@ class Job:
         return Ending.COMMITTED
 
     def leave_alone(self, reason: str) -> None:
-        """From now on nothing is protected."""
+        """End protection; training goes on."""
         log.warning("training goes on without protection: %s", reason)
         self._step, self.loop = self.step, None
 
-    # -- what the script may say -------------------------------------------------------------------
+    # -- what the script may call ------------------------------------------------------------------
 
     def long_operation(self, name: str, seconds: float = 1800.0) -> AbstractContextManager[None]:
-        """`with job.long_operation("checkpoint"):` inside, this rank is not taken for hung, for up
+        """Inside `with job.long_operation("checkpoint"):` this rank does not count as hung for up
         to `seconds`.
 
-        For what takes much longer than the usual step now and then and makes no progress that taskd
-        can see. Compilation by torch.compile is noticed without it. `name` is for the reader.
-        Raises ValueError for `seconds` that are not above 0.
+        For an occasional operation that takes much longer than a step and makes no progress that
+        taskd can see. torch.compile is recognized without it. `name` is for the reader. Raises
+        ValueError for `seconds` that are not above 0.
         """
         if not seconds > 0:
             raise ValueError(
@@ -110,25 +110,25 @@ class Job:
         return self._patience.extended(seconds if self.protected else 0.0)
 
     def check(self, result: torch.Tensor | float) -> bool:
-        """Whether `result`, a loss, is finite. Inside an attempt, before the update.
+        """Return whether `result`, a loss, is finite. Call it inside an attempt, before the update.
 
-        When it is not, the attempt ends here and is repeated once, this rank's training state taken
-        from its replicas: memory or a computing unit may have failed without saying so. When the
-        repeated attempt has no finite result either, it was not the machine: that is logged, and
-        False returned. Without protection it only looks.
+        If it is not, the attempt ends and is repeated once with this rank's training state restored
+        from its replicas: memory or a computing unit may have failed silently. If the repeated
+        attempt's result is not finite either, the machine is not the cause: this is logged and
+        False returned. Without protection it only checks.
         """
         loop = self.loop
         if loop is None or not loop.attempts.open:
             return is_finite(result)
         return loop.finite.look(result, loop.attempts.step)
 
-    # -- what others ask ---------------------------------------------------------------------------
+    # -- queries by other modules ------------------------------------------------------------------
 
     @property
     def abandoned(self) -> bool:
-        """Whether the script has left an attempt for good, by an exception or sys.exit()."""
+        """Whether the script has left an attempt by an exception or sys.exit()."""
         return self.loop is not None and self.loop.attempts.abandoned
 
     def collectives(self) -> int:
-        """How many collectives have been begun in this attempt; 0 between two."""
+        """The number of collectives begun in this attempt; 0 between attempts."""
         return self.loop.attempts.collectives() if self.loop is not None else 0

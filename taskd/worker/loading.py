@@ -1,5 +1,4 @@
-"""Iterating a loader so that a replacement can take it up in the middle, and gets the same
-batches."""
+"""Iterates a loader so that a replacement can resume it in the middle and gets the same batches."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from taskd.cython_api import memory
 from taskd.worker import plain
 
-DEPTH, OBJECTS = 5, 200  # how far around a loader its generators are looked for
-SAMPLE = 4096  # bytes at a time that a fingerprint looks at, in PLACES places of a tensor
+DEPTH, OBJECTS = 5, 200  # how far around a loader to search for its generators
+SAMPLE = 4096  # bytes that a fingerprint reads at each of PLACES places of a tensor
 PLACES = 16
 ATOMS = (bool, int, float, str, type(None))
 
 
 class _Later:
-    """A sampler that begins `skip` items later. The items before it are drawn, not loaded: its
-    random numbers stay in step."""
+    """A sampler that begins `skip` items later. Skipped items are drawn but not loaded, so its
+    generator advances as before."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
         self._sampler, self.skip = sampler, skip
@@ -37,37 +36,35 @@ class _Later:
 
 
 def has_workers(loader: Any) -> bool:
-    """Whether batches are made in other processes, whose random numbers go on from batch to
-    batch."""
+    """Whether other processes load the batches; their generators carry over from batch to batch."""
     return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
 def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any]:
-    """An iterator over `loader` that hands out its item number `skip` first.
+    """An iterator over `loader` whose first item is number `skip`.
 
-    A map-style torch DataLoader is moved through its sampler, unless `whole` is asked for. Anything
-    else is iterated and what comes before is dropped.
+    A map-style torch DataLoader is moved through its sampler, unless `whole`. Anything else is
+    iterated, and the items before are dropped.
     """
     if skip == 0:
         return iter(loader)
     if type(loader) is DataLoader and not whole and not isinstance(loader.dataset, IterableDataset):
         if loader.num_workers == 0:
             iterator: Any = iter(loader)
-            # after iter(): the order in which seeds are drawn stays
+            # after iter(), so that seeds are drawn in the same order
             for _ in islice(iterator._sampler_iter, skip):
                 pass
             return iterator  # type: ignore[no-any-return]
         name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         original = getattr(loader, name)
-        # DataLoader refuses the assignment of a sampler after __init__; it is put back before
-        # anybody can see
+        # DataLoader refuses assignment of a sampler after __init__; restored below
         later = _Later(original, skip)
         object.__setattr__(loader, name, later)
         try:
             return iter(loader)
         finally:
             object.__setattr__(loader, name, original)
-            later.skip = 0  # persistent workers keep it for the passes that follow
+            later.skip = 0  # persistent workers keep it for later passes
     iterator = iter(loader)
     for _ in islice(iterator, skip):
         pass
@@ -78,13 +75,13 @@ def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any
 
 
 def generators(loader: Any) -> list[Any]:
-    """The random number generators that a loader, its samplers and its data set hold, in an order
-    that names alone decide."""
+    """The generators that a loader, its samplers and its data set hold, in an order that depends
+    only on names."""
     return [value for value in _around(loader) if is_generator(value)]
 
 
 def is_generator(value: Any) -> bool:
-    """Whether this is a generator that is not one of the process's own, which every record has."""
+    """Whether `value` is a generator, other than the process-wide ones, which every record has."""
     if isinstance(value, torch.Generator):
         return value is not torch.default_generator
     if isinstance(value, random.Random):
@@ -98,18 +95,19 @@ def is_generator(value: Any) -> bool:
 
 
 def place(loader: Any) -> bytes:
-    """The counters that a loader and its samplers keep (`epoch`, `iteration`): a replacement, whose
-    loader was not iterated in the passes before, does not have them."""
+    """The counters of a loader and its samplers (`epoch`, `iteration`), which a replacement lacks,
+    since it has not iterated the earlier passes."""
     return plain.encode([_atoms(value) for value in _around(loader) if _counts(value)])
 
 
 def put_place(loader: Any, data: bytes) -> None:
-    """Raises RuntimeError where the replacement's loader is not made like its predecessor's."""
+    """Restore what `place` returned. Raises RuntimeError if the replacement's loader is built
+    differently."""
     kept, here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
     if not isinstance(kept, list) or len(kept) != len(here):
         raise RuntimeError(
-            f"the loader {type(loader).__name__} is not made like the one of the rank's last"
-            " process"
+            f"the loader {type(loader).__name__} is built differently from that of the rank's"
+            " previous process"
         )
     for value, atoms in zip(here, kept, strict=True):
         present = _atoms(value)
@@ -123,7 +121,7 @@ def _counts(value: Any) -> bool:
 
 
 def _atoms(value: Any) -> dict[str, Any]:
-    # some of DataLoader's own are set once, and refuse to be set again
+    # some of DataLoader's own can be set only once
     return {
         k: v
         for k, v in vars(value).items()
@@ -132,7 +130,7 @@ def _atoms(value: Any) -> dict[str, Any]:
 
 
 def _around(loader: Any) -> Iterator[Any]:
-    """The loader and what it holds, objects by way of their attributes; each once."""
+    """The loader and the objects reachable through its attributes, each once."""
     seen: set[int] = set()
     todo = [(loader, 0)]
     while todo and len(seen) < OBJECTS:
@@ -159,8 +157,8 @@ def _is_object(value: Any) -> bool:
 
 
 def fingerprint(batch: Any) -> int:
-    """A number that tells batches apart: of shapes, and of samples of the memory of what lies in
-    the host's. Some microseconds."""
+    """A number that tells batches apart, made from shapes and from samples of host tensors' memory.
+    Takes some microseconds."""
     value = 0
     for tensor in _tensors(batch, 0):
         shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()

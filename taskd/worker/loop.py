@@ -1,5 +1,5 @@
-"""The loop of a protected rank: it hands out attempts, and between two of them repairs, stands, or
-waits at the end of a pass."""
+"""The loop of a protected rank: hands out attempts and, between them, repairs, pauses, or waits at
+the end of a pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("taskd.worker")
 
 
 class Loop:
-    """`alone`: why nobody repairs this rank any more, "" where somebody does."""
+    """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is."""
 
     def __init__(self, session: RepairSession, patience: Patience) -> None:
         self.session = session
@@ -41,15 +41,15 @@ class Loop:
         self.finite = FiniteCheck(session, self._suspicion)
         self._carried = carried.Watch(self.recorder.protected_tensors)
         self.alone = ""
-        self._end: int | None = None  # the present pass is over before this step
-        self._loads_from = -1  # the first step of the pass whose batch this process can have
-        self._iterator: Iterator[Any] | None = None  # of the present pass
+        self._end: int | None = None  # the current pass ends before this step
+        self._loads_from = -1  # the first step of the pass whose batch this process can load
+        self._iterator: Iterator[Any] | None = None  # of the current pass
 
     def run(
         self, loader: Iterable[Any] | None, total: int | None
     ) -> Generator[Attempt, None, bool]:
-        """Attempts at one pass over `loader`, or at the steps up to `total`. Returns whether the
-        pass is over: where not, the rank is alone."""
+        """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
+        the pass is over; if not, the rank is no longer protected."""
         session, recorder, rejoin, attempts = (
             self.session,
             self.recorder,
@@ -58,7 +58,7 @@ class Loop:
         )
         if loader is not None:
             session.random.watch(loading.generators(loader))
-        # a replacement passes over what its predecessor had finished
+        # a replacement skips the passes that its predecessor had finished
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
             return True
@@ -93,19 +93,19 @@ class Loop:
             try:
                 yield Attempt(step, value, self._ended)
             except GeneratorExit:
-                # break, return or an exception: nothing is waited for here, the others may not be
+                # break, return or an exception: wait for nothing here, the other ranks may not be
                 # leaving
                 recorder.next_pass()
                 raise
             if attempts.open:  # the body did not use `with attempt`
                 raise RuntimeError(
-                    "an attempt was not entered or not left: the loop's body must be `with attempt"
+                    "the attempt was not entered or not left: the loop's body must be `with attempt"
                     " as step:`"
                 )
         return False
 
     def rest(self) -> Iterator[Any] | None:
-        """What is left of the present pass's loader, for a rank that is alone."""
+        """The rest of the current pass's loader, for a rank that is no longer protected."""
         return self._remaining(self._iterator) if self._iterator is not None else None
 
     def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -118,7 +118,7 @@ class Loop:
     # -- batches -----------------------------------------------------------------------------------
 
     def _begin_pass(self, loader: Iterable[Any] | None) -> bool:
-        """False: the job has gone on to a later pass meanwhile."""
+        """Prepare the pass; return False if the job has moved on to a later pass meanwhile."""
         recorder, rejoin = self.recorder, self.rejoin
         iterator: Iterator[Any] | None = None
         if recorder.pass_number == rejoin.target:
@@ -138,14 +138,14 @@ class Loop:
         return True
 
     def _fetch(self) -> tuple[bytes, bytes] | None:
-        """The random numbers' states around the fetching of the step's batch, the same where there
-        is none; None at the loader's end."""
+        """The generators' states around the fetch of the step's batch, equal if there is no batch;
+        None at the loader's end."""
         random, step = self.session.random, self.attempts.step
         before = random.take()
         if self._iterator is None:
             return before, before
         if step in self._batches:
-            random.put(self._batches.fetched(step)[1])  # as if it had been fetched now
+            random.put(self._batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
             try:
@@ -158,8 +158,8 @@ class Loop:
 
     def _ended(self, error: BaseException | None) -> Ending:
         ending = self.attempts.ended(error)
-        # what does the script carry on that is not protected? Its predecessor has looked for a
-        # replacement
+        # looks for unprotected state that the script carries on; a replacement's predecessor has
+        # looked
         if ending is Ending.COMMITTED and self.session.incarnation == 0:
             self._carried.committed([self._iterator])
         return ending
@@ -167,7 +167,7 @@ class Loop:
     # -- between attempts --------------------------------------------------------------------------
 
     def _position(self) -> tuple[Position, str]:
-        """Where this rank stands, and why its process cannot go on, "" if it can."""
+        """This rank's position, and why its process cannot go on ("": it can)."""
         session, step = self.session, self.attempts.step
         final, provisional = session.entries.steps()
         found = survey(
@@ -179,7 +179,7 @@ class Loop:
         lost, unfit = self._suspicion.clean_device()
         untouched = not (self.attempts.updated or lost or found.state)
         clean = step if untouched and self.recorder.is_clean(step) else None
-        # the step has used gradients that its record does not have: the step before is repeated
+        # the step has used gradients that its record lacks: the step before is repeated
         if session.gradients.interrupted():
             log.warning(
                 "rank %d: step %d went on with gradients of the step before", session.rank, step
@@ -204,7 +204,8 @@ class Loop:
         self._follow(self.session.wait_for_orders(self._position))
 
     def _follow(self, outcome: object) -> bool:
-        """False: the loop goes on where it is."""
+        """Apply the outcome of waiting for orders; return False if the loop continues where it
+        is."""
         if isinstance(outcome, LeftAlone):
             self.alone = outcome.reason
         elif isinstance(outcome, Resumed):
@@ -225,11 +226,11 @@ class Loop:
                 recorder.index = entry.index
             elif here and self.rejoin.target == NOWHERE:
                 raise RuntimeError(
-                    f"step {resumed.step} must be repeated, and this process took its loader up at"
+                    f"step {resumed.step} must be repeated, but this process resumed its loader at"
                     f" step {self._loads_from}: it is replaced"
                 )
             elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
-                # a replacement can go there, this process cannot; the coordinator gives it one
+                # this process cannot go back there; the coordinator replaces it with one that can
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, but its loop was left with break before"
                     " all ranks had committed it"
@@ -238,8 +239,8 @@ class Loop:
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:
-        """Every step of the pass is committed here: wait until it is everywhere. False: the loop
-        was taken back."""
+        """Wait until the pass, committed here, is committed on every rank. Returns False if the
+        loop was taken back."""
         session, step = self.session, self.attempts.step
         self.recorder.end_pass(step)
         slot.progress(step, slot.INTERRUPTED)
@@ -254,32 +255,30 @@ class Loop:
         return True
 
     def _pause(self) -> None:
-        """Paused on request: report it, and wait for the resume, or until a fault has to be
-        repaired. What would be done here before the step has been done: its record is final, so
-        that nobody has to go back to the step before."""
+        """Report that this rank is paused, and wait for the continue or for a repair. Everything
+        due before the step has run and its record is final, so no rank has to go back a step."""
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
         self.recorder.pause(step)
         session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
 
         def position() -> tuple[Position, str]:
-            # a repair: it does not go on any more when the pause ends
+            # a repair: the end of the pause no longer continues this rank
             slot.progress(step, slot.INTERRUPTED)
             return self._position()
 
         if not self._follow(session.wait_for_orders(position, paused=True)):
             slot.progress(step, slot.COMMITTED)
 
-    # -- a rank that starts anew -------------------------------------------------------------------
+    # -- a new process of a rank -------------------------------------------------------------------
 
     def begin_at(self, step: int, kind: int, entry: Entry) -> None:
-        """The first process of a rank, in a job that begins from a dump: the loops pass over what
-        was finished."""
+        """Begin a rank's first process from a dump: its loops skip the finished passes."""
         self._take_up(self.rejoin.from_dump(step, kind, entry), report=False)
         self.recorder.keep_entry(step, kind, entry)
 
     def come_back(self) -> Resumed | None:
-        """Of a replacement: see `Rejoin.announce`."""
+        """Announce a replacement and take part in its repair: see `Rejoin.announce`."""
         resumed = self.rejoin.announce()
         if resumed is not None:
             self._take_up(resumed)

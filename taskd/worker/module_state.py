@@ -1,5 +1,5 @@
-"""What a module has besides the values of its parameters and buffers: which buffers there are and
-of what shape, whether it is in training mode, which parameters are trained.
+"""A module's state besides the values of its parameters and buffers: the buffers and their shapes,
+training mode, and which parameters are trained.
 
 All of it may change while a job trains: a queue that grows, a buffer that the first forward makes,
 a body that is unfrozen.
@@ -14,13 +14,13 @@ import torch
 
 from taskd.worker import plain
 
-# dtype, shape, strides, whether on the host
+# dtype, shape, strides, is on the host
 Described = tuple[str, tuple[int, ...], tuple[int, ...], bool] | None
 
 
 def buffers(modules: dict[str, torch.nn.Module]) -> list[tuple[str, str, bool, Described]]:
-    """(module, name, is persistent, what it is) of every buffer; None for one that is registered
-    and not there yet."""
+    """(module, name, is persistent, description) of every buffer; None describes one registered
+    without a tensor."""
     return [
         (path, key, key not in module._non_persistent_buffers_set, _describe(buffer))
         for path, module in _all(modules)
@@ -31,8 +31,8 @@ def buffers(modules: dict[str, torch.nn.Module]) -> list[tuple[str, str, bool, D
 def conform(
     modules: dict[str, torch.nn.Module], wanted: Iterable[tuple[str, str, bool, Described]]
 ) -> None:
-    """Make the modules have exactly these buffers; their values come later. Raises RuntimeError
-    where a module is not there."""
+    """Give the modules exactly the buffers `wanted`; their values come later. Raises RuntimeError
+    if a module is missing."""
     here = dict(_all(modules))
     rest = {(path, key) for path, module in here.items() for key in module._buffers}
     for path, key, persistent, described in wanted:
@@ -58,8 +58,8 @@ def conform(
 
 
 def put_modes(modules: Iterable[torch.nn.Module], training: bytes, wants: bytes) -> None:
-    """Raises ValueError where there are more or fewer modules or parameters than `attempt.Modes`
-    has seen."""
+    """Restore training modes and requires_grad flags. Raises ValueError if the number of modules or
+    parameters differs from what `attempt.Modes` saw."""
     known = list(modules)
     for module, mode in zip(known, training, strict=True):
         module.training = bool(mode)

@@ -1,4 +1,4 @@
-"""How a rank's wait for orders ends."""
+"""The ways in which a rank's wait for orders ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from taskd.worker.entry import Entry
 
 @dataclass(frozen=True)
 class Resumed:
-    """Train on from `step`. `entry`: what was recorded for it, None at the very start; `kind`: of
-    the record; `plan`: by which it was restored."""
+    """Resume at `step`. `entry`: its record, None at the very start; `kind`: the record's kind;
+    `plan`: the plan of the restore."""
 
     step: int
     entry: Entry | None
@@ -26,13 +26,12 @@ class Released:
 
 @dataclass(frozen=True)
 class Continued:
-    """A pause has ended, or its boundary has moved."""
+    """A pause has ended or its boundary has moved."""
 
 
 @dataclass(frozen=True)
 class TakenUp:
-    """A replacement that was started before it was needed: the records that it comes back from are
-    there now."""
+    """The records for a replacement that was started ahead of need have arrived."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Times in which this rank is not to be taken for hung: long operations that the script announces,
-and compilation."""
+"""Extends the time before this rank counts as hung: announced long operations, and compilation."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ COMPILATION = 3600.0  # seconds; a large model's first graph takes minutes
 
 
 class Patience:
-    """The longest of those that are under way counts. Used by the training thread."""
+    """Publishes the longest extension in effect. Used by the training thread."""
 
     def __init__(self) -> None:
         self._asked: list[float] = []
@@ -21,7 +20,7 @@ class Patience:
 
     @contextmanager
     def extended(self, seconds: float) -> Iterator[None]:
-        """`seconds` 0: nothing is at work here."""
+        """Extend the limit by `seconds` inside the context; 0 changes nothing."""
         if seconds <= 0:
             yield
             return
@@ -34,7 +33,8 @@ class Patience:
             self._publish()
 
     def while_compiling(self) -> None:
-        """Notice compilations by torch._dynamo, which optimizers have imported by now."""
+        """Extend the limit during compilation by torch._dynamo, which optimizers have imported by
+        now."""
         module = sys.modules.get("torch._dynamo.callback")
         handler = getattr(module, "callback_handler", None)
         if handler is not None:

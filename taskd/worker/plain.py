@@ -1,10 +1,10 @@
-"""Values of a training script as bytes and back, bit for bit, without executing anything that is
-read.
+"""Encodes values of a training script as bytes and decodes them, bit for bit, without executing
+what is read.
 
-What a state_dict() or a param_group is made of: None, bool, int, float, complex, str, bytes, list,
-tuple, dict, set and their well-known subclasses, tensors, NumPy arrays and scalars, torch's dtypes,
-devices and sizes. Anything else is an `Unrecordable`, which names where it stands: it is said at
-`protect`, not when the job needs the record.
+Covers what a state_dict() or a param_group contains: None, bool, int, float, complex, str, bytes,
+list, tuple, dict, set and their well-known subclasses, tensors, NumPy arrays and scalars, torch's
+dtypes, devices and sizes. Anything else raises an `Unrecordable` that names its place, at `protect`
+and not when the job needs the record.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any
 import msgpack
 import torch
 
-MAX_DEPTH = 100  # of containers in each other; a state_dict has two or three
+MAX_DEPTH = 100  # of nested containers; a state_dict has two or three levels
 
 
 class Unrecordable(TypeError):
-    """A value that cannot be made again from bytes; the text says where it stands and what it
-    is."""
+    """A value that cannot be rebuilt from bytes; the text names its place and type."""
 
 
 class Unreadable(ValueError):
@@ -31,7 +30,7 @@ class Unreadable(ValueError):
 
 
 def encode(value: Any) -> bytes:
-    """Raises Unrecordable."""
+    """Encode `value`. Raises Unrecordable."""
     try:
         return _pack(value)
     except Unrecordable:
@@ -41,7 +40,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """What `encode` was given; tensors are on the CPU. Raises Unreadable."""
+    """Decode what `encode` returned, with tensors on the CPU. Raises Unreadable."""
     try:
         return _unpack(data)
     except Unreadable:
@@ -56,18 +55,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def dtype_of(name: Any) -> torch.dtype:
-    """Raises Unreadable."""
+    """The dtype of that name. Raises Unreadable."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype):
-        raise Unreadable(f"{name!r} is no torch dtype")
+        raise Unreadable(f"{name!r} is not a torch dtype")
     return found
 
 
 def tensor_bytes(
     tensor: torch.Tensor,
 ) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], memoryview]:
-    """(dtype, shape, strides) and the memory of a dense CPU tensor; of another one, of its
-    contiguous copy."""
+    """(dtype, shape, strides) and memory of a tensor; if it is not dense or not on the CPU, of a
+    copy."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in _TENSORS:
         raise Unrecordable(f"a {type(tensor).__name__} of layout {tensor.layout}")
@@ -84,7 +83,7 @@ def tensor_bytes(
 
 
 def tensor_of(dtype: Any, shape: Any, stride: Any, memory: bytes | memoryview) -> torch.Tensor:
-    """A tensor of its own memory. Raises Unreadable where sizes do not fit each other."""
+    """Make a tensor with its own memory. Raises Unreadable if the sizes do not match."""
     kind = dtype_of(dtype)
     if not (_whole(shape) and _whole(stride) and len(shape) == len(stride)):
         raise Unreadable(f"shape {shape!r} with strides {stride!r}")
@@ -101,7 +100,7 @@ def tensor_of(dtype: Any, shape: Any, stride: Any, memory: bytes | memoryview) -
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether every element between the tensor's first and last belongs to it, once."""
+    """Whether every element between the tensor's first and last belongs to it exactly once."""
     reach = 1 + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -158,7 +157,7 @@ def _default(value: Any) -> msgpack.ExtType:
     found = _CODES.get(type(value))
     if found is not None:
         return msgpack.ExtType(found[0], found[1](value))
-    numpy = sys.modules.get("numpy")  # what is not loaded is not in the value
+    numpy = sys.modules.get("numpy")  # a value cannot contain what is not loaded
     if numpy is not None and type(value) is numpy.ndarray:
         return msgpack.ExtType(_ARRAY, _of_array(value))
     if numpy is not None and isinstance(value, numpy.generic) and type(value).__module__ == "numpy":
@@ -220,7 +219,7 @@ def _ext(code: int, data: bytes) -> Any:
     return reader(data)
 
 
-# -- what cannot be recorded, and where it stands --------------------------------------------------
+# -- the place of what cannot be recorded ----------------------------------------------------------
 
 
 def _where(value: Any, path: str = "", depth: int = 0) -> str:

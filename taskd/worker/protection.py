@@ -1,5 +1,4 @@
-"""`taskd.protect`: put what a script trains under the job's protection, or find out that there is
-none."""
+"""`taskd.protect`: protect what a script trains, or find out why that is not possible."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def protect(objects: dict[str, Any]) -> Job:
     if agent is not None:
         found = unseen.find(objects, everything=not replacement.active())
     try:
-        # what cannot be protected is said in every run, not only under a manager
+        # report what cannot be protected in every run, not only under a manager
         state = TrainingState({**objects, **found.objects})
         state.settings(), state.structure()  # raise for what cannot be recorded
     except NotProtectable as error:
@@ -98,9 +97,8 @@ def protect(objects: dict[str, Any]) -> Job:
     control_thread.start(agent, rank, incarnation, job)
     if session.device.needs_abort:
         session.aborter = Aborter(session.device)
-    # an interpreter that ends by itself says so: its exit code is then worth waiting for, and
-    # nothing else's is not where it has left in the middle of a step: whatever its exit code, the
-    # others wait for it
+    # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
+    # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
     atexit.register(lambda: None if job.abandoned else slot.progress(job.step, slot.DONE))
     assert job.loop is not None
     if incarnation:
@@ -111,7 +109,8 @@ def protect(objects: dict[str, Any]) -> Job:
 
 
 def _join(job: Job, loop: Loop) -> None:
-    """The first process of a rank: wait for the others and train under communicators of our own."""
+    """Start a rank's first process: wait for the other ranks and train under taskd's
+    communicators."""
     session = loop.session
     dies_with_launcher()
     found = _resumed_from(session.rank, session.communicators.world_size)
@@ -126,8 +125,7 @@ def _join(job: Job, loop: Loop) -> None:
 
 
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
-    """All ranks share the first communicators: find out what differs between them, and keep the
-    start, which is that of a dump if one was `found`."""
+    """Find what differs between ranks, and record the start: of the dump, if one was `found`."""
     session = loop.session
     with scratch():
         for ddp in session.state.ddps:
@@ -151,7 +149,7 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
 
 
 def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
-    """The dump that this job begins from, checked. Raises dumps.BadDump."""
+    """The checked dump that this job begins from, or None. Raises dumps.BadDump."""
     place = settings.resume_path(os.environ)
     if place is None:
         return None
@@ -159,7 +157,8 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
     owner = found.path.stat()
     if owner.st_uid not in (os.getuid(), 0) or owner.st_mode & 0o002:
         raise dumps.BadDump(
-            f"{found.path} may have been written by others: let it belong to this user alone"
+            f"{found.path} may have been written by other users: make this user its owner and"
+            " only writer"
         )
     if found.world_size != world_size:
         raise dumps.BadDump(
@@ -171,8 +170,8 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
 
 
 def _return(loop: Loop) -> None:
-    """A replacement: it comes back here if its predecessor had not begun its loop, else when its
-    loop gets to that pass."""
+    """Start a replacement: it rejoins here if its predecessor had not begun a loop, otherwise when
+    its loop reaches that pass."""
     loop.rejoin.aim()
     if loop.rejoin.target < 0 and loop.come_back() is not None:
         loop.rejoin.done()
@@ -180,13 +179,12 @@ def _return(loop: Loop) -> None:
 
 def _obstacle(state: TrainingState) -> str | None:
     """Why this job cannot be protected, or None."""
-    if importlib.util.find_spec("numpy") is None:  # without it torch hands out no memory of tensors
+    if importlib.util.find_spec("numpy") is None:  # torch exposes tensors' memory only with it
         return "numpy is not installed: pip install numpy"
     wrapped = {id(p) for m in state.modules.values() for p in m.parameters()}
     for found in gc.get_objects():
-        # a script may protect the bare module and train its DDP; the wrapper has to be found, it
-        # holds the process group type(), not isinstance(): the latter asks proxies for their
-        # __class__, which wakes them
+        # a script may protect the bare module and train its DDP, which holds the process group.
+        # type(), not isinstance(): the latter reads a proxy's __class__, which wakes it
         if (
             issubclass(type(found), DistributedDataParallel)
             and not any(found is d for d in state.ddps)
@@ -219,16 +217,16 @@ def _attach() -> None:
     if slot.number() is None:
         if not library.preloaded():
             log.info(
-                "libtaskd is not preloaded: the reason of an exit() or abort() will not be"
-                " recorded; set LD_PRELOAD for that"
+                "libtaskd is not preloaded: the reason for an exit() or abort() will not be"
+                " recorded; set LD_PRELOAD to record it"
             )
         slot.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
-    os.environ.pop("TASKD_SLOT", None)  # what this rank starts is not this rank
+    os.environ.pop("TASKD_SLOT", None)  # processes that this rank starts must not claim its slot
 
 
 def dies_with_launcher() -> None:
-    """A rank must not outlive its launcher, which nobody could then stop. Its parent's main thread
-    lives as long as the launcher. The parent of one that was forked is another process: see
+    """Have the kernel kill this rank when its launcher ends: nothing else could stop it then. The
+    main thread of its parent lives as long as the launcher. A forked rank has another parent: see
     control_thread.py."""
     if replacement.launcher is not None:
         return

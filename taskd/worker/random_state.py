@@ -1,5 +1,5 @@
-"""The random numbers of a process: python, numpy, torch on the CPU and on the accelerator, as one
-byte string and back."""
+"""A process's generators as one byte string and back: python, numpy, torch on CPU and
+accelerator."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from taskd.worker.generator_memory import Pieces
 
 
 class RandomState:
-    """Takes and puts back the process's generators. Where none has drawn since the last time, that
-    is seen by their memory, and the same bytes are given again."""
+    """Takes and restores the states of the process's generators. Their memory shows whether any has
+    drawn; if none has, `take` returns the same bytes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type != "cpu" else None
         self._more: list[Any] = []
         self._taken = b""
-        self._gauss: Any = None  # the deviate that python's generator has in advance
+        self._gauss: Any = None  # the deviate that python's generator holds in advance
         self._drawing: Any = None  # numpy's generator, once there is one
         self._python = _Source(lambda: plain.encode(random.getstate()), generator_memory.of_python)
         self._numpy = _nothing()
         self._arrange()
 
     def watch(self, generators: Iterable[Any]) -> None:
-        """From now on these are taken and put back too: what the script's loaders draw from. The
-        order in which they are named is the same in every process of a rank; a state that was taken
-        before one was named leaves it as it is."""
+        """Take and restore `generators` too, those that the script's loaders draw from. They are
+        added in the same order in every process of a rank; a state taken before one was added
+        leaves it as it is."""
         self._more += [g for g in generators if not any(g is known for known in self._more)]
         self._arrange()
 
     def _arrange(self) -> None:
-        """Say what a state is made of, in its order."""
+        """Set the parts of a state, in order."""
         device = self._device
         accelerator = _nothing()
         if device is not None:
@@ -53,13 +53,13 @@ class RandomState:
         self._remember()
 
     def _remember(self) -> None:
-        """All memory that says whether something has changed, or none: what has no such memory is
+        """Collect the memory that shows changes, or none if any part lacks it: that part is then
         asked each time."""
         memories = [source.memory for source in self._sources]
         self._memories = [m for m in memories if m is not None] if None not in memories else []
 
     def take(self) -> bytes:
-        """The same object where nothing has changed."""
+        """The generators' states; the same object if nothing has changed."""
         numpy = sys.modules.get("numpy")
         drawing = numpy.random.mtrand._rand if numpy is not None else None
         gauss = random._inst.gauss_next  # type: ignore[attr-defined]
@@ -83,7 +83,8 @@ class RandomState:
         return self._taken
 
     def put(self, state: bytes) -> None:
-        """Raises RuntimeError for a state of generators that this process does not have."""
+        """Restore what `take` returned. Raises RuntimeError if it has generators that this process
+        lacks."""
         parts, at = [], 0
         while at < len(state):
             size = int.from_bytes(state[at : at + 4], "little")
@@ -109,8 +110,8 @@ class RandomState:
 
 
 class _Source:
-    """One part of the state. `ask` gives its bytes. `find`: where the memory is that it depends on,
-    None where that is not known; `place`: what that memory belongs to."""
+    """One part of the state. `ask` gives its bytes; `find` the memory that it depends on, None if
+    unknown; `place` the owner of that memory."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class _Source:
         self._at = self._place()
 
     def stale(self) -> None:
-        """What is known does not count any more."""
+        """Discard what is known."""
         if self.memory is not None:
             self.memory.forget()
 
@@ -138,7 +139,7 @@ class _Source:
         if not self.memory.same():
             if self._place() != self._at:
                 self._locate()
-            # before it is asked: what is drawn in between is seen the next time
+            # before asking, so that a draw in between shows the next time
             if self.memory is not None:
                 self.memory.take()
             self._part = self._ask()
@@ -150,7 +151,7 @@ def _nothing() -> _Source:
 
 
 def _of_numpy(numpy: Any, drawing: Any) -> _Source:
-    """What numpy.random's functions draw from; another generator may be put into it."""
+    """The source that numpy.random's functions draw from; its generator may be replaced."""
     if drawing is None:
         return _nothing()
     return _Source(
@@ -161,7 +162,7 @@ def _of_numpy(numpy: Any, drawing: Any) -> _Source:
 
 
 def _of_generator(generator: Any) -> _Source:
-    """Of one generator object; `loading.is_generator` has the kinds."""
+    """The source of one generator object; `loading.is_generator` lists the kinds."""
     if isinstance(generator, torch.Generator):
         return _Source(
             lambda: generator.get_state().numpy().tobytes(),

@@ -1,9 +1,8 @@
-"""What a script can reach where it calls `protect`, and by which name: its variables, what is
-inside them, and so on.
+"""Finds the objects that a script can reach where it calls `protect`, and their names.
 
-The names are the script's own (`main.train.sampler.generator`), so that a replacement, which runs
-the same script, finds the same things under the same names. No code of the script runs: attributes
-are read from where they are stored.
+The names are the script's own (`main.train.sampler.generator`), so a replacement, which runs the
+same script, finds the same objects under the same names. No code of the script runs: attributes are
+read from where they are stored.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-# objects; ~1 us each. A data set that is a list of a million samples is not looked through
+# objects; ~1 us each. A data set that is a list of a million samples is not searched
 LIMIT = 100_000
 ITEMS = 1_000  # of one container; larger ones hold data
 Root = tuple[str, Any]
@@ -38,9 +37,9 @@ _DATA = (
     torch.device,
 )
 _CONTAINERS = (list, tuple, deque)
-# also where they are installed in place, outside of site-packages
+# also if installed in place, outside site-packages
 _OURS = {"taskd", "torch", "numpy"}
-# of the standard library's objects, those that hold something of the script's
+# modules of the standard library whose objects may hold the script's
 _OPENED = {
     "__main__",
     "builtins",
@@ -55,8 +54,7 @@ _OPENED = {
 
 
 def of_caller() -> list[Root]:
-    """The variables of whoever called taskd, of those who called them, and of the script's own
-    modules."""
+    """The variables of taskd's caller, of its callers, and of the script's own modules."""
     roots: list[Root] = []
     frame = sys._getframe(1)
     found: Any = frame
@@ -78,7 +76,7 @@ def of_caller() -> list[Root]:
 
 
 def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
-    """Whether the user wrote this module. `installed`: where what others wrote lies."""
+    """Whether the user wrote this module. `installed`: the directories of installed code."""
     if name == "__main__":
         return True
     if type(module) is not types.ModuleType or name.partition(".")[0] in _OURS:
@@ -93,8 +91,7 @@ def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
 
 
 def find(roots: list[Root], wanted: Callable[[type], bool], limit: int = LIMIT) -> list[Root]:
-    """(name, object) of everything that can be reached and whose type is `wanted`, nearest first.
-    Each object is named once."""
+    """(name, object) of each reachable object whose type is `wanted`, nearest first, each once."""
     found: list[Root] = []
     asked: dict[type, bool] = {}
     seen = {id(value) for _, value in roots}
@@ -165,7 +162,7 @@ def _inside(holder: Any, own: set[str]) -> Iterator[tuple[str, Any]]:
             )
         return
     elif issubclass(kind, types.ModuleType):
-        return  # the script's own are roots
+        return  # the script's own modules are roots
     top = str(kind.__module__).partition(".")[0]
     if top not in sys.stdlib_module_names or top in _OPENED:
         yield from _attributes(holder)

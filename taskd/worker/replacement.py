@@ -1,10 +1,9 @@
-"""How a forked rank runs the user's script, and a replacement up to the point where its predecessor
-was.
+"""Runs the user's script in a forked rank, and in a replacement up to its predecessor's position.
 
-A replacement's script asks for a process group that its peers have long left; it gets one of
-torch's fake backend, in which it has its rank and the world its size, and every collective returns
-at once. What the setup computed by collectives is overwritten by the repair. When the loop is
-reached, the real communicators take its place.
+A replacement's script requests a process group that its peers have long left; it gets one of
+torch's fake backend, with the right rank and world size, in which every collective returns at once.
+The repair overwrites what set-up computed with collectives. When the loop is reached, the real
+communicators replace the fake group.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import torch.distributed.distributed_c10d as c10d
 from taskd.worker.communicators import Communicators
 
 _asked: dict[str, Any] = {}  # the arguments of the script's init_process_group
-launcher: int | None = None  # its pidfd, in a process that the zygote has forked
+launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
 
 def active() -> bool:
@@ -34,7 +33,7 @@ def active() -> bool:
 
 
 def communicators() -> Communicators:
-    """The communicators that the script asked for, not made yet."""
+    """The communicators that the script requested, not yet made."""
     timeout = _asked.get("timeout")
     return Communicators.remembered(
         int(os.environ["RANK"]),
@@ -45,7 +44,7 @@ def communicators() -> Communicators:
 
 
 def stand_in() -> None:
-    """From here on init_process_group() in this process makes a fake group. Idempotent."""
+    """Make the next init_process_group() in this process create a fake group. Idempotent."""
     if _asked:
         return
     _asked.update(backend=None, timeout=None)
@@ -60,7 +59,7 @@ def stand_in() -> None:
         **rest: Any,
     ) -> None:
         _asked.update(backend=backend, timeout=timeout)
-        # from here on the real one again: it is the repair that calls it next
+        # the real one again: the next caller is the repair
         dist.init_process_group = c10d.init_process_group = original
         original(
             "fake",
@@ -73,8 +72,8 @@ def stand_in() -> None:
 
 
 def run(command: list[str]) -> None:
-    """Run the script to its end. An exception that ends it is reported as Python does, without the
-    frames that are ours."""
+    """Run the script to its end. An exception that ends it is reported as Python does, without
+    taskd's frames."""
     try:
         _run(command)
     except (SystemExit, KeyboardInterrupt):
@@ -90,9 +89,9 @@ def run(command: list[str]) -> None:
 
 def _run(command: list[str]) -> None:
     """Run the script as `python script.py args…` or `python -m module args…` would: its `__main__`,
-    sys.argv and sys.path are those that the first process of the rank had, and stay so to the end
-    of the process. `command` is what followed the interpreter there. What started this process has
-    put nothing before the standard library."""
+    sys.argv and sys.path are those of the rank's first process, until this process ends. `command`
+    is what followed the interpreter there. The starter of this process has put nothing before the
+    standard library."""
     if active():
         stand_in()
     arguments = command[1:] if command[:1] == ["-u"] else command
@@ -113,7 +112,7 @@ def _run(command: list[str]) -> None:
         return
     if not safe:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-    path = os.path.join(os.getcwd(), script)  # not made shorter: Python does not either
+    path = os.path.join(os.getcwd(), script)  # not normalized: Python does not either
     compiled = path.endswith(".pyc")
     kind = (
         importlib.machinery.SourcelessFileLoader
@@ -132,8 +131,7 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":  # without a zygote, by start.py
-    # this file is loaded twice here, and what init_process_group was asked for is kept in the other
-    # one
+    # this file is loaded twice here, and the other copy keeps the arguments of init_process_group
     from taskd.worker import replacement
 
     replacement.run(sys.argv[1:])

@@ -1,10 +1,10 @@
-"""Whether replicated state is still the same on all ranks.
+"""Checks whether replicated state is still equal on all ranks.
 
-What differs when the first communicators stand is kept per rank. It may begin to differ later:
-under LocalSGD, in a part of the model whose gradients are not reduced, in an optimizer's state that
-its first update makes. So the ranks compare once more after a few early updates, and each record
-has a mark of the replicated state, which is looked at after a restore: a replica's state that is
-not what this rank had is never trained on.
+What differs when the first communicators exist is kept per rank. State may begin to differ later:
+under LocalSGD, in a part of the model whose gradients are not reduced, in optimizer state that the
+first update makes. So the ranks compare again after a few early updates, and each record has a mark
+of the replicated state that is checked after a restore: no rank trains on a replica's state that
+differs from its own.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import torch.distributed as dist
 
 from taskd.cython_api import attempt, memory
 
-BYTES = 64  # at each end of a tensor: what an update changes, it changes in nearly every element
-ROWS = 16  # looked at for one step, others for the next: ~2 us
+BYTES = 64  # at each end of a tensor: an update changes nearly every element
+ROWS = 16  # rows read at one step, others at the next: ~2 us
 
 
 def is_due(step: int) -> bool:
-    """Whether ranks compare when they end this step: 0, 1, 3, 7, 15… An optimizer's state is there
-    after its first update, and LocalSGD's averages may begin at any."""
+    """Whether ranks compare at the end of this step: 0, 1, 3, 7, 15… Optimizer state exists after
+    the first update; LocalSGD may begin at any step."""
     return step & (step + 1) == 0
 
 
 def differing(rows: list[torch.Tensor], world_size: int) -> list[int]:
-    """Indices of the rows that are not the same on all ranks; on every rank the same list. A
-    collective."""
+    """Indices of the rows that differ between ranks, the same list on every rank. A collective."""
     hosted = [row.cpu() for row in rows]
-    # int64 holds no 64-bit checksum
+    # int64 cannot hold an unsigned 64-bit checksum
     sums = torch.tensor(
         [memory.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
     )
@@ -41,20 +40,20 @@ def differing(rows: list[torch.Tensor], world_size: int) -> list[int]:
 
 
 class Differs(RuntimeError):
-    """What a rank has been restored to is not the state that it had."""
+    """The restored state is not the state that the rank had."""
 
 
 def mark(rows: attempt.Rows, step: int) -> int:
-    """A checksum of both ends of some rows. Those of other devices are not looked at: that would
+    """A checksum of both ends of some rows. Rows on other devices are skipped: reading them would
     wait for the device."""
     return rows.mark(step * ROWS, ROWS, BYTES)
 
 
 def check(rows: attempt.Rows, recorded: int, step: int) -> None:
-    """Raises Differs where `rows`, just restored, are not those of which `recorded` is the mark."""
+    """Raise Differs if the mark of `rows`, just restored, is not `recorded`."""
     if mark(rows, step) != recorded:
         raise Differs(
             f"the state restored for step {step} is not what this rank had: parameters or optimizer"
-            " state differ between the ranks (gradients that are not all-reduced, LocalSGD), so"
-            " that no other rank has this one's"
+            " state differ between ranks (gradients that are not all-reduced, LocalSGD), so no"
+            " other rank has this rank's"
         )

@@ -1,9 +1,8 @@
-"""What a rank does between the moment it is interrupted and the moment it trains on: report,
-rebuild, restore, resume.
+"""What a rank does from an interruption until it trains again: report, rebuild, restore, resume.
 
-The rank's main thread carries it out, order by order, as the agent relays them. An order that a
-newer interruption has overtaken is dropped: the ranks start over with the next round's orders.
-State is put in place whole and its checksum reported before anybody resumes.
+The rank's main thread executes the orders that the agent relays. An order that a newer interruption
+has overtaken is dropped, and the next round's orders follow. All state is in place and its checksum
+reported before any rank resumes.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
 
-# seconds; below the coordinator's own deadline for the phase, so that the reason comes from here
+# seconds; below the coordinator's deadline for the phase, so that the rank reports the reason
 REBUILD_LIMIT = 15.0
 CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 
 @dataclass
 class _Waits:
-    """What a rank waits for; see `wait_for_orders`."""
+    """The arguments of one `wait_for_orders`, and what has been restored during it."""
 
     replacement: bool
     release: int | None
     on_formed: Callable[[], None] | None
     paused: bool
-    entered: int  # number of the interruption that its communicators were built in
+    entered: int  # number of the interruption in which its communicators were built
     restored: Resumed | None = None
 
 
@@ -74,14 +73,14 @@ class RepairSession:
     random: RandomState
     gradients: Gradients
     device: Device
-    built_at: int = 0  # number of the interruption that the present communicators were built in
-    answered: int = 0  # number of the last interruption that was reported
-    # a step that this rank's memory was brought to in the present incident
+    built_at: int = 0  # number of the interruption in which the current communicators were built
+    answered: int = 0  # number of the last interruption answered
+    # the step that this rank's memory was restored to in the current incident
     clean: int | None = None
-    damaged: int = 0  # memory pages lost up to the last report
-    accepted: int = 0  # of these, how many have been made good by a restore
-    verifies: bool = False  # TASKD_VERIFY: compare what was restored, see verify.py
-    aborter: Aborter | None = None  # for devices whose work does not end by itself
+    damaged: int = 0  # memory pages lost by the last report
+    accepted: int = 0  # how many of these a restore has repaired
+    verifies: bool = False  # TASKD_VERIFY: compare what was restored (verify.py)
+    aborter: Aborter | None = None  # for devices whose work has to be stopped
 
     def wait_for_orders(
         self,
@@ -90,11 +89,10 @@ class RepairSession:
         on_formed: Callable[[], None] | None = None,
         paused: bool = False,
     ) -> Outcome:
-        """Carry out orders until told to go on. `position`: where this rank stands, and why its
-        process cannot go on ("": it can); None in a replacement, which has nothing to report.
+        """Execute orders until one ends the wait. `position`: gives this rank's position and why
+        its process cannot go on ("": it can); None in a replacement, which has nothing to report.
         `release`: return Released once no step before this one will be repeated. `on_formed`:
-        called when the first communicators stand. `paused`: paused on request, without a
-        fault."""
+        called once the first communicators exist. `paused`: paused on request, without a fault."""
         waits = _Waits(position is None, release, on_formed, paused, self.built_at)
         self._position = position
         self.clean, self.damaged = None, damage.damaged()
@@ -103,7 +101,7 @@ class RepairSession:
             order = self.channel.receive()
             try:
                 outcome = self._carry_out(order, waits)
-            except Exception as error:  # it is reported; the coordinator decides what next
+            except Exception as error:  # reported; the coordinator decides what happens next
                 self._failed(order, error)
                 continue
             if outcome is not None:
@@ -112,7 +110,7 @@ class RepairSession:
     def _carry_out(self, order: Any, waits: _Waits) -> Outcome | None:
         if isinstance(order, to_rank.Rebuild | to_rank.Restore):
             newest = slot.interruption()
-            if order.interruption < newest:  # overtaken before it was begun
+            if order.interruption < newest:  # overtaken before it began
                 self._answer(newest)
                 return None
         handler = HANDLERS.get(type(order))
@@ -165,7 +163,7 @@ class RepairSession:
     def _continued(
         self, order: to_rank.Pause | to_rank.Continue, waits: _Waits
     ) -> Continued | None:
-        # else a repair is under way, and it ends with a Resume
+        # otherwise a repair is under way, which ends with a Resume
         free = waits.paused and slot.interruption() <= waits.entered
         return Continued() if free else None
 
@@ -193,9 +191,8 @@ class RepairSession:
             )
 
     def _save(self, order: to_rank.SaveState) -> None:
-        """Write the state at the start of the step, which this rank has or can read from its node's
-        stripes."""
-        # torch.distributed.checkpoint takes 0.2 s to import, and is hardly ever needed
+        """Save the state at the start of the step, from memory or from the node's stripes."""
+        # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
         from taskd.worker import dumping
 
         try:
@@ -220,14 +217,14 @@ class RepairSession:
         self.channel.send(message)
 
     def _answer(self, interruption: int) -> None:
-        """Report where this rank stands for interruption number `interruption`, once."""
+        """Report this rank's position for interruption number `interruption`, once."""
         if interruption <= self.answered or interruption <= self.built_at:
             return
         self.answered = interruption
         if self.aborter is not None:
             self.aborter.wait(
                 interruption
-            )  # a late one would hit the communicators that are built next
+            )  # a late abort would hit the communicators that are built next
         if self._position is None:
             return
         lost, self.damaged = damage.damaged() != self.damaged, damage.damaged()
@@ -238,13 +235,13 @@ class RepairSession:
             at = at.but(clean=clean)
         self._send(from_rank.RankInterrupted(self.rank, self.incarnation, interruption, at, unfit))
 
-    _stands: int = -1  # the step that was reported last
-    # settings and random numbers have been taken from a record in the present incident
+    _stands: int = -1  # the last step reported
+    # settings and random numbers have been restored from a record in the current incident
     _rewound: bool = False
-    _touched: bool = False  # state in memory has been written by a restore of the present incident
+    _touched: bool = False  # a restore of the current incident has written state in memory
 
     def settled(self) -> None:
-        """The incident is over for this rank: what it has restored is its state."""
+        """End the incident for this rank: the restored state is its state."""
         self._touched = self._rewound = False
 
     def _restore(self, plan: Plan) -> Resumed:
@@ -253,9 +250,8 @@ class RepairSession:
             raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
         kind, payload = found
         entry = records.decode(payload, self.entries.seal, plan.step)
-        # what stands between two steps has been run here and will not be again: a record from
-        # before it would undo that. Of a process that had not begun the step, only what was lost is
-        # taken from the record
+        # code between two steps has run here and will not run again; an earlier record would undo
+        # it. A process that has not begun the step takes only lost memory from the record
         before = (
             self._position is not None
             and kind != FINAL
@@ -278,8 +274,8 @@ class RepairSession:
             elif self.rank == destination:
                 self._take(source)
         self.device.synchronize()
-        # not where code between the steps may have changed parameters since, or where this rank's
-        # memory is what is doubted
+        # skipped if code between the steps may have changed parameters since, or if this rank's
+        # memory is in doubt
         if not before and self.entries.marked() != plan.step:
             replicas.check(self.state.replicated_rows, entry.mark, plan.step)
         if not before or damage.spoiled():
@@ -300,8 +296,7 @@ class RepairSession:
             self.stripes.forget_after(plan.step)
         if self.verifies and not before:
             verify.memory(self, entry)
-        # "steps below this one": a stale, higher number would open the gate of a later step too
-        # early
+        # "steps below this one": a stale higher number would open a later step's gate too early
         slot.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)
 
@@ -309,8 +304,8 @@ class RepairSession:
         damaged = damage.damaged()
         for pieces in _chunks(self.state.replicated):
             dist.send(torch.cat(pieces), destination)
-        # a page that failed unnoticed until it was read here is zeros over there: without this word
-        # the other would count them as the state, and be believed in the next round
+        # a page found lost only while it was read arrives as zeros: without this flag the receiver
+        # would take them for state and be a source in the next round
         dist.send(
             torch.tensor([damage.damaged() != damaged], dtype=torch.uint8, device=self.place()),
             destination,
@@ -329,16 +324,17 @@ class RepairSession:
         lost = torch.ones(1, dtype=torch.uint8, device=self.place())
         dist.recv(lost, source)
         if lost:
-            raise RuntimeError(f"rank {source} lost a memory page while it gave its state")
+            raise RuntimeError(f"rank {source} lost a memory page while it sent its state")
 
     def _digest(self) -> str:
-        """Checksum of the replicated state."""
+        """The checksum of the replicated state."""
         return digest(self.state.replicated)
 
 
 @contextmanager
 def scratch() -> Iterator[None]:
-    """What is allocated in here is made anew by every repair: a lost page of it is no loss."""
+    """Mark allocations as scratch: every repair makes them again, so losing a page of one is
+    harmless."""
     allocations.scratch(True)
     try:
         yield
@@ -355,7 +351,7 @@ def digest(tensors: list[torch.Tensor]) -> str:
 
 
 def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Views of the rows, in order, in lists of at most CHUNK bytes."""
+    """Yield views of the rows, in order, in lists of at most CHUNK bytes."""
     pieces: list[torch.Tensor] = []
     room = CHUNK
     for row in rows:

@@ -1,5 +1,5 @@
-"""What changes from step to step and is small: param_groups, non-tensor optimizer state, small
-objects, modules' attributes and modes. Kept whole, per rank."""
+"""Small state that changes between steps, kept whole per rank: param_groups, non-tensor optimizer
+state, small objects, modules' attributes and modes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class SmallState:
     def __init__(self, given: Given) -> None:
         self._given = given
         self._attributes = Attributes(given.modules)
-        # of optimizers whose state has more than tensors (LBFGS's counters and lists): where
+        # optimizer -> indices of parameters whose state has more than tensors (LBFGS's counters)
         self._others: dict[str, list[int]] = {}
         self._modes = attempt.Modes(given.all_modules, given.ddps)
-        # what was found last, and its bytes; `_alone`: the modes, where they and the optimizers'
-        # groups were all there was
+        # the last state found, and its bytes; `_alone`: the modes, if there was no state but them
+        # and the optimizers' groups
         self._groups = frozen.Groups(given.optimizers.values())
         self._rest, self._taken = frozen.Frozen(self), b""  # equal to nothing
         self._alone: tuple[bytes, bytes] | None = None
 
     def refresh(self) -> None:
-        """The tensors are others than before."""
+        """Look again, after tensors have changed."""
         others = {
             name: [
                 i
@@ -39,12 +39,12 @@ class SmallState:
         self._others = {name: indices for name, indices in others.items() if indices}
 
     def attributes(self) -> Any:
-        """Those of modules that have changed."""
+        """The attributes of modules that have changed."""
         return self._attributes.take()
 
     def take(self) -> bytes:
-        """The same object where nothing has changed. Raises UnsupportedState for a value that
-        cannot be recorded, and names it."""
+        """The state as bytes; the same object if nothing has changed. Raises UnsupportedState,
+        which names the value, for one that cannot be recorded."""
         given = self._given
         attributes, modes = self._attributes.take(), self._modes.take()
         alone = not (self._others or given.small or attributes)
@@ -58,7 +58,7 @@ class SmallState:
         rest = (others, small, attributes, modes)
         if self._groups.same() and self._rest.same(rest):
             return self._taken
-        # before they are encoded: what is changed meanwhile is seen the next time
+        # before encoding, so that a change in between shows the next time
         known = frozen.Groups(given.optimizers.values()), frozen.Frozen(rest)
         groups = {
             n: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
@@ -105,13 +105,13 @@ class SmallState:
         for name, value in small.items():
             given.small[name].load_state_dict(value)
             if isinstance(given.small[name], torch.amp.GradScaler):
-                # not part of its state_dict: what it did to each optimizer since the last update(),
-                # in the attempt that was cut
+                # not in its state_dict: what it did to each optimizer since the last update(), in
+                # the cut attempt
                 given.small[name]._per_optimizer_states.clear()
 
 
 def say_unrecordable(name: str, kind: str, value: Any) -> None:
-    """Raises UnsupportedState where `value`, the `kind` of what was protected as `name`, cannot be
+    """Raise UnsupportedState if `value`, the `kind` of the object protected as `name`, cannot be
     recorded."""
     try:
         plain.encode(value)
@@ -124,8 +124,7 @@ def say_unrecordable(name: str, kind: str, value: Any) -> None:
 
 
 def _put_value(group: dict[str, Any], key: str, value: Any) -> None:
-    """A tensor (a learning rate that a graph has captured) stays the tensor that it is, on its
-    device."""
+    """Set `group[key]`; a tensor (a learning rate captured by a graph) is changed in place."""
     present = group.get(key)
     if (
         isinstance(present, torch.Tensor)

@@ -1,11 +1,10 @@
-"""The training state of a rank: what of it is the same on all replicas, what is its own, and how to
-put either back.
+"""A rank's training state: what is equal on all replicas, what is private, and how to restore both.
 
 *Replicated* tensors (parameters, optimizer state) are listed in an order that is the same on every
 rank; stripes and copies between ranks work on them as flat bytes. *Private* are module buffers
-(batch-norm statistics differ per rank under DDP) and whatever was found to differ when hashes were
-compared at the start. Everything else with a state_dict() (scheduler, scaler, loader…) is small and
-is kept whole, per rank. Nothing is assumed about optimizers but `state` and `param_groups`.
+(batch-norm statistics differ per rank under DDP) and whatever differed when checksums were
+compared. Everything else with a state_dict() (scheduler, scaler, loader…) is small and kept whole,
+per rank. Of optimizers only `state` and `param_groups` are assumed.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ LOOSE = "(parameter)"  # instead of a name: a parameter that only its optimizer 
 
 
 class TrainingState:
-    """See the module docstring. `objects`: name -> module, optimizer, or anything with state_dict()
-    and load_state_dict()."""
+    """The replicated and private state of `objects`: name -> module, optimizer, or anything with
+    state_dict() and load_state_dict()."""
 
     def __init__(self, objects: dict[str, Any]) -> None:
         given = self._given = Given(objects)
         self.modules, self.optimizers, self.small = given.modules, given.optimizers, given.small
         self.generators, self.ddps = given.generators, given.ddps
         self._small_state = SmallState(given)
-        # a module of the script's own may get a buffer later
+        # one of the script's own modules may get a buffer later
         self._leaves = [
             m
             for m in given.all_modules
@@ -48,7 +47,7 @@ class TrainingState:
     # -- tensors -----------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Notice tensors that were added, removed or exchanged; True when there were any."""
+        """Update the lists of tensors; return whether any was added, removed or exchanged."""
         cells = list(self._cells())
         for key, tensor, _ in cells:
             if why := _foreign(tensor.detach()):
@@ -72,7 +71,7 @@ class TrainingState:
             if not own:
                 self._keys.append(key)
                 originals.append(tensor)
-        # `changed` and `refresh` look at all addresses, so that those in here are right
+        # `changed` and `refresh` compare all addresses, so these stay valid
         self.replicated_rows = attempt.Rows(self.replicated, originals)
         self.private_rows = attempt.Rows(self.private)
         self._places = attempt.Places(
@@ -82,7 +81,7 @@ class TrainingState:
         return True
 
     def changed(self) -> bool:
-        """A cheap look (~40 ns a tensor) whether `refresh` is due."""
+        """Whether `refresh` is due; takes ~40 ns per tensor."""
         return self._places.changed()
 
     def _loose(self) -> list[torch.nn.Parameter]:
@@ -104,7 +103,7 @@ class TrainingState:
         }
         for name, optimizer in self.optimizers.items():
             for index, parameter in enumerate(parameters_of(optimizer)):
-                if id(parameter) not in owners:  # of no module that is protected
+                if id(parameter) not in owners:  # of no protected module
                     owners[id(parameter)] = (name, index, LOOSE)
                     yield (name, index, LOOSE), parameter, False
                 state = optimizer.state.get(parameter) or {}
@@ -113,42 +112,41 @@ class TrainingState:
                     yield (name, index, key), state[key], apart
 
     def of_modules(self) -> list[torch.Tensor]:
-        """Those of the replicated rows that are parameters."""
+        """The replicated rows that are parameters."""
         return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] == ""]
 
     def of_optimizers(self) -> list[torch.Tensor]:
-        """Those of the replicated rows that are optimizer state."""
+        """The replicated rows that are optimizer state."""
         return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] != ""]
 
     def versions(self) -> bytes:
-        """In-place changes so far, per replicated tensor; equal before and after means
-        untouched."""
+        """Version counters of the replicated tensors; equal before and after means untouched."""
         return self.replicated_rows.versions()
 
     def set_apart(self, indices: Iterable[int]) -> None:
-        """The replicated tensors at `indices` differ between the ranks: treat them, and their
-        optimizer state, as private."""
+        """Treat the replicated tensors at `indices`, which differ between ranks, and their
+        optimizer state as private."""
         self.apart |= {self._keys[i] for i in indices}
         self._print = None
         self.refresh()
 
-    # -- what is not tensors of the training state ------------------------------------------------
+    # -- other state and parameters ----------------------------------------------------------------
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Each once: those of the modules, then those that only an optimizer has."""
+        """Each parameter once: those of the modules, then those that only an optimizer has."""
         return self._given.parameters()
 
     def settings(self) -> bytes:
-        """What changes from step to step and is small; the same object where nothing has changed.
-        Raises UnsupportedState for a value that cannot be recorded, and names it."""
+        """The small state that changes between steps; the same object if nothing has changed.
+        Raises UnsupportedState, which names the value, for one that cannot be recorded."""
         return self._small_state.take()
 
     def put_settings(self, data: bytes) -> None:
         self._small_state.put(data)
 
     def is_individual(self) -> bool:
-        """Whether another rank's forward over the same input may give something else: it depends on
-        more than parameters and buffers."""
+        """Whether another rank's forward over the same input may differ: it depends on more than
+        parameters and buffers."""
         draws = any(
             loading.is_generator(value)
             for module in self._given.all_modules
@@ -159,36 +157,35 @@ class TrainingState:
     # -- structure ---------------------------------------------------------------------------------
 
     def structure(self) -> bytes:
-        """What describes the optimizers' tensors and settings, the modules' buffers, and which
-        tensors are private."""
+        """Describe the optimizers' tensors, the modules' buffers, and which tensors are private."""
         return structure.take(self._given, self.apart)
 
     def conform(self, data: bytes) -> None:
-        """Make this process's optimizers have exactly the tensors that a `structure` describes;
-        their values come later."""
+        """Give this process's optimizers and modules exactly the tensors that a `structure`
+        describes; their values come later."""
         self.apart = structure.conform(self._given, data)
         self._print = None
         self.refresh()
 
     def conform_buffers(self, data: bytes) -> None:
-        """Make the modules have exactly the buffers that a `structure` describes, the rest being in
+        """Give the modules exactly the buffers that a `structure` describes; everything else is in
         place."""
         structure.conform_buffers(self._given, data)
         self.refresh()
 
 
 def _foreign(tensor: torch.Tensor) -> str:
-    """Why the memory of this tensor is not what it seems, "" for an ordinary one."""
+    """Why this tensor's memory cannot be restored, "" for an ordinary tensor."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         kind = type(tensor).__name__
         text = (
-            "sharded state (FSDP2, tensor parallelism) cannot be brought back by this version"
+            "this version cannot restore sharded state (FSDP2, tensor parallelism)"
             if kind == "DTensor"
             else ""
         )
-        return f"a {kind}: {text or 'only plain tensors can be brought back'}"
+        return f"a {kind}: {text or 'only plain tensors can be restored'}"
     if tensor.layout is not torch.strided:
-        return f"of layout {tensor.layout}: only dense tensors can be brought back"
+        return f"of layout {tensor.layout}: only dense tensors can be restored"
     if tensor.device.type == "meta":
         return "on the meta device, without memory: materialize the module before protect()"
     return ""

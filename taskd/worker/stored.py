@@ -1,9 +1,8 @@
-"""Reading back what torch.distributed.checkpoint has written, without its metadata, which is a
-pickle.
+"""Reads what torch.distributed.checkpoint has written, without its metadata, which is a pickle.
 
-When a dump is saved, `index` is written beside `state/`: the state_dicts with their tensors left
-out, and for each tensor the file and the place in it. torch saves a tensor as a zip archive whose
-only stored member is its memory; that is all that is read of it.
+Saving a dump also writes `index` beside `state/`: the state_dicts without their tensors, and each
+tensor's file and place in it. torch saves a tensor as a zip archive whose only stored member is its
+memory; only that is read.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Path_ = tuple[Any, ...]  # keys and indices that lead to a value
 
 
 def write_index(work: Path, values: dict[str, Any], metadata: Any) -> None:
-    """`metadata`: what torch.distributed.checkpoint.save has returned for `values`. Raises
-    OSError."""
+    """Write the index. `metadata`: what torch.distributed.checkpoint.save returned for `values`.
+    Raises OSError."""
     places = {tuple(path): name for name, path in (metadata.planner_data or {}).items()}
     stored = {index.fqn: place for index, place in metadata.storage_data.items()}
     tensors: list[tuple[Any, ...]] = []
@@ -41,7 +40,7 @@ def write_index(work: Path, values: dict[str, Any], metadata: Any) -> None:
             return {k: lift(v, (*path, k)) for k, v in value.items()}
         if isinstance(value, list):
             return [lift(v, (*path, i)) for i, v in enumerate(value)]
-        return value  # what torch has put into `state/` of anything else, it has pickled
+        return value  # torch pickles anything else that it puts into `state/`
 
     tree = lift(values, ())
     (work / dumps.INDEX).write_bytes(plain.encode({"tree": tree, "tensors": tensors}))
@@ -61,7 +60,7 @@ def read(path: Path) -> dict[str, Any]:
             )
     except (KeyError, TypeError, ValueError, IndexError, zipfile.BadZipFile) as error:
         raise plain.Unreadable(
-            f"{dumps.INDEX} does not fit {dumps.STATE}/: {type(error).__name__}: {error}"
+            f"{dumps.INDEX} does not match {dumps.STATE}/: {type(error).__name__}: {error}"
         ) from None
     if not isinstance(tree, dict):
         raise plain.Unreadable(f"{dumps.INDEX} has no state_dicts")

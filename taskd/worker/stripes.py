@@ -1,9 +1,9 @@
-"""The node's copy of the replicated state at the start of a step: each local rank writes 1/L of its
-bytes into shared memory.
+"""The node's copy of the replicated state at the start of a step: each of L local ranks writes 1/L
+of the bytes to shared memory.
 
-Replicas are equal, so the stripes of a node's L ranks make one whole copy. Two slots, by step
-parity. Whoever updates his parameters in a step first waits until all local stripes of that step
-are complete (`taskd_wait_started`), so the start of a step that anybody has changed stays readable.
+Replicas are equal, so a node's L stripes make one whole copy. Two slots, by step parity. Before a
+rank updates its parameters in a step it waits until all local stripes of that step are complete
+(`taskd_wait_started`), so the start of a step stays readable after any rank has changed it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 from taskd.cython_api import attempt, damage
 from taskd.records.store import SlotFile, stripe_path
 
-# bytes; one thread copies less than this before others have begun
+# bytes; one thread copies less than this before others start
 PARALLEL = 4 << 20
 
 
 class Stripes:
-    """This rank's stripe, and the reading of all."""
+    """Writes this rank's stripe and reads those of all local ranks."""
 
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
-        # a replacement goes on with its predecessor's: a further fault may need the step before
+        # a replacement continues its predecessor's file: a further fault may need the step before
         path = stripe_path(directory, local_rank)
         self._file: SlotFile | None = SlotFile(path, 2) if path.exists() else None
         self._pieces = attempt.Rows(())
@@ -34,7 +34,8 @@ class Stripes:
         self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
 
     def lay_out(self, tensors: list[torch.Tensor]) -> None:
-        """Say what is copied from now on. Raises OSError(ENOSPC) when /dev/shm cannot hold it."""
+        """Set which tensors are copied. Raises OSError(ENOSPC) if /dev/shm cannot hold the
+        stripe."""
         begin, end = _bounds(_total(tensors), self._local_rank, self._local_size)
         self._length = end - begin
         file = self._file
@@ -62,8 +63,8 @@ class Stripes:
             self._targets.append(targets)
 
     def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
-        """Stripes that a growing file must carry over: the step before may still be needed by a
-        slower rank."""
+        """The stripes that a growing file must carry over: a slower rank may still need the step
+        before."""
         if file is None:
             return []
         return [
@@ -72,15 +73,15 @@ class Stripes:
         ]
 
     def write(self, step: int) -> None:
-        """Copy this rank's stripe as it is now, the start of `step`."""
+        """Copy this rank's stripe as the start of `step`."""
         file = self._file
         assert file is not None, "lay_out first"
         slot = step % 2
         if self._written[slot] == (step, self._length):
-            # a repeated attempt: the state is the same, and overwriting it would leave a moment
-            # without any
+            # a repeated attempt: the state is the same, and overwriting would leave none for a
+            # moment
             return
-        # where a page was lost under the copy, what was written is not the start of the step
+        # if a page was lost during the copy, the result is not the start of the step
         if self._by_torch():
             file.begin(slot)
             damaged = damage.damaged()
@@ -93,7 +94,7 @@ class Stripes:
         self._written[slot] = (step, self._length)
 
     def _by_torch(self) -> bool:
-        """Whether torch copies: from another device, or with several threads where that pays."""
+        """Whether torch copies: from another device, or with several threads if that pays."""
         pieces = self._pieces
         return not pieces.hosted or (pieces.total > PARALLEL and torch.get_num_threads() > 1)
 
@@ -101,8 +102,8 @@ class Stripes:
         return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()
 
     def region(self) -> tuple[int, int]:
-        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before there are
-        any."""
+        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before any
+        exist."""
         return (self._file.address, len(self._file.buffer)) if self._file is not None else (0, 0)
 
     def rows(self) -> list[torch.Tensor]:
@@ -117,12 +118,12 @@ class Stripes:
                     self._written[slot.index] = (-1, -1)
 
     def forget_lost(self, begin: int, end: int) -> None:
-        """The bytes [begin, end) of this process's memory were lost: what they were a part of is
-        not valid any more."""
+        """Invalidate the slots that include the lost bytes [begin, end) of this process's
+        memory."""
         file = self._file
         if file is None:
             return
-        # what describes the slots: `lay_out` will make a new file
+        # the file's header was hit: `lay_out` will make a new file
         if begin < file.address + file.offset(0):
             file.path.unlink(missing_ok=True)
             self._file, self._written = None, [(-1, -1), (-1, -1)]
@@ -134,10 +135,10 @@ class Stripes:
                 self._written[index] = (-1, -1)
 
     def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
-        """Put the whole state at the start of `step` into `tensors` from the stripes of all local
+        """Read the whole state at the start of `step` into `tensors` from the stripes of all local
         ranks.
 
-        Raises OSError(ESTALE) when a stripe is missing or of another length: then nothing has been
+        Raises OSError(ESTALE) if a stripe is missing or has another length; then nothing is
         changed.
         """
         total = _total(tensors)

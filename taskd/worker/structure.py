@@ -1,5 +1,5 @@
-"""What tensors a rank's state has, as bytes, so that another process can make them: those of the
-optimizers, the modules' buffers, and which are private."""
+"""Describes a rank's tensors as bytes, so that another process can make them: optimizer state,
+module buffers, and which tensors are private."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[str, Any, str]  # (owner's name, where in it, which tensor)
 
 
 def take(given: Given, apart: set[Key]) -> bytes:
-    """`apart`: keys of the tensors that differ between ranks."""
+    """Describe the tensors; `apart`: keys of those that differ between ranks."""
     optimizers = {}
     for name, optimizer in given.optimizers.items():
         states = []
@@ -37,8 +37,8 @@ def take(given: Given, apart: set[Key]) -> bytes:
 
 
 def conform(given: Given, data: bytes) -> set[Key]:
-    """Make this process's optimizers and buffers have exactly the tensors that `take` has
-    described; returns which are private."""
+    """Give this process's optimizers and buffers exactly the tensors that `take` described; returns
+    which are private."""
     structure = plain.decode(data)
     module_state.conform(given.modules, structure["buffers"])
     for name, states in structure["optimizers"].items():

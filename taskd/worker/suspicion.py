@@ -1,5 +1,5 @@
-"""What this rank has found wrong since the last repair, and told: its attempt cannot be committed,
-and an interruption is on its way."""
+"""Faults that this rank has found and reported since the last repair: its attempt cannot be
+committed, and an interruption will follow."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DAMAGED = 2  # a bit of damage.spoiled(): a memory page was lost
 
 
 class Suspicion:
-    """`present`: something has failed here, which is being told or has been."""
+    """The rank's faults. `present`: there is one, and it is being or has been reported."""
 
     def __init__(self, session: RepairSession) -> None:
         self._session = session
         self.present = False
-        self._fault: Fault | None = None  # what the device said about it
+        self._fault: Fault | None = None  # the device's own report of it
 
     def settled(self) -> None:
-        """A repair has made good what was wrong."""
+        """Forget the faults: a repair has fixed them."""
         self.present, self._fault = False, None
 
     def doubt(self, step: int, text: str, kind: int = from_rank.OTHER) -> None:
-        """What was computed in `step` is not to be used."""
+        """Report that the results of `step` must not be used."""
         self.present = True
         session = self._session
         session.channel.send(
@@ -36,29 +36,26 @@ class Suspicion:
         )
 
     def spoiled(self, step: int) -> bool:
-        """Whether what this rank has computed cannot be used: a connection broke in the middle of a
+        """Return whether this rank's results cannot be used: a connection broke in the middle of a
         message, or a memory page was lost."""
         spoiled = damage.spoiled()
         if spoiled and not self.present:
             self.present = True
-            if not spoiled & DAMAGED:  # of a lost page the agent tells
+            if not spoiled & DAMAGED:  # the agent reports a lost page
                 self._collective_failed(step, "a connection broke in the middle of a message")
         return bool(spoiled)
 
     def recognise(self, error: BaseException) -> Fault | None:
-        """What `error` says about the device and its collective library, None where it is not
-        theirs."""
+        """The fault of the device or its collective library that `error` describes, or None."""
         fault = self._session.device.recognise(error) if isinstance(error, Exception) else None
         if fault is not None and not fault.stopped:
-            # also where an interruption has come meanwhile: what the device has lost must be known
-            # then
+            # even after an interruption: the repair must know what the device has lost
             self._fault = fault
         return fault
 
     def tell(self, step: int, fault: Fault) -> None:
-        """The device, or its collective library, has failed: say so, and wait for the interruption
-        that will follow."""
-        if fault.stopped:  # by our own order: the interruption is on its way
+        """Report a failure of the device or its collective library; an interruption will follow."""
+        if fault.stopped:  # by taskd's own order: the interruption is under way
             self.present = True
         elif fault.type is FaultType.NETWORK:
             self.present = True
@@ -73,8 +70,8 @@ class Suspicion:
         )
 
     def clean_device(self) -> tuple[bool, str]:
-        """Ready the device for the repair: (whether state in its memory is lost, why this process
-        cannot go on with it, "" if it can)."""
+        """Prepare the device for the repair. Returns (whether state in its memory is lost, why this
+        process cannot go on with it; "": it can)."""
         try:
             return self._session.device.clean(self._fault) == "state", ""
         except DeviceLost as error:

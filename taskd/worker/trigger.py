@@ -1,5 +1,5 @@
-"""Things to do in the training thread at the next occasion, asked for by another one: faults on
-purpose."""
+"""Actions that another thread schedules for the training thread's next occasion: injected
+faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Action = Callable[[], object]
 
 
 class Trigger:
-    """Each action is done once."""
+    """Runs each scheduled action once."""
 
     def __init__(self) -> None:
         self._due: list[Action] = []

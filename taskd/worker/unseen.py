@@ -1,9 +1,9 @@
-"""What belongs to the training of what was given to `protect`, and was not given itself.
+"""Finds objects that belong to the training of what was given to `protect` but were not given.
 
-Forgetting a scheduler gives other numbers after a repair, without a word. So what drives or follows
-the protected objects is looked for where the script can reach it (`reach.py`), and taken in under
-the name that it has there. What is alive and cannot be reached by a name cannot be found again by a
-replacement: then the job is not protected, and the text says what to give.
+A forgotten scheduler silently changes the numbers after a repair. So taskd searches what the script
+can reach (`reach.py`) for objects that drive or follow the protected ones, and protects them under
+the script's names. A replacement cannot find an object that no name reaches: then the job is not
+protected, and the text says what to give.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ log = logging.getLogger("taskd.worker")
 
 @dataclass
 class Found:
-    """`objects`: to be protected with what was given, by name. `generators`: the script's own, by
-    name. `obstacle`: why the job cannot be protected, "" if nothing is in the way."""
+    """The result of a search. `objects`: to be protected too, by name. `generators`: the script's
+    own, by name. `obstacle`: why the job cannot be protected, "" if it can."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
@@ -41,8 +41,7 @@ _KINDS = (LRScheduler, Optimizer, torch.amp.GradScaler, AveragedModel)
 
 
 def find(given: dict[str, Any], everything: bool) -> Found:
-    """What the script that calls protect() has. Never raises: whoever looks around must not be what
-    ends a job."""
+    """Search the script that calls protect(). Never raises: a search must not end a job."""
     try:
         return look(given, reach.of_caller(), everything)
     except Exception:
@@ -55,9 +54,9 @@ def find(given: dict[str, Any], everything: bool) -> Found:
 
 
 def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> Found:
-    """`given`: what protect() was given. `roots`: where the script's variables are. `everything`:
-    also look at what cannot be reached from there, which takes 0.1 s; a replacement need not, its
-    predecessor has."""
+    """Search from `given` (protect()'s arguments) and `roots` (the script's variables).
+    `everything`: also look at all other objects, which takes 0.1 s; a replacement skips that, since
+    its predecessor did it."""
     found = Found()
     inside: set[int] = set()
     for value in _flat(given.values()):
@@ -67,8 +66,8 @@ def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> F
         if loading.is_generator(value):
             found.generators[name] = value
     belongs = _Belongs(given.values())
-    # what an optimizer trains may have an average, and a scheduler may drive an optimizer that was
-    # found
+    # in this order: a scheduler may drive an optimizer just found, and what it trains may have an
+    # average
     for kinds in ((Optimizer,), (LRScheduler, torch.amp.GradScaler), (AveragedModel,)):
         for name, value in reachable:
             if not isinstance(value, kinds) or id(value) in inside or not belongs.to(value):
@@ -101,7 +100,7 @@ def _draws(kind: type) -> bool:
 
 def _not_recordable(value: Any) -> str:
     if isinstance(value, (Optimizer, torch.nn.Module)):
-        return ""  # state.py says what of these cannot be
+        return ""  # state.py reports what of these cannot be recorded
     try:
         plain.encode(value.state_dict())
     except plain.Unrecordable as error:
@@ -110,11 +109,11 @@ def _not_recordable(value: Any) -> str:
 
 
 class _Belongs:
-    """Whether something works on what is protected so far."""
+    """Decides whether an object works on what is protected so far."""
 
     def __init__(self, given: Iterable[Any]) -> None:
         self.parameters: set[int] = set()
-        self.covered: set[int] = set()  # of these, those that a module has
+        self.covered: set[int] = set()  # those of them that a module has
         self.optimizers: list[Optimizer] = []
         self.modules: list[torch.nn.Module] = []
         for value in _flat(given):
@@ -141,8 +140,8 @@ class _Belongs:
     def to(self, value: Any) -> bool:
         if isinstance(value, Optimizer):
             own = {id(p) for p in _parameters(value)}
-            # a wrapper around a protected one has its parameters and no state of its own that
-            # counts
+            # a wrapper around a protected optimizer has its parameters and no state of its own that
+            # matters
             return bool(own & self.parameters) and not self._wraps(value)
         if isinstance(value, LRScheduler):
             driven = getattr(value, "optimizer", None)
@@ -166,8 +165,7 @@ class _Belongs:
 
 
 def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: Found) -> None:
-    """Take in the modules that have parameters which a protected optimizer changes, the smallest
-    ones that do."""
+    """Protect the modules whose parameters a protected optimizer changes."""
     orphans = belongs.orphans()
     if not orphans:
         return
@@ -178,7 +176,7 @@ def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: F
         and not isinstance(value, DistributedDataParallel)
         and id(value) not in inside
     ]
-    # the largest that is made of nothing else first, so that what belongs together comes as one
+    # the largest made of nothing else first, so that what belongs together stays together
     for name, module, _ in sorted(modules, key=lambda row: -row[2]):
         own = {id(p) for p in module.parameters()}
         if own and own <= belongs.parameters and own & orphans.keys():
@@ -189,8 +187,8 @@ def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: F
 
 
 def _parts(value: Any) -> set[int]:
-    """`value` and what it is made of, by identity. Not all that it leads to: a hook or a trainer
-    leads to everything."""
+    """The ids of `value` and its parts, not of all that it leads to: a hook or a trainer leads to
+    everything."""
     if isinstance(value, torch.nn.Module):
         return {id(part) for part in value.modules()}
     parts, queue = {id(value)}, [getattr(value, "__dict__", {})]
@@ -207,8 +205,8 @@ def _parts(value: Any) -> set[int]:
 
 
 def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
-    """Of all that is alive, what belongs to the protected objects and was neither given nor found;
-    the text of the first."""
+    """The text for the first live object that belongs to the protected ones and was neither given
+    nor found."""
     known: dict[type, bool] = {}
 
     def counts(kind: type) -> bool:
@@ -223,7 +221,7 @@ def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
         if not left:
             return ""
         if not collected:
-            gc.collect()  # a scheduler that was exchanged for another one may only wait for this
+            gc.collect()  # a scheduler that has been replaced may only await collection
         del left[1:]
     (value,) = left
     kind = type(value).__name__

@@ -1,10 +1,10 @@
-"""TASKD_VERIFY=on: is what a repair has put in place what it should be?
+"""TASKD_VERIFY=on: verifies the state that a repair has put in place.
 
-Two looks, at each repair. Each rank compares its memory with the record that it was restored from.
-Then, in the repeated step, one rank that was given its state hands the input of its first forward,
-its random numbers and its buffers to one rank that had its state all the time; that one computes
-the same forward, and the results must be equal, bit for bit. A difference is a fault of the
-incident: nobody goes on with it.
+Each repair is verified twice. Each rank compares its memory with the record that it was restored
+from. Then, in the repeated step, a rank that was given its state sends the input of its first
+forward, its random numbers and its buffers to a rank that had kept its own; that rank computes the
+same forward, and the results must be equal, bit for bit. A difference is a fault of the incident:
+no rank continues with it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.worker")
 
-LENGTH = 8  # bytes of a message's length
+LENGTH = 8  # bytes of a message's length field
 
 
 class Different(RuntimeError):
-    """What was restored is not what was recorded, or not what a replica has."""
+    """The restored state differs from the record or from a replica."""
 
 
 def memory(session: RepairSession, entry: Entry) -> None:
-    """Compare this process with the record that it has just been restored from. Raises
-    Different."""
+    """Compare this process with the record that it was just restored from. Raises Different."""
     state = session.state
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
@@ -59,13 +58,13 @@ def memory(session: RepairSession, entry: Entry) -> None:
 
 
 def pair(plan: Plan) -> tuple[int, int] | None:
-    """(a rank that was given its state, one that had it); None where there are not both."""
+    """(a rank that was given its state, one that had it), or None if either is missing."""
     given = sorted({*plan.stripes, *(to for to, _ in plan.copies)})
     return (given[0], min(plan.keep)) if given and plan.keep else None
 
 
 class Forward:
-    """Compares the first forward of the repeated step. `failed` is called with the reason where the
+    """Compares the first forward of the repeated step; calls `failed` with the reason if the
     results differ."""
 
     def __init__(self, session: RepairSession, plan: Plan, failed: Callable[[str], None]) -> None:
@@ -95,8 +94,7 @@ class Forward:
         session = self._session
         if session.state.is_individual():
             log.info(
-                "rank %d: the forward of %s depends on state of this rank's own and is not"
-                " verified",
+                "rank %d: the forward of %s depends on state of its own and is not verified",
                 session.rank,
                 self._name,
             )
@@ -122,7 +120,7 @@ class Forward:
         theirs = _receive(self._had)
         if not theirs:
             log.info(
-                "rank %d: the forward of %s depends on its own state there and is not verified",
+                "rank %d: the forward of %s depends on state of its own and is not verified",
                 self._had,
                 self._name,
             )
@@ -154,7 +152,7 @@ class Forward:
         try:
             session.random.put(random)
             scatter(private, session.state.private)
-            # with gradients, as there: without them some kernels are others
+            # with gradients, as on the other rank: without them torch picks different kernels
             result = digest(module(*_to(theirs, device), **_to(keywords, device)))
         finally:
             session.random.put(own[0])
@@ -163,7 +161,7 @@ class Forward:
 
 
 def digest(value: Any) -> bytes:
-    """Of the tensors in a forward's result, in order."""
+    """The digest of the tensors in a forward's result, in order."""
     made = hashlib.sha256()
     todo = [value]
     while todo:
@@ -185,7 +183,7 @@ def gather(rows: list[torch.Tensor]) -> bytes:
 
 
 def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
-    """Put `gather`'s bytes back. Raises RuntimeError where they are of other tensors."""
+    """Restore `gather`'s bytes. Raises RuntimeError if their number does not match `rows`."""
     if sum(r.numel() for r in rows) != len(data):
         raise RuntimeError(
             f"the record has {len(data)} bytes of private tensors, this process has"
@@ -228,7 +226,7 @@ def _to(value: Any, device: torch.device) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Bit for bit, whatever the order of keys."""
+    """Whether two values are equal bit for bit, whatever the order of keys."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and digest(a) == digest(b)
     if isinstance(a, dict) and isinstance(b, dict):

@@ -1,8 +1,8 @@
-"""Libraries that wrap optimizers and schedulers: what is inside is what has the state.
+"""Unwraps libraries' optimizers and schedulers: the object inside has the state.
 
-Accelerate's wrappers hand everything on to the torch object that they hold, and call its `step()`.
-Others may keep state of their own, or update parameters without the hooks of the optimizer inside:
-these are refused by name.
+Accelerate's wrappers forward everything to the torch object that they hold, and call its `step()`.
+Others may have their own state, or update parameters without the inner optimizer's hooks: these are
+refused by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# module and name of a wrapper -> where it keeps what it wraps
+# module and name of a wrapper -> the attribute with what it wraps
 KNOWN = {
     ("accelerate.optimizer", "AcceleratedOptimizer"): "optimizer",
     ("accelerate.scheduler", "AcceleratedScheduler"): "scheduler",
@@ -19,8 +19,7 @@ KNOWN = {
 
 
 def unwrap(value: Any) -> Any:
-    """The torch object that `value` wraps, or `value`. Raises TypeError for a wrapper that is not
-    known."""
+    """The torch object that `value` wraps, or `value`. Raises TypeError for an unknown wrapper."""
     for kind in type(value).__mro__:
         if (inside := KNOWN.get((kind.__module__, kind.__name__))) is not None:
             return unwrap(getattr(value, inside))
@@ -30,14 +29,14 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, torch.optim.Optimizer):
         if "_optimizer_step_pre_hooks" not in vars(value):
             raise TypeError(
-                f"{name} is not built as a torch optimizer is: give the optimizer inside it"
+                f"{name} is not built like a torch optimizer: give the optimizer inside it"
             )
         for attribute, inner in vars(value).items():
             if isinstance(inner, torch.optim.Optimizer):
                 raise TypeError(
                     f"{name} wraps an optimizer (its attribute {attribute}) and may update"
-                    " parameters on its own: give the one inside if it is what has the state, or"
-                    " train without the wrapper"
+                    " parameters on its own: give the inner one if that has the state, or train"
+                    " without the wrapper"
                 )
         return value
     held = [

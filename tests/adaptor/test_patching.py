@@ -132,7 +132,7 @@ def test_one_that_was_installed_and_does_not_work_is_left(fake):
     done = call(fake, "--install")
     assert (
         done.exit_code == 1
-        and "was installed before, and does not work" in done.output
+        and "was already installed and does not work" in done.output
         and "ZeroDivisionError" in done.output
     )
     assert run_file(fake).read_bytes() == installed
@@ -207,8 +207,8 @@ def test_a_rest_of_one_that_was_killed_is_no_hindrance(fake):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "say what to do: --install, --remove or --status, one of them"),
-        ("--status --install", "one of them"),
+        ("", "give one of --install, --remove and --status"),
+        ("--status --install", "give one of"),
         ("--install --json", "--json goes with --status"),
         ("--status --torch /no/where", "does not exist"),
     ],

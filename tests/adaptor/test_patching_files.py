@@ -26,7 +26,7 @@ LIMIT = 240
         (b"import os\n", "it is not torchrun: it defines no main() and no run()"),
         (FAKE.replace(b"\n", b"\r\n", 1), "end in different ways"),
         (FAKE + b"import taskd\n", "neither `taskd patch` nor the documented sed"),
-        (FAKE + b"(", "not Python that parses"),
+        (FAKE + b"(", "not valid Python"),
         (FAKE + b"#" * patching.MAX_BYTES, "torchrun has less than"),
         (None, "it cannot be read: No such file or directory"),
     ],
@@ -180,5 +180,5 @@ def test_somebody_else_who_knows_no_lock(fake, monkeypatch):
 
     monkeypatch.setattr(patching, "_write", disturbed)
     done = call(fake, "--install")
-    assert done.exit_code == 2 and "somebody else has changed it meanwhile" in done.output
+    assert done.exit_code == 2 and "another program has changed it meanwhile" in done.output
     assert file.read_bytes() == b"# by pip\n" + FAKE and names(fake) == {"run.py"}

@@ -147,27 +147,27 @@ def test_this_torch(tmp_path):
         (b"import os.path\n", "no `import os` at its top level"),
         (b"if True:\n    import os\n", "no `import os` at its top level"),
         (b"x = 1; import os\n", "no `import os` at its top level"),
-        (b"import os\nx = (\n", "not Python that parses: line 2"),
-        (b"import os\n\0", "not Python that parses"),
-        (b"# coding: no-such\nimport os\n", "not Python that parses"),
-        (b"import os\nx = '\xff'\n", "not Python that parses"),
-        (b"import os\n" + b"(" * 5000 + b")" * 5000, "not Python that parses"),
+        (b"import os\nx = (\n", "not valid Python: line 2"),
+        (b"import os\n\0", "not valid Python"),
+        (b"# coding: no-such\nimport os\n", "not valid Python"),
+        (b"import os\nx = '\xff'\n", "not valid Python"),
+        (b"import os\n" + b"(" * 5000 + b")" * 5000, "not valid Python"),
         (b"import os\r\nimport sys\n", "end in different ways"),
         (b"import os\rimport sys\r", "end in different ways"),
-        (b"import os\n" + SED + b"\n", "line 2 imports taskd, and neither"),
-        (b"import os\n" + SED + b"\nimport sys\n", "line 2 imports taskd, and neither"),
-        (b"import os\nimport taskd\n", "line 2 imports taskd, and neither"),
+        (b"import os\n" + SED + b"\n", "line 2 imports taskd, but neither"),
+        (b"import os\n" + SED + b"\nimport sys\n", "line 2 imports taskd, but neither"),
+        (b"import os\nimport taskd\n", "line 2 imports taskd, but neither"),
         (
             b"import os\nfrom taskd.python.adaptor import patch\n",
-            "line 2 imports taskd, and neither",
+            "line 2 imports taskd, but neither",
         ),
         (
             b"import os\n" + OURS.replace(b"takes", b"took") + b"\n",
-            "line 2 imports taskd, and neither",
+            "line 2 imports taskd, but neither",
         ),
         (
             b"import os\nimport taskd.python.adaptor.patch as p\n",
-            "line 2 imports taskd, and neither",
+            "line 2 imports taskd, but neither",
         ),
     ],
 )
@@ -204,8 +204,6 @@ def test_a_line_in_the_middle_of_something_is_noticed(monkeypatch, line):
     monkeypatch.setattr(run_py, "_first_import", lambda _: line)
     with pytest.raises(
         Refused,
-        match=(
-            "not Python that parses" if line == 11 else f"line {line} stands inside something else"
-        ),
+        match=("not valid Python" if line == 11 else f"line {line} is inside another statement"),
     ):
         installed(PLAIN)

@@ -97,7 +97,7 @@ def test_explain(faults, tmp_path):
     [
         (("explain", "xyz"), 2, "is not a fault code"),
         (("explain", "1", "--strategy", "pray"), 2, "'pray' is unknown"),
-        (("explain", "1", "--config", "/no/where"), 1, "is no directory"),
+        (("explain", "1", "--config", "/no/where"), 1, "is not a directory"),
         (("lint", "/no/where"), 2, "does not exist"),
         (("lint",), 2, "Missing argument"),
     ],

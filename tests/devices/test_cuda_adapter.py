@@ -162,7 +162,7 @@ def test_a_context_that_works(cuda, cuda_synchronize, calls, fault):
 
 
 def test_a_memory_fault_that_a_user_has_named(cuda, cuda_synchronize):
-    with pytest.raises(DeviceLost, match="which memory is damaged cannot be told on cuda"):
+    with pytest.raises(DeviceLost, match="cuda cannot tell which memory is damaged"):
         cuda.clean(Fault(FaultType.MEMORY, "row remap", ""))
 
 

@@ -18,7 +18,7 @@ DAMAGE = {
     "a rank that cannot be kept (it hangs, its memory page fails again)": Damage(
         NONE, NONE, True, evicted={1: "it hangs"}, living_nodes=2
     ),
-    "a node: its launcher is killed, it stands still, or it is cut off": Damage(
+    "a node: its launcher is killed, it stalls, or it is cut off": Damage(
         frozenset({2, 3}), frozenset({1}), True, living_nodes=1
     ),
     # of three

@@ -95,10 +95,10 @@ def test_held_by_something_else(says, monkeypatch):
         other = network.manager({"TASKD_MANAGER_ADDR": f"127.0.0.1:{number}"})
     assert (
         found.state == "error"
-        and "held by something that is no manager of taskd" in found.found
+        and "held by something other than a taskd manager" in found.found
         and "TASKD_PORT" in found.remedy
     )
-    assert other.state == "error" and "is no manager of taskd" in other.found
+    assert other.state == "error" and "is not a taskd manager" in other.found
 
 
 def test_held_by_something_of_zeromq():
@@ -117,7 +117,7 @@ def test_held_without_listening(free):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", int(free)))
         found = network.port({"TASKD_PORT": free})
-    assert found.state == "error" and "accepts nobody" in found.found
+    assert found.state == "error" and "accepts no connection" in found.found
 
 
 def test_a_manager(manager):
@@ -142,7 +142,11 @@ def test_a_manager(manager):
     ("environ", "state", "words"),
     [
         ({"POD_IP": "my-host"}, "error", "POD_IP='my-host' is not an IP address"),
-        ({"POD_IP": "203.0.113.7"}, "error", "POD_IP=203.0.113.7 is no address of this machine"),
+        (
+            {"POD_IP": "203.0.113.7"},
+            "error",
+            "POD_IP=203.0.113.7 is not an address of this machine",
+        ),
         ({"POD_IP": "0.0.0.0"}, "ok", "is free"),
         ({"POD_IP": "a..b"}, "error", "is not an IP address"),
     ],
@@ -165,7 +169,7 @@ def test_several_nodes_need_an_address(free):
 def test_no_manager_yet(free):
     assert network.manager({}).state == "ok"
     found = network.manager({"TASKD_MANAGER_ADDR": f"127.0.0.1:{free}"})
-    assert found.state == "warning" and f"nobody listens at 127.0.0.1:{free} yet" in found.found
+    assert found.state == "warning" and f"nothing listens at 127.0.0.1:{free} yet" in found.found
 
 
 def test_a_name_that_nobody_knows():

@@ -41,7 +41,7 @@ def test_package(monkeypatch):
     assert python.package().state == "ok"
     monkeypatch.setattr(taskd, "__version__", "9.9.9")
     found = python.package()
-    assert found.state == "error" and "has 9.9.9, and pip knows of 0.1.0" in found.found
+    assert found.state == "error" and "has 9.9.9, pip reports 0.1.0" in found.found
 
 
 def noted(**versions):
@@ -62,8 +62,8 @@ def noted(**versions):
         ("pytorch", {"torch": "2.13.0+cu130"}, "ok", "torch 2.13.0+cu130"),
         ("pytorch", {"torch": "2.4.1"}, "warning", "torch 2.4.1; taskd is tested with 2.13.0"),
         ("pytorch", {"torch": "2.13.01"}, "warning", "tested with"),
-        ("pytorch", {}, "warning", "torch of an unknown version"),
-        ("mindspore", {"mindspore": "2.10.0"}, "warning", "no launcher of it is taken over yet"),
+        ("pytorch", {}, "warning", "torch, version unknown"),
+        ("mindspore", {"mindspore": "2.10.0"}, "warning", "its launcher is not supported yet"),
         ("mindspore", {}, "error", "mindspore is not installed"),
     ],
 )
@@ -126,7 +126,7 @@ def test_libtaskd():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (VERSION % ("0.0.9", 1), "is of version 0.0.9, taskd is 0.1.0"),
+        (VERSION % ("0.0.9", 1), "has version 0.0.9, taskd has 0.1.0"),
         ("int taskd_abi(void) { return 3; }", "built with an older taskd"),
         (
             "__attribute__((constructor)) static void crash(void) { __builtin_trap(); }",
@@ -183,7 +183,7 @@ def test_not_preloaded(tmp_path):
             "not in force: `import torch.distributed.run`: another torch",
         ),
         (b"(", {}, "ok", "is not understood"),
-        (b"(", {"TASKD_PROCESS_ENABLE": "on"}, "error", "not Python that parses"),
+        (b"(", {"TASKD_PROCESS_ENABLE": "on"}, "error", "not valid Python"),
     ],
 )
 def test_patch(tmp_path, content, environ, state, words):

@@ -140,7 +140,7 @@ def test_parts_that_are_too_long_change_nothing():
     at = address_of(buffer)
     attempt.publish(at, at + HEADER, ROOM, 7, 3, [b"seven"], lambda: True)
     before = bytes(buffer)
-    with pytest.raises(ValueError, match="4097 bytes, where 4096 have room"):
+    with pytest.raises(ValueError, match="4097 bytes do not fit the slot's 4096"):
         attempt.publish(at, at + HEADER, ROOM, 8, 3, [b"x" * 4096, b"y"], lambda: True)
     assert bytes(buffer) == before
 

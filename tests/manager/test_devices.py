@@ -62,7 +62,7 @@ def test_a_code_pauses_the_job(start, operate):
     (agent,) = manager.protected(1)
     answer = tell(operate, manager, 1, "80E01801")
     assert answer.ok and "RestartBusiness" in answer.text
-    assert "80E01801 stands in RestartBusinessCodes" in agent.expect(to_rank.Interrupt).reason
+    assert "80E01801 is in RestartBusinessCodes" in agent.expect(to_rank.Interrupt).reason
 
 
 @pytest.mark.parametrize(

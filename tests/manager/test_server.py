@@ -113,7 +113,7 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     first.expect(to_agent.RegisterAgain)  # is it still there?
     first.send(from_agent.Heartbeat(2))
     assert "--node_rank" in second.expect(to_agent.Refused).reason
-    assert manager.server.members.agents[0].incarnation == first.incarnation
+    assert manager.server.members.agents[0].agent == first.incarnation
 
 
 def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):
@@ -208,7 +208,7 @@ def test_what_was_lost_with_a_connection_is_said_again_once_and_in_order(start):
     agent.send(from_agent.RankBusy(0, 0, 0, 1.0), number=1)
     agent.reconnect()  # both were lost with the connection, and a third has waited for the next one
     agent.send(died, number=3)
-    manager.dropped("said again")
+    manager.dropped("resent")
     agent.send(from_agent.Heartbeat(1, unheard=2))
     for number, message in (
         (1, from_agent.RankBusy(0, 0, 0, 1.0)),

@@ -38,7 +38,7 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
     speak_as(liar, agent, from_agent.Heartbeat(1))
     manager.dropped("another's name", 2)
     assert (
-        manager.server.members.agents[0].incarnation == agent.incarnation
+        manager.server.members.agents[0].agent == agent.incarnation
         and manager.server.members.agents[0].seq == agent.seq
     )
     assert (
@@ -68,7 +68,7 @@ def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
     liar.send(from_agent.RankDied(2, 0, "forged"))
     manager.dropped("fenced")
     assert manager.server.coordinator.job.ranks[2].alive
-    assert manager.server.members.agents[1].incarnation == agents[1].incarnation
+    assert manager.server.members.agents[1].agent == agents[1].incarnation
 
 
 def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):

@@ -39,20 +39,20 @@ def often(times=2, level=Level.MANUALLY_SEPARATE, release=None):
 @pytest.mark.parametrize(("code", "level"), TABLES.items())
 def test_a_code_gives_its_level_until_it_is_away(code, level):
     found = devices()
-    assert found.told("d", code, "occur", 1.0).reason.level is level
+    assert found.report("d", code, "occur", 1.0).reason.level is level
     assert found.judge("d", 2.0).level is level
     assert bool(found.judge("d", 2.0).unusable) == (not TABLE[level].usable)
-    assert found.told("d", code, "recover", 3.0) is None
+    assert found.report("d", code, "recover", 3.0) is None
     assert found.judge("d", 3.0).level is Level.NORMAL
 
 
 @pytest.mark.parametrize("code", [7, 8])
 def test_a_device_that_takes_no_process_is_not_well_again_after_a_moment(code):
     found = devices()
-    arisen = found.told("d", code, "once", 1.0)
+    arisen = found.report("d", code, "once", 1.0)
     assert arisen.reason.level is TABLES[code] and arisen.now.unusable
     assert found.judge("d", 1e6).unusable
-    found.told("d", code, "recover", 1e6)
+    found.report("d", code, "recover", 1e6)
     assert not found.judge("d", 1e6).unusable
 
 
@@ -60,58 +60,58 @@ def test_a_device_that_takes_no_process_is_not_well_again_after_a_moment(code):
 def test_what_was_there_for_a_moment_is_told_each_time(code):
     found = devices()
     for at in (1.0, 2.0, 2.0):
-        arisen = found.told("d", code, "once", at)
+        arisen = found.report("d", code, "once", at)
         assert arisen.reason.level is TABLES[code] and arisen.now.level is Level.NORMAL
 
 
 def test_what_is_said_again_is_not_new():
     found = devices()
-    assert found.told("d", 6, "occur", 1.0) is not None
-    assert found.told("d", 6, "occur", 2.0) is None
+    assert found.report("d", 6, "occur", 1.0) is not None
+    assert found.report("d", 6, "occur", 2.0) is None
 
 
 def test_precedence_is_of_the_device_and_strength_of_what_is_new():
     found = devices()
-    assert found.told("d", 7, "occur", 1.0).reason.level is Level.PRE_SEPARATE
-    arisen = found.told("d", 6, "occur", 2.0)
+    assert found.report("d", 7, "occur", 1.0).reason.level is Level.PRE_SEPARATE
+    arisen = found.report("d", 6, "occur", 2.0)
     assert arisen.reason.level is Level.RESTART and arisen.now.level is Level.PRE_SEPARATE
     assert arisen.now.unusable
 
 
 def test_an_unknown_critical_code_is_not_hidden_by_a_harmless_known_one():
     found = devices()
-    found.told("d", 1, "occur", 1.0)
-    assert found.told("d", 0xDEAD, "occur", 2.0, "critical").reason.level is Level.SEPARATE
-    assert found.told("d", 0xBEEF, "occur", 3.0, "minor").reason.level is Level.NOT_HANDLE
+    found.report("d", 1, "occur", 1.0)
+    assert found.report("d", 0xDEAD, "occur", 2.0, "critical").reason.level is Level.SEPARATE
+    assert found.report("d", 0xBEEF, "occur", 3.0, "minor").reason.level is Level.NOT_HANDLE
 
 
 def test_what_comes_too_often_separates_until_it_is_released():
     found = devices({4: often()})
-    found.told("d", 4, "once", 1.0)
-    arisen = found.told("d", 4, "once", 2.0)
+    found.report("d", 4, "once", 1.0)
+    arisen = found.report("d", 4, "once", 2.0)
     assert arisen.reason.level is Level.MANUALLY_SEPARATE and "d" in found.separated
     assert found.judge("d", 1e9).level is Level.MANUALLY_SEPARATE
     assert found.release("d") and not found.release("d")
     assert found.judge("d", 1e9).level is Level.NORMAL
-    assert found.told("d", 4, "once", 3.0).reason.level is Level.RESTART_BUSINESS, (
+    assert found.report("d", 4, "once", 3.0).reason.level is Level.RESTART_BUSINESS, (
         "it is counted anew"
     )
 
 
 def test_release_of_a_device_whose_code_is_still_there_or_that_is_not_separated_by_hand():
     found = devices({4: often(1)})
-    found.told("d", 4, "occur", 1.0)
-    found.told("e", 8, "occur", 1.0)
+    found.report("d", 4, "occur", 1.0)
+    found.report("e", 8, "occur", 1.0)
     assert found.unusable(1.0) == ["d", "e"]
     assert found.release("d") and found.release("e") and not found.release("f")
     assert found.unusable(1e6) == [] and found.look(1e6) == []
-    assert found.told("d", 4, "occur", 1e6).reason.level is Level.MANUALLY_SEPARATE
+    assert found.report("d", 4, "occur", 1e6).reason.level is Level.MANUALLY_SEPARATE
 
 
 def test_a_release_time_window():
     found = devices({4: often(release=50.0)})
-    found.told("d", 4, "once", 1.0)
-    found.told("d", 4, "once", 2.0)
+    found.report("d", 4, "once", 1.0)
+    found.report("d", 4, "once", 2.0)
     assert "d" in found.separated
     assert found.due > 101.0  # fewer than two within 100 s, and away for 50 s
     found.look(found.due)
@@ -120,11 +120,11 @@ def test_a_release_time_window():
 
 def test_what_is_there_for_too_long():
     found = devices(duration={1: customization.Duration(20.0, 60.0)})
-    assert found.told("d", 1, "occur", 0.0).reason.level is Level.NOT_HANDLE
+    assert found.report("d", 1, "occur", 0.0).reason.level is Level.NOT_HANDLE
     assert found.look(20.0) == []
     (arisen,) = found.look(found.due)
     assert arisen.reason.level is Level.PRE_SEPARATE and arisen.now.unusable
-    found.told("d", 1, "recover", 30.0)
+    found.report("d", 1, "recover", 30.0)
     assert found.judge("d", 90.0).level is Level.PRE_SEPARATE
     found.look(found.due)
     assert found.judge("d", 91.0).level is Level.NORMAL
@@ -133,50 +133,50 @@ def test_what_is_there_for_too_long():
 def test_codes_that_are_timed_are_counted_when_they_were_there_for_too_long():
     found = devices({1: often()}, {1: customization.Duration(20.0, 1.0)})
     for start in (0.0, 10.0, 20.0):  # short ones
-        found.told("d", 1, "occur", start)
-        found.told("d", 1, "recover", start + 5.0)
+        found.report("d", 1, "occur", start)
+        found.report("d", 1, "recover", start + 5.0)
     assert not found.separated
     for start in (30.0, 60.0):
-        found.told("d", 1, "occur", start)
-        found.told("d", 1, "recover", start + 21.0)
+        found.report("d", 1, "occur", start)
+        found.report("d", 1, "recover", start + 21.0)
     assert "d" in found.separated
 
 
 def test_what_does_not_go_away_within_the_times_of_grace_tolerance():
     found = devices(heals=15.0, reset=150.0)
-    found.told("d", 4, "occur", 0.0)
+    found.report("d", 4, "occur", 0.0)
     assert found.look(14.9) == []
     assert [a.reason.level for a in found.look(15.0)] == [Level.RESTART]
     assert found.due == 165.0
     assert [a.reason.level for a in found.look(165.0)] == [Level.SEPARATE]
     assert found.look(1e6) == [] and found.due is None
-    found.told("d", 4, "recover", 1e6)
+    found.report("d", 4, "recover", 1e6)
     assert found.judge("d", 1e6).level is Level.NORMAL
 
 
 def test_other_files_change_nothing_about_codes_that_they_do_not_touch():
     found = devices({4: often(3)})
-    found.told("d", 4, "once", 1.0)
-    found.told("d", 4, "once", 2.0)
-    found.told("d", 6, "occur", 2.0)
+    found.report("d", 4, "once", 1.0)
+    found.report("d", 4, "once", 2.0)
+    found.report("d", 6, "occur", 2.0)
     found.reconfigure(dataclasses.replace(found.configuration), 3.0)
     assert found.look(3.0) == []
     assert found.judge("d", 3.0).level is Level.RESTART
-    found.told("d", 4, "once", 4.0)
+    found.report("d", 4, "once", 4.0)
     assert "d" in found.separated, "what was counted before is counted still"
 
 
 def test_other_files_may_count_otherwise():
     found = devices({4: often(3)})
-    found.told("d", 4, "once", 1.0)
+    found.report("d", 4, "once", 1.0)
     rules = dataclasses.replace(found.configuration.customization, frequency={4: often(2)})
     found.reconfigure(dataclasses.replace(found.configuration, customization=rules), 2.0)
-    assert found.told("d", 4, "once", 3.0).reason.level is Level.MANUALLY_SEPARATE
+    assert found.report("d", 4, "once", 3.0).reason.level is Level.MANUALLY_SEPARATE
     found.release("d")
     rules = dataclasses.replace(rules, frequency={})
     found.reconfigure(dataclasses.replace(found.configuration, customization=rules), 4.0)
     for at in (5.0, 6.0, 7.0):
-        assert found.told("d", 4, "once", at).reason.level is Level.RESTART_BUSINESS
+        assert found.report("d", 4, "once", at).reason.level is Level.RESTART_BUSINESS
 
 
 def test_a_device_that_was_separated_before_this_manager():
@@ -191,11 +191,11 @@ def test_a_device_that_was_separated_before_this_manager():
 def test_the_number_of_codes_of_a_device_is_bounded():
     found = devices()
     for code in range(MOST_CODES):
-        found.told("d", 100 + code, "occur", 1.0, "minor")
+        found.report("d", 100 + code, "occur", 1.0, "minor")
     with pytest.raises(TooMany):
-        found.told("d", 9999, "occur", 2.0)
-    found.told("d", 100, "recover", 3.0)
-    assert found.told("d", 9999, "occur", 4.0) is not None
+        found.report("d", 9999, "occur", 2.0)
+    found.report("d", 100, "recover", 3.0)
+    assert found.report("d", 9999, "occur", 4.0) is not None
 
 
 TOLD = st.tuples(
@@ -225,7 +225,7 @@ def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule
         if look:
             found.look(now)
         new = kind != "recover" and not there.get((device, code))
-        arisen = found.told(device, code, kind, now)
+        arisen = found.report(device, code, kind, now)
         rated = found.configuration.codes.rate(code).level
         stays = kind == "occur" or (kind == "once" and not TABLE[rated].usable)
         there[device, code] = (there.get((device, code), False) or stays) and kind != "recover"
@@ -248,7 +248,7 @@ def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule
 
 def test_the_vendors_own_rules_from_the_first_occurrence_to_the_release():
     found = Devices(load())
-    assert found.told("d", 0x80E01801, "once", 0.0).reason.level is Level.RESTART_BUSINESS
-    assert found.told("d", 0x80E01801, "once", 86_400.0).reason.level is Level.MANUALLY_SEPARATE
-    assert found.told("e", 0x80E01801, "once", 0.0).reason.level is Level.RESTART_BUSINESS
-    assert found.told("e", 0x80E01801, "once", 86_401.0).reason.level is Level.RESTART_BUSINESS
+    assert found.report("d", 0x80E01801, "once", 0.0).reason.level is Level.RESTART_BUSINESS
+    assert found.report("d", 0x80E01801, "once", 86_400.0).reason.level is Level.MANUALLY_SEPARATE
+    assert found.report("e", 0x80E01801, "once", 0.0).reason.level is Level.RESTART_BUSINESS
+    assert found.report("e", 0x80E01801, "once", 86_401.0).reason.level is Level.RESTART_BUSINESS

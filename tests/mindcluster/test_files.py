@@ -72,9 +72,9 @@ def test_a_file_with_a_code_in_two_levels_and_a_code_twice_in_one():
         }
     )
     assert len(report.findings) == 2
-    assert "RestartBusinessCodes[2]: B4060011 stands twice" in texts(report)[0]
+    assert "RestartBusinessCodes[2]: B4060011 is in this list twice" in texts(report)[0]
     assert (
-        "SeparateNPUCodes[0]: A2301001 stands in RestartBusinessCodes too: SeparateNPU"
+        "SeparateNPUCodes[0]: A2301001 is also in RestartBusinessCodes: SeparateNPU"
         in texts(report)[1]
     )
     assert table.rate(0xA2301001).level is Level.SEPARATE
@@ -109,7 +109,7 @@ def test_codes_of_the_network():
     }
     table, report = parsed(raw)
     assert (
-        "cannot be RestartNPU: taken as NotHandleFault" in texts(report)[0]
+        "cannot be RestartNPU: read as NotHandleFault" in texts(report)[0]
         and len(report.findings) == 1
     )
     assert [table.rate(c).level for c in (0x81078603, 0x12345678, 0x110001024)] == [1, 2, 7]
@@ -199,7 +199,7 @@ def test_of_several_entries_for_a_code_the_first_good_one_counts():
     rules, report = customized({"FaultFrequency": [entry(Times=0), entry(Times=3), entry(Times=4)]})
     assert rules.frequency[0x80E18005].times == 3
     assert (
-        "FaultFrequency[2]: 80E18005 has an entry already, FaultFrequency[1], which counts"
+        "FaultFrequency[2]: 80E18005 already has an entry, FaultFrequency[1], which counts"
         in texts(report)[1]
     )
 
@@ -286,7 +286,7 @@ def test_a_directory_is_refused_as_a_whole(tmp_path):
     with pytest.raises(Refused) as refused:
         load(tmp_path)
     assert "faultCustomization.json: not JSON" in str(refused.value)
-    with pytest.raises(Refused, match="is no directory"):
+    with pytest.raises(Refused, match="is not a directory"):
         load(tmp_path / "nowhere")
 
 
@@ -301,7 +301,7 @@ def test_a_directory_or_pipe_of_that_name_is_refused_and_stops_nobody(tmp_path):
     os.close(writer)
     (tmp_path / "journal").mkdir()
     os.mkfifo(tmp_path / "journal" / "separated.jsonl")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         Separated(tmp_path / "journal").read()
 
 

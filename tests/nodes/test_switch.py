@@ -143,7 +143,7 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
 
 def half_ready(job: Cluster) -> int:
     """How often one of the two ranks of a standby was ready."""
-    return job.log("agent*.log").count("1 of 2 ranks of the node to come are ready")
+    return job.log("agent*.log").count("1 of 2 ranks of the node to be taken over are ready")
 
 
 def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):

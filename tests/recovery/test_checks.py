@@ -24,7 +24,7 @@ def test_checks_and_errors_of_a_device(tmp_path, reference):
         "rank 2: other fault in step 9: XPU core: RuntimeError: xpu core stopped",
         "rank 0: a collective failed in step 12: RuntimeError: xpu port down",
         "rank 1: on-chip memory fault in step 15: XPU ECC: RuntimeError: xpu memory",
-        "rank 1 cannot be kept: XPU ECC: which memory is damaged cannot be told on cpu",
+        "rank 1 cannot be kept: XPU ECC: cpu cannot tell which memory is damaged",
         "rank 1: other fault in step 18: the result is not finite",
         "rank 2: other fault in step 18: the result is not finite",
     ):

@@ -33,7 +33,7 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         assert "RestartBusiness" in told(job, "80E01801", "--rank", "0")
         (incident,) = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("retry", []), incident
-        assert "80E01801 stands in RestartBusinessCodes" in incident["faults"][0]
+        assert "80E01801 is in RestartBusinessCodes" in incident["faults"][0]
 
         # NotHandleFault: nothing
         assert "required: nothing" in told(job, "8C1F860B", "--rank", "1")

@@ -119,7 +119,7 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
     (good / dumps.RECORDS).mkdir(parents=True)
     files = dumps.write_records(good, [(0, 1, b"zero"), (1, 1, b"one")])
     work = good.rename(tmp_path / ".step-3.partial")
-    with pytest.raises(dumps.BadDump, match="has none in it"):
+    with pytest.raises(dumps.BadDump, match="contains none"):
         dumps.newest(tmp_path)  # not sealed
     with pytest.raises(dumps.BadDump, match="the same directory on all nodes"):
         dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
@@ -137,7 +137,7 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
         dumps.read(tmp_path / "step-9")
     assert dumps.newest(tmp_path).step == 3, "an incomplete one counts"
     (good / dumps.RECORDS / "rank-1").write_bytes(bytes([1]) + b"eno")
-    with pytest.raises(dumps.BadDump, match="another checksum"):
+    with pytest.raises(dumps.BadDump, match="does not match its checksum"):
         dumps.check(dumps.read(good))
     shutil.rmtree(good / dumps.RECORDS)
     with pytest.raises(dumps.BadDump, match="missing"):
@@ -150,7 +150,7 @@ def test_a_dump_under_a_secret_is_taken_up_with_that_secret_only(tmp_path, monke
     path = dumps.seal(work, 3, 1, dumps.write_records(work, [(0, 1, b"zero")]))
     assert dumps.newest(path).step == 3
     monkeypatch.setenv("TASKD_SECRET", "another")
-    with pytest.raises(dumps.BadDump, match="another TASKD_SECRET"):
+    with pytest.raises(dumps.BadDump, match="TASKD_SECRET other than"):
         dumps.newest(path)
     monkeypatch.delenv("TASKD_SECRET")
     with pytest.raises(dumps.BadDump, match="set TASKD_SECRET"):
@@ -172,5 +172,5 @@ def test_files_outside_of_a_dump_are_not_looked_at(tmp_path, name):
     (path / dumps.MANIFEST).write_text(
         json.dumps(manifest | {"digest": dumps._digest(manifest, dumps.PUBLIC)})
     )
-    with pytest.raises(dumps.BadDump, match="lies outside"):
+    with pytest.raises(dumps.BadDump, match="is outside"):
         dumps.read(path)

@@ -31,7 +31,7 @@ def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
 def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):
     result = training.taskd(tmp_path / "job", 2, "loader.py", "hidden", "1", faults="1:5:tail:kill")
     assert result.status == 1
-    assert "DataLoader gave another batch for step" in result.output
+    assert "DataLoader gave a different batch for step" in result.output
 
 
 def test_accumulation_scaler_average_and_two_optimizers(tmp_path, reference):

@@ -70,12 +70,15 @@ def test_what_is_documented_is_accepted(given):
             {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{ARF:1}"},
             "MS_ENABLE_TFT='{ARF:1}' is refused together with",
         ),
-        ({"PROCESS_RECOVER": "off", "recover-strategy": "retry"}, "what controls it is off"),
+        (
+            {"PROCESS_RECOVER": "off", "recover-strategy": "retry"},
+            "the switch that controls it is off",
+        ),
         (
             {"process-recover-enable": "off", "recover-strategy": "recover"},
-            "what controls it is off",
+            "the switch that controls it is off",
         ),
-        ({"process-recover-enable": "on", "PROCESS_RECOVER": "off"}, "decide for one"),
+        ({"process-recover-enable": "on", "PROCESS_RECOVER": "off"}, "choose one"),
         (
             {"recover-strategy": "recover-in-place", "ENABLE_RESTART_FAULT_PROCESS": "off"},
             "ENABLE_RESTART_FAULT_PROCESS='off'",
@@ -138,10 +141,10 @@ def test_every_rule_refuses_something():
         ({**OPERATOR, "HIGH_AVAILABILITY": "recover"}, "30 December 2026"),
         (
             {"ELASTIC_PROCESS_RECOVER_ENABLE": "0"},
-            "ELASTIC_PROCESS_RECOVER_ENABLE='0': Elastic Agent is at the end of its life",
+            "ELASTIC_PROCESS_RECOVER_ENABLE='0': Elastic Agent is at its end of life",
         ),
-        ({"process-recover-enable": "pause"}, "off for a while"),
-        ({"recover-strategy": "retry", "hotReset": "0"}, "hotReset='0': the guides ask for 2"),
+        ({"process-recover-enable": "pause"}, "off until this is on again"),
+        ({"recover-strategy": "retry", "hotReset": "0"}, "hotReset='0': the guides require 2"),
         (
             {"TASKD_RECOVER_STRATEGY": "retry", "HIGH_AVAILABILITY": "dump"},
             "HIGH_AVAILABILITY='dump': it is ignored",
@@ -155,7 +158,7 @@ def test_every_rule_refuses_something():
             "MS_ENABLE_TFT='{UCE:1}': it is ignored",
         ),
         ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
-        ({"TASKD_INSECURE": "1"}, "whoever knows the job's id"),
+        ({"TASKD_INSECURE": "1"}, "anyone who knows the job's id"),
     ],
 )
 def test_notices(given, words):
@@ -174,13 +177,14 @@ def test_nothing_to_say_about_an_ordinary_environment():
 def test_the_manager_tells_and_refuses():
     config = {"job_id": "j", "node_nums": 1, "proc_per_node": 1}
     assert any(
-        "end of its life" in w
+        "its end of life" in w
         for w in parse(config, {**OPERATOR, "HIGH_AVAILABILITY": "retry"}).warnings
     )
     with pytest.raises(BadConfig) as caught:
         parse(config, {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry", "TASKD_PORT": "x"})
     assert [
-        bool(re.search("TASKD_PORT|what controls it is off", line)) for line in caught.value.errors
+        bool(re.search("TASKD_PORT|the switch that controls it is off", line))
+        for line in caught.value.errors
     ] == [True, True]
 
 

@@ -62,8 +62,8 @@ def test_it_comes_back_as_it_was():
     [
         (replace(SEAL, key=b"x" * 32), 9, "another secret"),
         (replace(SEAL, job="other"), 9, "another job"),
-        (replace(SEAL, rank=2), 9, "of rank 3 and step 9, not of rank 2"),
-        (SEAL, 10, "step 9, not of rank 3 and step 10"),
+        (replace(SEAL, rank=2), 9, "for rank 3 and step 9, not for rank 2"),
+        (SEAL, 10, "step 9, not for rank 3 and step 10"),
     ],
 )
 def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):

@@ -74,7 +74,7 @@ def repair(page: SimpleNamespace, interruption: int) -> list[Any]:
 def test_a_held_rank_goes_on(page):
     session = Line()
     session.orders = [to_rank.Pause(8), to_rank.Interrupt(0, "of old"), to_rank.Continue()]
-    assert isinstance(rank(session).wait_for_orders(position, standing=True), Continued)
+    assert isinstance(rank(session).wait_for_orders(position, paused=True), Continued)
     assert session.said == []
 
 
@@ -84,7 +84,7 @@ def test_a_hold_that_ends_in_a_repair_does_not_end_the_repair(page, place):
     session = Line()
     session.orders = repair(page, 1)
     session.orders.insert(place, to_rank.Continue())
-    outcome = rank(session).wait_for_orders(position, standing=True)
+    outcome = rank(session).wait_for_orders(position, paused=True)
     assert outcome == Resumed(7, {"of": 7}, 3)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,

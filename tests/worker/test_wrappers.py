@@ -45,7 +45,7 @@ def test_a_wrapper_that_nobody_knows_is_refused_by_name(net, optimizer):
     with pytest.raises(
         UnsupportedState,
         match=(
-            r"protect\(optimizer=...\): lab.tricks.BigOptimizer is not built as a torch optimizer"
+            r"protect\(optimizer=...\): lab.tricks.BigOptimizer is not built like a torch optimizer"
         ),
     ):
         TrainingState({"model": net, "optimizer": wrapper})

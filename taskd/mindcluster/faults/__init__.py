@@ -1,9 +1,9 @@
-"""Fault codes of devices: `faultCode.json` and `faultCustomization.json` as their users have them,
-and what level a device has by them.
+"""Fault codes of devices: reads `faultCode.json` and `faultCustomization.json` in the vendor's
+format and derives each device's level from them.
 
-Pure but for `configuration.py` (reads a directory), `watch.py` (hears that it has changed) and
-`separated.py` (the journal of devices that only people release). What a level asks of the job is
-`taskd.mindcluster.levels`; the manager's side is `manager/device_codes.py`.
+Pure except for `configuration.py` (reads a directory), `watch.py` (detects changes to it) and
+`separated.py` (the journal of devices that only operators release). `taskd.mindcluster.levels` has
+what a level asks of the job; the manager's side is `manager/device_codes.py`.
 """
 
 from taskd.mindcluster.faults.configuration import Configuration, Refused, load

@@ -1,9 +1,8 @@
-"""faultCode.json: which code has which level.
+"""faultCode.json: the level of each code.
 
-A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same one. Codes of
-the parameter-plane network have lists of their own (`...NetworkCodes`); those that are known to be
-network codes and stand in the lists of devices are moved there. A code of which several levels are
-told has the one of highest precedence.
+A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same. Codes of the
+parameter-plane network have their own lists (`...NetworkCodes`); known network codes in the device
+lists are moved there. A code listed at several levels has the one of highest precedence.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ NETWORK_KEYS = {
 }
 KEYS = {**DEVICE_KEYS, **NETWORK_KEYS}
 LINK_DOWN = 0x81078603
-# codes of the network, wherever they stand
+# network codes, whichever list they are in
 NETWORK = frozenset({LINK_DOWN, 0x81078607, 0x110000002, 0x110001024})
 NETWORK_LEVELS = frozenset(NETWORK_KEYS.values())
-MOST_DIGITS = 16  # of 64 bits
-# severities as the driver tells them with a code, in the documents' order: 提示, 次要, 重要, 紧急
+MOST_DIGITS = 16  # 64 bits
+# severities that the driver reports with a code, in the documents' order: 提示, 次要, 重要, 紧急
 SEVERITIES = ("hint", "minor", "major", "critical")
 HARMLESS = SEVERITIES[:2]
 
@@ -48,7 +47,7 @@ class BadCode(ValueError):
 
 
 def parse_code(text: str) -> int:
-    """Raises BadCode."""
+    """Parse a hexadecimal fault code. Raises BadCode."""
     digits = text.strip()
     digits = digits[2:] if digits[:2].lower() == "0x" else digits
     if not 1 <= len(digits) <= MOST_DIGITS or any(
@@ -67,7 +66,7 @@ def show(code: int) -> str:
 
 @dataclass(frozen=True)
 class Rated:
-    """The level of a code, and the rule that made it so."""
+    """The level of a code, and the rule that set it."""
 
     level: Level
     rule: str
@@ -81,34 +80,33 @@ class Codes:
     file: str = NAME
 
     def rate(self, code: int, severity: str = "") -> Rated:
-        """`severity` as the driver told it, empty where it did not: it counts for codes that stand
-        nowhere. Of these, unlike in the device plugin, each is weighed by itself: a critical one is
-        not hidden by a known one that is harmless."""
+        """Rate a code. `severity`, as the driver reported it or empty, decides for codes that no
+        list has. Unlike in the device plugin, each of these is rated by itself: a harmless known
+        code does not hide a critical one."""
         found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
         if found is not None:
-            return Rated(found[0], f"{show(code)} stands in {found[1]} of {self.file}")
+            return Rated(found[0], f"{show(code)} is in {found[1]} of {self.file}")
         if code in NETWORK:
             return Rated(
                 Level.PRE_SEPARATE,
-                f"{show(code)} is a network code that stands in no list of {self.file}",
+                f"{show(code)} is a network code that is in no list of {self.file}",
             )
         level = Level.NOT_HANDLE if severity in HARMLESS else Level.SEPARATE
-        told = f"its severity is {severity}" if severity else "its severity was not told"
-        return Rated(level, f"{show(code)} stands in no list of {self.file}, and {told}")
+        told = f"its severity is {severity}" if severity else "its severity was not reported"
+        return Rated(level, f"{show(code)} is in no list of {self.file}, and {told}")
 
 
 def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
-    """Raises findings.Broken where the file as a whole cannot be used: then no code has a level by
-    it."""
+    """Parse the file. Raises findings.Broken if it is unusable as a whole."""
     report = Report(file)
     raw = read(data, report)
     unknown(raw, tuple(KEYS), report)
     if not set(raw) & set(KEYS):
-        raise report.broken("", "no list of codes is in it", allowed=", ".join(DEVICE_KEYS))
+        raise report.broken("", "it has no list of codes", allowed=", ".join(DEVICE_KEYS))
     devices: dict[int, tuple[Level, str]] = {}
     network: dict[int, tuple[Level, str]] = {}
     for key in (k for k in KEYS if k in raw):
-        if not isinstance(raw[key], list):  # its codes would have the level of unknown ones
+        if not isinstance(raw[key], list):  # its codes would be rated as unknown ones
             raise report.broken(key, "a list of codes is expected", raw[key])
         seen: set[int] = set()
         for path, item in entries(raw[key], key, report):
@@ -116,14 +114,14 @@ def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
             if code is None:
                 continue
             if code in seen:
-                report.warn(path, f"{show(code)} stands twice in this list")
+                report.warn(path, f"{show(code)} is in this list twice")
                 continue
             seen.add(code)
             level, table = KEYS[key], network if key in NETWORK_KEYS or code in NETWORK else devices
             if table is network and level not in NETWORK_LEVELS:
                 report.warn(
                     path,
-                    f"{show(code)} is a code of the network, which cannot be {level.word}: taken as"
+                    f"{show(code)} is a network code, which cannot be {level.word}: read as"
                     " NotHandleFault",
                 )
                 level = Level.NOT_HANDLE
@@ -131,9 +129,7 @@ def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
     for code in devices.keys() & network.keys():
         level, key = max(devices[code], network[code])
         both = f"{devices[code][1]} and {network[code][1]}"
-        report.warn(
-            key, f"{show(code)} stands in {both}: {level.word} is the one of higher precedence"
-        )
+        report.warn(key, f"{show(code)} is in {both}: {level.word} takes precedence")
     return Codes(devices, network, file), report
 
 
@@ -145,7 +141,7 @@ def _code(item: Any, path: str, report: Report) -> int | None:
         pass
     report.warn(
         path,
-        "not a fault code; it is left out",
+        "not a fault code; skipped",
         item,
         f"a string of up to {MOST_DIGITS} hexadecimal digits",
     )
@@ -165,7 +161,7 @@ def _enter(
         kept = max(before[0], level)
         report.warn(
             path,
-            f"{show(code)} stands in {before[1]} too: {kept.word} is the one of higher precedence",
+            f"{show(code)} is also in {before[1]}: {kept.word} takes precedence",
         )
     if before is None or level > before[0]:
         table[code] = (level, key)

@@ -1,12 +1,10 @@
-"""The fault configuration as a whole: a directory such as the ConfigMap `mindx-dl-fault-config`
-makes when it is mounted.
+"""The whole fault configuration: a directory such as the mounted ConfigMap `mindx-dl-fault-config`.
 
-    faultCode.json            absent: the table that is shipped with taskd
+    faultCode.json            absent: the table shipped with taskd
     faultCustomization.json   absent: nothing is counted, everything else has its default
-    PollInterval              seconds between two looks, 30 to 3600; absent or unusable: 300
+    PollInterval              seconds between two checks, 30 to 3600; absent or unusable: 300
 
-Without a directory: the two files that are shipped with taskd, with the levels and limits of the
-vendor's own.
+Without a directory: the two files shipped with taskd, which have the vendor's levels and limits.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Parsed = TypeVar("Parsed")
 
 
 class Refused(ValueError):
-    """The configuration cannot be used; `findings` has at least one error."""
+    """The configuration is unusable; `findings` has at least one error."""
 
     def __init__(self, findings: tuple[Finding, ...]) -> None:
         super().__init__("; ".join(str(f) for f in findings if f.severity == ERROR))
@@ -53,7 +51,7 @@ class Configuration:
 
 
 def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
-    """All of it, or Refused."""
+    """Load the whole configuration. Raises Refused."""
     place = SHIPPED if directory is None else Path(directory)
     findings: list[Finding] = []
     if not place.is_dir():
@@ -63,7 +61,7 @@ def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
                     ERROR,
                     str(place),
                     "",
-                    "is no directory",
+                    "is not a directory",
                     allowed="a directory with faultCode.json",
                 ),
             )
@@ -79,7 +77,7 @@ def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
 
 
 def check(path: Path) -> tuple[Finding, ...]:
-    """The findings of one file, of either kind: told by its name, else by what is in it."""
+    """Return the findings of one file. Its name tells which kind it is, else its content."""
     findings: list[Finding] = []
     if path.is_dir():
         try:
@@ -103,7 +101,7 @@ def check(path: Path) -> tuple[Finding, ...]:
 def _read(
     path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], findings: list[Finding]
 ) -> Parsed | None:
-    """None where the file is absent, or broken: then that is among the findings."""
+    """Parse a file; None if it is absent, or broken, which becomes a finding."""
     data = _bytes(path, findings)
     if data is None:
         return None
@@ -134,6 +132,6 @@ def _poll(path: Path, findings: list[Finding]) -> float:
     if text.isascii() and text.isdigit() and len(text) <= 6 and 30 <= int(text) <= 3600:
         return float(text)
     report = Report(path.name)
-    report.warn("", f"cannot be used, {POLL:g} is", text, "a number of seconds from 30 to 3600")
+    report.warn("", f"unusable, {POLL:g} is used", text, "a number of seconds from 30 to 3600")
     findings += report.findings
     return POLL

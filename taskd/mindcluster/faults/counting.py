@@ -1,5 +1,5 @@
-"""One code on one device, in time: how often it has been there, and for how long. Seconds on any
-clock that does not go backwards."""
+"""One code on one device over time: how often it was present, and for how long. In seconds on any
+monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from taskd.mindcluster.levels import Level
 
 
 def _after(moment: float) -> float:
-    """The first moment that is later than `moment`: limits are exceeded, not reached."""
+    """The first moment after `moment`: a limit must be exceeded, not only reached."""
     return math.nextafter(moment, math.inf)
 
 
 class Count:
-    """FaultFrequency. Only the newest `times` occurrences matter, so no more are kept."""
+    """FaultFrequency. Keeps only the newest `times` occurrences, since no others matter."""
 
     def __init__(self, rule: Frequency) -> None:
         self.rule = rule
-        self.often = False  # the level holds
+        self.often = False  # the level applies
         self._occurred: deque[float] = deque(maxlen=rule.times)
-        self._recovered: float | None = None  # None: it is there
+        self._recovered: float | None = None  # None: the code is present
 
     def occur(self, at: float) -> None:
         self.look(at)
@@ -42,7 +42,7 @@ class Count:
 
     @property
     def due(self) -> float | None:
-        """When the level is taken back, if nothing happens until then."""
+        """When the level is withdrawn if nothing happens until then."""
         rule = self.rule
         if (
             not self.often
@@ -75,12 +75,11 @@ class Count:
 
 
 class Span:
-    """FaultDuration. A fault that comes back before it has been away for `recover` seconds has
-    never been away."""
+    """FaultDuration. A fault that returns within `recover` seconds counts as never absent."""
 
     def __init__(self, rule: Duration) -> None:
         self.rule = rule
-        self.long = False  # the level holds
+        self.long = False  # the level applies
         self._occurred: float | None = None
         self._recovered: float | None = None
 

@@ -1,8 +1,8 @@
-"""faultCustomization.json: how often, and for how long, a code may be there before its device has
-another level.
+"""faultCustomization.json: how often, and for how long, a code may be present before its device
+gets another level.
 
-The guide (seed 004) and newer versions of the device plugin differ in names and ranges; what either
-allows is taken:
+The guide (seed 004) and newer versions of the device plugin differ in names and ranges; taskd
+accepts what either allows:
 
                                     guide                   newer                   here
     GraceTolerance                  WaitFlushingCMTime      WaitProcessReadCMTime   both
@@ -17,9 +17,9 @@ allows is taken:
 
 * 60 beside WaitFlushingCMTime. A ReleaseTimeWindow of 0, or none: see `Frequency`.
 
-An entry of FaultFrequency with anything wrong is left out, alone; a code that is none, out of its
-list. Of GraceTolerance and FaultDuration a value that cannot be used is replaced by its default,
-alone. Of several entries for a code the first good one counts.
+A faulty entry of FaultFrequency is skipped; an invalid code is dropped from its list. In
+GraceTolerance and FaultDuration an unusable value is replaced by its default. The first valid entry
+for a code counts.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from taskd.mindcluster.levels import NAMED, Level
 NAME = "faultCustomization.json"
 SECTIONS = ("GraceTolerance", "FaultFrequency", "FaultDuration")
 HANDLINGS = {word: level for word, level in NAMED.items() if level is not Level.NORMAL}
-# of the guide, and the two for which newer guides show an entry: a link between super-pods, and
-# memory that fails
+# from the guide, and the two for which newer guides show an entry: a link between super-pods, and
+# failing memory
 DURABLE = frozenset({LINK_DOWN, 0x81B18603, 0x80E01801})
 LONGEST = 2**32  # seconds; what newer versions write for "never"
 
 
 @dataclass(frozen=True)
 class Frequency:
-    """`times` occurrences within `window` seconds make the level `level`. `release`: seconds after
-    the last recovery until it is taken back; None: ManuallySeparateNPU until somebody releases the
-    device, others when the code is away and fewer than `times` are left."""
+    """`times` occurrences within `window` seconds set the level `level`. `release`: seconds after
+    the last recovery until it is withdrawn. None: ManuallySeparateNPU until an operator releases
+    the device, others once the code is absent and fewer than `times` are left."""
 
     window: float
     times: int
@@ -56,8 +56,8 @@ class Frequency:
 
 @dataclass(frozen=True)
 class Duration:
-    """There for longer than `timeout` seconds: the level is `level`, until it has been away for
-    longer than `recover`."""
+    """A code present for more than `timeout` seconds sets the level `level`, until it has been
+    absent for more than `recover`."""
 
     timeout: float = 20.0  # as in the vendor's own file
     recover: float = 60.0
@@ -67,16 +67,16 @@ class Duration:
 
 @dataclass(frozen=True)
 class Grace:
-    """Seconds. `reads`: for the training process to end and be told; `reset`: for a device to be
-    reset; `heals`: for a fault to go away."""
+    """Grace periods in seconds. `reads`: for the training process to be notified and end; `reset`:
+    for a device reset; `heals`: for a fault to clear by itself."""
 
     reads: float = 30.0
     reset: float = 150.0
     heals: float = 15.0
 
     def escalations(self, level: Level) -> tuple[tuple[float, Level], ...]:
-        """After how many seconds a code of `level` that is still there gives which further
-        level."""
+        """The further levels of a code of `level` that stays present, each with the seconds after
+        which it applies."""
         if level is Level.RESTART_BUSINESS:
             return ((self.heals, Level.RESTART), (self.heals + self.reset, Level.SEPARATE))
         return (
@@ -92,7 +92,7 @@ class Customization:
 
 
 def parse(data: bytes, file: str = NAME) -> tuple[Customization, Report]:
-    """Raises findings.Broken where the file as a whole cannot be used."""
+    """Parse the file. Raises findings.Broken if it is unusable as a whole."""
     report = Report(file)
     raw = read(data, report)
     unknown(raw, SECTIONS, report)
@@ -139,7 +139,7 @@ def _limit(
     if value is None:
         report.warn(
             f"{path}.{name}",
-            f"cannot be used, {default} is",
+            f"unusable, {default} is used",
             raw[name],
             f"a number of seconds from {lowest} to {highest}",
         )
@@ -150,7 +150,7 @@ def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
     found: dict[int, Frequency] = {}
     for path, item in entries(raw, "FaultFrequency", report):
         if not isinstance(item, dict):
-            report.warn(path, "an object is expected; the entry is left out", item)
+            report.warn(path, "an object is expected; the entry is skipped", item)
             continue
         unknown(
             item,
@@ -171,7 +171,7 @@ def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
         if bad_release:
             report.warn(
                 f"{path}.ReleaseTimeWindow",
-                "the entry is left out",
+                "the entry is skipped",
                 release,
                 f"a number of seconds from 60 to {LONGEST}, or 0",
             )
@@ -181,7 +181,7 @@ def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
         for code in codes:
             if code in found:
                 report.warn(
-                    path, f"{show(code)} has an entry already, {found[code].path}, which counts"
+                    path, f"{show(code)} already has an entry, {found[code].path}, which counts"
                 )
             else:
                 found[code] = Frequency(window, times, level, seconds, path)
@@ -195,7 +195,7 @@ def _duration(raw: Any, report: Report) -> dict[int, Duration]:
     }
     for path, item in entries(raw, "FaultDuration", report):
         if not isinstance(item, dict):
-            report.warn(path, "an object is expected; the entry is left out", item)
+            report.warn(path, "an object is expected; the entry is skipped", item)
             continue
         unknown(item, ("EventId", "FaultTimeout", "RecoverTimeout", "FaultHandling"), report, path)
         codes = _codes(item, path, report)
@@ -213,13 +213,13 @@ def _duration(raw: Any, report: Report) -> dict[int, Duration]:
                 can = ", ".join(show(c) for c in sorted(DURABLE))
                 report.warn(
                     f"{path}.EventId",
-                    "a duration cannot be configured for this code; it is left out",
+                    "a duration cannot be configured for this code; skipped",
                     show(code),
                     can,
                 )
             elif code in found:
                 report.warn(
-                    path, f"{show(code)} has an entry already, {found[code].path}, which counts"
+                    path, f"{show(code)} already has an entry, {found[code].path}, which counts"
                 )
             else:
                 found[code] = Duration(timeout, recover, level or Level.PRE_SEPARATE, path)
@@ -227,18 +227,17 @@ def _duration(raw: Any, report: Report) -> dict[int, Duration]:
 
 
 def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
-    """The codes of an entry, each once. One that is none leaves the entry without that code
-    only."""
+    """The codes of an entry, each once. An invalid one is dropped; the entry stays."""
     raw = item.get("EventId")
     if not isinstance(raw, list) or not raw:
         report.warn(
             f"{path}.EventId",
-            "the entry is left out",
+            "the entry is skipped",
             raw if raw is not None else "absent",
             "a list of fault codes, not empty",
         )
         return []
-    found: dict[int, None] = {}  # in their order, and quick to ask
+    found: dict[int, None] = {}  # an ordered set
     for number, text in enumerate(raw):
         try:
             code = parse_code(text) if isinstance(text, str) else None
@@ -247,12 +246,12 @@ def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
         if code is None:
             report.warn(
                 f"{path}.EventId[{number}]",
-                "not a fault code; it is left out",
+                "not a fault code; skipped",
                 text,
                 f"up to {MOST_DIGITS} hexadecimal digits",
             )
         elif code in found:
-            report.warn(f"{path}.EventId[{number}]", f"{show(code)} stands twice in this entry")
+            report.warn(f"{path}.EventId[{number}]", f"{show(code)} is in this entry twice")
         else:
             found[code] = None
     return list(found)
@@ -264,7 +263,7 @@ def _needed(
     value = whole(item.get(name), lowest, highest)
     if value is None:
         allowed = f"a number of {unit} from {lowest} to {highest}"
-        report.warn(f"{path}.{name}", "the entry is left out", item.get(name, "absent"), allowed)
+        report.warn(f"{path}.{name}", "the entry is skipped", item.get(name, "absent"), allowed)
     return value
 
 
@@ -273,7 +272,7 @@ def _handling(
     allowed: Mapping[str, Level],
     path: str,
     report: Report,
-    what: str = "the entry is left out",
+    what: str = "the entry is skipped",
 ) -> Level | None:
     raw = item.get("FaultHandling")
     level = allowed.get(raw) if isinstance(raw, str) else None

@@ -1,11 +1,11 @@
-"""What level a device has by all that was told of it, and what is new: `faultCode.json` and
-`faultCustomization.json` in time.
+"""Derives a device's level, and what is new, from the reported codes: `faultCode.json` and
+`faultCustomization.json` over time.
 
-Use: `report(...)` for each message about a code, `look(now)` when `due` has come; both return what
-has arisen. A *reason* is what gives a device a level: a code that is there, a code that has come
-too often, one that is there for too long, one that has not gone away within the time of
-GraceTolerance, or that the device is separated by hand. What has arisen is the strongest of the
-reasons that were not there before. Nothing here acts, reads a clock or a file.
+Call `report(...)` for each message about a code and `look(now)` when `due` is reached; both return
+what has arisen. A *reason* gives a device a level: a code is present, came too often, has been
+present for too long, did not clear within GraceTolerance, or the device is ManuallySeparateNPU.
+What has arisen is the strongest reason that did not exist before. Nothing here acts or reads a
+clock or a file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from taskd.mindcluster.faults.counting import Count, Span
 from taskd.mindcluster.faults.customization import Frequency
 from taskd.mindcluster.levels import TABLE, Level, stronger
 
-# it is there, it is away, it was there for a moment
+# present, absent, present for a moment
 OCCUR, RECOVER, ONCE = KINDS = ("occur", "recover", "once")
-# different ones told of one device; each that is told is weighed with all others (1 ms)
+# different codes kept per device; each report is evaluated with all the others (1 ms)
 MOST_CODES = 128
 
 
@@ -33,16 +33,16 @@ class Reason:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a device has now."""
+    """A device's level now."""
 
     level: Level = Level.NORMAL
-    text: str = ""  # the rule that made it so
-    unusable: str = ""  # why no process may be started on it; "": one may
+    text: str = ""  # the rule that set it
+    unusable: str = ""  # why no process may start on the device; "": one may
 
 
 @dataclass(frozen=True)
 class Arisen:
-    """Something new on `device`: what asks most, and what the device has now."""
+    """A new reason on `device`, the one that asks for most, and the device's level now."""
 
     device: str
     reason: Reason
@@ -51,8 +51,8 @@ class Arisen:
 
 @dataclass(frozen=True)
 class Separation:
-    """Why a device is not to be used until somebody releases it. `until`: when it is released by
-    itself all the same (ReleaseTimeWindow); None: not by time."""
+    """Why a device is not used until an operator releases it. `until`: when it is released anyway
+    (ReleaseTimeWindow); None: never by time."""
 
     text: str
     code: int
@@ -64,7 +64,7 @@ class _Told:
     """One code on one device."""
 
     severity: str = ""
-    since: float | None = None  # None: it is away
+    since: float | None = None  # None: the code is absent
     count: Count | None = None
     span: Span | None = None
 
@@ -72,30 +72,30 @@ class _Told:
 @dataclass
 class _Device:
     codes: dict[int, _Told] = field(default_factory=dict)
-    reasons: frozenset[tuple[str, int]] = frozenset()  # that were there at the last look
+    reasons: frozenset[tuple[str, int]] = frozenset()  # as of the last look
     latest: float = 0.0
-    due: float | None = None  # when a limit of time of its codes is passed
+    due: float | None = None  # when a time limit of its codes expires
 
 
 class TooMany(ValueError):
-    """More different codes of one device than are kept."""
+    """One device has more different codes than are kept."""
 
 
 class Devices:
-    """All devices of a job, by any names."""
+    """All devices of a job, under any names."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.separated: dict[str, Separation] = {}
         self._devices: dict[str, _Device] = {}
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def report(
         self, device: str, code: int, kind: str, at: float, severity: str = ""
     ) -> Arisen | None:
-        """`at`: when it happened. What is told late counts as happening now, when something newer
-        is known. Raises TooMany."""
+        """Take a report of what happened at `at`; a report older than the newest known one counts
+        as happening now. Raises TooMany."""
         known = self._devices.setdefault(device, _Device())
         if code not in known.codes and len(known.codes) >= MOST_CODES:
             self._forget_one(known, device)
@@ -110,9 +110,9 @@ class Devices:
         self._at(told, at)
         if kind == RECOVER:
             self._recovers(told, at)
-        elif told.since is None:  # else it is said again
+        elif told.since is None:  # else a repeated report
             self._occurs(told, at)
-            # a device that takes no process does not become well again by a moment's passing
+            # a device that takes no process does not recover because a moment has passed
             if (
                 kind == ONCE
                 and TABLE[self.configuration.codes.rate(code, told.severity).level].usable
@@ -127,7 +127,7 @@ class Devices:
         return self._arisen(device, at)
 
     def look(self, now: float) -> list[Arisen]:
-        """What time alone has brought."""
+        """Return what has arisen by the passing of time alone."""
         for device in list(self.separated):
             self._settle(device, now)
         waiting = [
@@ -137,7 +137,7 @@ class Devices:
 
     @property
     def due(self) -> float | None:
-        """When `look` may find something, if nothing is told until then."""
+        """When `look` may find something if nothing is reported until then."""
         found = [s.until for s in self.separated.values() if s.until is not None]
         found += [known.due for known in self._devices.values() if known.due is not None]
         return min(found, default=None)
@@ -154,14 +154,14 @@ class Devices:
         return min(found, default=None)
 
     def judge(self, device: str, now: float) -> Judgement:
-        """The reason of highest precedence; where nothing holds, Normal."""
+        """The reason of highest precedence; Normal if there is none."""
         return _judgement(reason for _, reason in self._reasons(device, now))
 
-    # -- people, and new files ---------------------------------------------------------------------
+    # -- operators, and new files ------------------------------------------------------------------
 
     def release(self, device: str) -> bool:
-        """A device may be used again, whatever it has: all that was told of it is forgotten. False:
-        nothing was known."""
+        """Let a device be used again, whatever its level, and forget its reports. False: nothing
+        was known of it."""
         separated, known = self.separated.pop(device, None), self._devices.pop(device, None)
         return separated is not None or known is not None
 
@@ -170,8 +170,8 @@ class Devices:
         return sorted(d for d in {*self.separated, *self._devices} if self.judge(d, now).unusable)
 
     def reconfigure(self, configuration: Configuration, now: float) -> None:
-        """Go on under other files. Codes that they count, or time, as before keep their history;
-        nothing arises by the change alone."""
+        """Apply new files. Codes that are still counted or timed keep their history; the change
+        alone makes nothing arise."""
         self.configuration = configuration
         rules = configuration.customization
         for device, known in self._devices.items():
@@ -199,7 +199,7 @@ class Devices:
     # -- inside ------------------------------------------------------------------------------------
 
     def _forget_one(self, known: _Device, device: str) -> None:
-        """To make room: a code that is away, and gives no reason."""
+        """Make room: drop a code that is absent and gives no reason."""
         for code, told in known.codes.items():
             if (
                 told.since is None
@@ -213,8 +213,8 @@ class Devices:
         )
 
     def _at(self, told: _Told, now: float) -> None:
-        """Bring what depends on time up to `now`. A code that is timed is counted when it has been
-        there for too long."""
+        """Bring one code's timers up to `now`. A timed code counts as an occurrence once it has
+        been present for too long."""
         span, count = told.span, told.count
         if span is not None and (due := span.due) is not None and now >= due:
             span.look(now)
@@ -238,7 +238,7 @@ class Devices:
             told.count.recover(at)
 
     def _escalations(self, code: int, told: _Told) -> Iterator[tuple[float, Reason]]:
-        """When a code that does not go away has which further level."""
+        """The further levels of a code that stays present, and when each applies."""
         if told.since is None:
             return
         level = self.configuration.codes.rate(code, told.severity).level
@@ -246,12 +246,12 @@ class Devices:
             yield (
                 told.since + seconds,
                 Reason(
-                    further, f"{show(code)} is still there after {seconds:g} s (GraceTolerance)"
+                    further, f"{show(code)} is still present after {seconds:g} s (GraceTolerance)"
                 ),
             )
 
     def _settle(self, device: str, now: float) -> None:
-        """Bring everything that depends on time up to `now`."""
+        """Bring all of a device's timers up to `now`."""
         for code, told in self._devices[device].codes.items() if device in self._devices else ():
             self._at(told, now)
             count, separation = told.count, self.separated.get(device)
@@ -271,7 +271,7 @@ class Devices:
             del self.separated[device]
 
     def _reasons(self, device: str, now: float) -> Iterator[tuple[tuple[str, int], Reason]]:
-        """Each with a name, by which it is told from those that were there before."""
+        """The device's reasons, each with a name that tells it from earlier ones."""
         self._settle(device, now)
         for code, told in self._devices[device].codes.items() if device in self._devices else ():
             if told.since is not None:
@@ -288,7 +288,7 @@ class Devices:
                 yield ("often", code), Reason(told.count.rule.level, _often(code, told.count.rule))
             if told.span is not None and told.span.long:
                 text = (
-                    f"{show(code)} is there for more than {told.span.rule.timeout:g} s"
+                    f"{show(code)} has been present for more than {told.span.rule.timeout:g} s"
                     f" ({told.span.rule.path or 'FaultDuration'})"
                 )
                 yield ("long", code), Reason(told.span.rule.level, text)
@@ -317,11 +317,11 @@ class Devices:
 
 def _judgement(reasons: Iterable[Reason]) -> Judgement:
     best = max(reasons, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
-    # the levels that take no process are the highest ones
+    # the levels that allow no process are the highest ones
     return Judgement(
         best.level, best.text, "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}"
     )
 
 
 def _often(code: int, rule: Frequency) -> str:
-    return f"{show(code)} has come {rule.times} times within {rule.window:g} s ({rule.path})"
+    return f"{show(code)} occurred {rule.times} times within {rule.window:g} s ({rule.path})"

@@ -1,4 +1,4 @@
-"""What is wrong in a file of fault codes: where, what stands there, and what may."""
+"""Findings in a file of fault codes: the place, its value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ WARNING, ERROR = "warning", "error"
 
 @dataclass(frozen=True)
 class Finding:
-    """`warning`: an entry is read in another way than it stands there, or left out alone. `error`:
-    the file cannot be used."""
+    """`warning`: an entry is skipped or not read as written. `error`: the file is unusable."""
 
     severity: str
     file: str
     path: str  # FaultFrequency[2].Times; empty: the file as a whole
     text: str
-    value: str = ""  # as it stands there, shortened
+    value: str = ""  # as in the file, shortened
     allowed: str = ""
 
     def __str__(self) -> str:
@@ -37,7 +36,7 @@ class Finding:
 
 
 class Broken(ValueError):
-    """The file cannot be used; `finding` says why."""
+    """The file is unusable; `finding` says why."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -60,9 +59,7 @@ class Report:
             )
         elif len(self.findings) == MOST:
             self.findings.append(
-                Finding(
-                    WARNING, self.file, "", f"more than {MOST} findings; the rest is left out here"
-                )
+                Finding(WARNING, self.file, "", f"more than {MOST} findings; the rest is omitted")
             )
 
     def broken(self, path: str, text: str, value: object = None, allowed: str = "") -> Broken:
@@ -97,7 +94,7 @@ def _constant(text: str) -> Any:
 
 
 def read(data: bytes, report: Report) -> dict[str, Any]:
-    """The object that a file holds. Raises Broken."""
+    """Return the JSON object in a file. Raises Broken."""
     if len(data) > MAX_BYTES:
         raise report.broken("", f"the file has {len(data)} bytes", allowed=f"at most {MAX_BYTES}")
     try:
@@ -112,11 +109,11 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
         ) from None
     except _Doubled as error:
         raise report.broken(
-            shown(str(error)), "the key stands there twice, and which one is meant is not known"
+            shown(str(error)), "the key occurs twice, and it is not known which one is meant"
         ) from None
     except _Unknown as error:
         raise report.broken("", f"not JSON: {error}") from None
-    # a number of thousands of digits, or brackets that deep
+    # a number of thousands of digits, or brackets nested that deep
     except (ValueError, RecursionError) as error:
         raise report.broken("", f"not JSON that can be read: {type(error).__name__}") from None
     if not isinstance(raw, dict):
@@ -125,13 +122,13 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
 
 
 def read_regular(path: Path, most: int, newest: bool = False) -> bytes:
-    """Up to `most` bytes of a file, the first or the last. What is no file (a pipe that nobody
-    writes to) stops nobody. Raises OSError."""
+    """Read up to `most` bytes of a file, the first or the last. Does not block on what is not a
+    regular file (a pipe without a writer). Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "no regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         if newest and status.st_size > most:
             os.lseek(descriptor, -most, os.SEEK_END)
         parts: list[bytes] = []
@@ -150,22 +147,22 @@ def unknown(raw: dict[str, Any], known: tuple[str, ...], report: Report, path: s
             where = f"{path}.{key}" if path else key
             report.warn(
                 where if len(where) <= 200 else where[:200] + "...",
-                "the key is unknown and left out",
+                "the key is unknown and ignored",
                 allowed=", ".join(known),
             )
 
 
 def entries(raw: Any, path: str, report: Report) -> Iterator[tuple[str, Any]]:
-    """The items of a list, each with its place. What is no list is left out with a warning."""
+    """The items of a list, each with its path. Anything but a list is skipped with a warning."""
     if not isinstance(raw, list):
-        report.warn(path, "a list is expected; it is left out", raw)
+        report.warn(path, "a list is expected; skipped", raw)
         return
     for number, item in enumerate(raw):
         yield f"{path}[{number}]", item
 
 
 def whole(raw: Any, lowest: int, highest: int) -> int | None:
-    """The number, if it is one in that range. 30.0 is one, as JSON tools may write it; true is
+    """The whole number, if it is in the range. 30.0 counts, as JSON tools may write it; true does
     not."""
     if isinstance(raw, float) and raw.is_integer():
         raw = int(raw)

@@ -1,8 +1,8 @@
-"""separated.jsonl: devices that nobody may use until somebody has released them. It is in the
-directory of the logs, and outlives managers.
+"""separated.jsonl: devices that are not used until an operator releases them. It is in the log
+directory and outlives managers.
 
-One JSON object a line; the last one about a device counts. taskd adds devices, people only release
-them (`taskd faults release`). A line that is none is left out and told, and costs no other line.
+One JSON object per line; the last one about a device counts. taskd adds devices; operators only
+release them (`taskd faults release`). An invalid line is skipped and counted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """`code` is why, `time` since when (seconds since 1970), `until` when it is released by itself;
-    None: never."""
+    """A separated device: `code` is why, `time` since when (seconds since 1970), `until` when it
+    is released automatically; None: never."""
 
     device: str
     code: int
@@ -43,7 +43,7 @@ class Separated:
         self._wall = wall
 
     def read(self) -> tuple[dict[str, Entry], int]:
-        """Who is separated now, and how many lines could not be understood. Raises OSError."""
+        """Return the devices separated now, and how many lines are invalid. Raises OSError."""
         try:
             data = read_regular(self.path, MOST_BYTES, newest=True)
         except FileNotFoundError:
@@ -66,13 +66,13 @@ class Separated:
         return {d: e for d, e in found.items() if e.until is None or e.until > now}, damaged
 
     def separate(self, device: str, code: int, text: str, until: float | None = None) -> None:
-        """Raises OSError."""
+        """Record that a device is separated. Raises OSError."""
         self._append(
             {"kind": "separated", "device": device, "code": code, "text": text, "until": until}
         )
 
     def release(self, device: str, by: str) -> None:
-        """Raises OSError."""
+        """Record that a device is released. Raises OSError."""
         self._append({"kind": "released", "device": device, "by": by})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Separated:
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             size = os.fstat(descriptor).st_size
-            # somebody was killed while writing
+            # a writer was killed in the middle of a line
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             line = json.dumps({"time": self._wall(), **entry})
             os.write(descriptor, (("\n" if torn else "") + line + "\n").encode())
@@ -90,10 +90,10 @@ class Separated:
 
 
 def _entry(raw: Any) -> tuple[str, Entry | None]:
-    """What a line says. Raises ValueError, KeyError or TypeError for one that says nothing."""
+    """Parse a line. Raises ValueError, KeyError or TypeError for an invalid one."""
     device, kind = raw["device"], raw["kind"]
     if not isinstance(device, str) or not device or kind not in ("separated", "released"):
-        raise ValueError("no entry of this journal")
+        raise ValueError("not an entry of this journal")
     if kind == "released":
         return device, None
     code, text, since, until = raw["code"], raw["text"], raw["time"], raw["until"]
@@ -103,7 +103,7 @@ def _entry(raw: Any) -> tuple[str, Entry | None]:
         or not _moment(since)
         or not (until is None or _moment(until))
     ):
-        raise ValueError("no entry of this journal")
+        raise ValueError("not an entry of this journal")
     return device, Entry(device, code, text, float(since), None if until is None else float(until))
 
 

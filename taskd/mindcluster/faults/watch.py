@@ -1,9 +1,9 @@
-"""Has the directory of the fault configuration changed? The kernel tells at once (inotify); a look
-each PollInterval finds the rest.
+"""Detects changes in the directory of the fault configuration: at once by inotify, the rest by a
+check every PollInterval.
 
-It does not tell of a network file system that another host writes to, and of a directory that was
-replaced as a whole. A mounted ConfigMap is replaced by swapping a symlink in the directory, which
-it does tell.
+inotify does not report a network file system that another host writes to, or a directory that was
+replaced as a whole. It does report a mounted ConfigMap, which is replaced by swapping a symlink in
+the directory.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CHANGES = (
     | flags.DELETE_SELF
     | flags.MOVE_SELF
 )
-# device, inode, size and time of each file; None: it is not there
+# device, inode, size and time of each file; None: absent
 Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Watch:
-    """Used by one thread; `descriptor` becomes readable when something has happened, -1 where the
-    kernel does not tell."""
+    """Watches one directory, for one thread. `descriptor` becomes readable on a change; -1 where
+    inotify is not available."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.seen = self.signature()
         self._told: INotify | None = None
-        self._at: tuple[int, int] | None = None  # the directory that the kernel tells of
-        with contextlib.suppress(OSError):  # no more are allowed to this user
+        self._at: tuple[int, int] | None = None  # the directory that inotify watches
+        with contextlib.suppress(OSError):  # this user's limit is reached
             self._told = INotify(nonblocking=True)
         self.follow()
 
@@ -49,7 +49,7 @@ class Watch:
         return self._told.fileno() if self._told is not None else -1
 
     def changed(self) -> bool:
-        """Whether any of the files is another one than at the last call."""
+        """Whether any of the files has changed since the last call."""
         if self._told is not None:
             list(self._told.read(timeout=0))
             self.follow()
@@ -60,14 +60,14 @@ class Watch:
         return True
 
     def follow(self) -> None:
-        """The directory of that name, which may be another one than before."""
+        """Watch the directory of that name, which may have been replaced."""
         try:
             status = os.stat(self.directory)
             if self._told is not None and self._at != (at := (status.st_dev, status.st_ino)):
                 self._told.add_watch(self.directory, CHANGES)
                 self._at = at
         except OSError:
-            self._at = None  # looked for again at the next look
+            self._at = None  # tried again at the next check
 
     def signature(self) -> Signature:
         return tuple(_status(self.directory / name) for name in FILES)
