@@ -144,6 +144,7 @@ extern int taskd_poison_armed; /* the kind that taskd_poison_allocation waits fo
 /* streams.c */
 void taskd_streams_begin(void);
 void taskd_streams_tear(void);
+void taskd_streams_forget(bool (*is_covered)(int fd));
 ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n);
 
 /* sockets.c */

@@ -235,6 +235,10 @@ int taskd_wait_interruption(uint32_t built_at, int timeout_ms);
  * the number of sockets (<= 65536). */
 int taskd_sockets_begin(uint32_t built_at);
 int taskd_sockets_end(void);
+/* Like begin, but what is covered stays covered: for another communicator beside the present ones,
+ * of the same interruption number. 1; 0 without an effect where nothing is fixed, and then no end is
+ * due. */
+int taskd_sockets_extend(void);
 /* Stop covering sockets. */
 int taskd_sockets_clear(void);
 /* Cut the sockets now as an interruption would; returns the number shut down. */

@@ -255,6 +255,22 @@ static void knock_until(bool (*answered)(void), uint32_t *word)
     }
 }
 
+/* With the lock held. */
+static int remember_all(void)
+{
+    memset(before, 0, (size_t)cover.before_top * sizeof before[0]);
+    cover.before_top = 0;
+    return each_socket(remember);
+}
+
+/* With the lock held. */
+static void build(void)
+{
+    cover.count = 0;
+    cover.mode = BUILDING;
+    __atomic_store_n(&cover.round, cover.round + 1, __ATOMIC_RELEASE);
+}
+
 int taskd_sockets_begin(uint32_t built_at)
 {
     struct taskd_slot *slot = taskd_my_slot();
@@ -263,22 +279,49 @@ int taskd_sockets_begin(uint32_t built_at)
     pthread_mutex_lock(&cover.lock);
     taskd_streams_begin();
     cover.mode = IDLE;
-    cover.count = 0;
     cover.built_at = built_at;
-    memset(before, 0, (size_t)cover.before_top * sizeof before[0]);
-    cover.before_top = 0;
-    int rc = each_socket(remember);
+    int rc = remember_all();
     if (rc >= 0)
         rc = start_thread(slot);
-    if (rc >= 0) {
-        cover.mode = BUILDING;
-        __atomic_store_n(&cover.round, cover.round + 1, __ATOMIC_RELEASE);
-    }
+    if (rc >= 0)
+        build();
     bool late = rc >= 0 && interruption_is_newer();
     pthread_mutex_unlock(&cover.lock);
     if (late)
         knock_until(serving_this_round, &slot->interruption);
     return rc < 0 ? rc : 0;
+}
+
+static bool in_list(int fd)
+{
+    for (int i = 0; i < cover.count; i++)
+        if (list[i].fd == fd)
+            return true;
+    return false;
+}
+
+int taskd_sockets_extend(void)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return 0;
+    pthread_mutex_lock(&cover.lock);
+    int rc = 0;
+    if (cover.mode == FIXED) {
+        taskd_streams_forget(in_list);
+        rc = remember_all();
+        for (int i = 0; rc >= 0 && i < cover.count; i++)
+            before[list[i].fd] = 0;
+        if (rc >= 0) {
+            build();
+            rc = 1;
+        }
+    }
+    bool late = rc == 1 && interruption_is_newer();
+    pthread_mutex_unlock(&cover.lock);
+    if (late)
+        knock_until(serving_this_round, &slot->interruption);
+    return rc;
 }
 
 /* With the lock held. */

@@ -43,6 +43,14 @@ void taskd_streams_begin(void)
     __atomic_store_n(&torn, 0, __ATOMIC_RELEASE);
 }
 
+/* Descriptors that another connection may get have no message under way. */
+void taskd_streams_forget(bool (*is_covered)(int fd))
+{
+    for (int fd = 0; fd < MAX_FDS; fd++)
+        if (streams[fd].round != 0 && !is_covered(fd))
+            streams[fd].round = 0;
+}
+
 void taskd_streams_tear(void)
 {
     __atomic_store_n(&torn, 1, __ATOMIC_RELEASE);

@@ -76,6 +76,6 @@ if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reas
 if os.environ.get("TASKD_INCARNATION", "0") != "0":
     # a replacement started by the user's own program, not by taskd: its script must not wait for
     # peers in init_process_group(), and `import taskd` is the last chance to prevent that
-    from taskd.worker import replacement
+    from taskd.worker import groups
 
-    replacement.stand_in()
+    groups.stand_in()

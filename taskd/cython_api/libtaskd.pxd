@@ -80,6 +80,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_wait_interruption(uint32_t built_at, int timeout_ms)
     int taskd_sockets_begin(uint32_t built_at)
     int taskd_sockets_end()
+    int taskd_sockets_extend()
     int taskd_sockets_clear()
     int taskd_sockets_cut()
     int taskd_sockets_list(int *fds, int max)

@@ -6,8 +6,11 @@ from libc.stdint cimport uint32_t
 
 from taskd.cython_api.libtaskd cimport (
     taskd_sockets_begin, taskd_sockets_clear, taskd_sockets_cut, taskd_sockets_end,
+    taskd_sockets_extend,
     taskd_sockets_limit, taskd_sockets_list, taskd_torn,
 )
+
+from contextlib import contextmanager
 
 from taskd.cython_api.failures import failure
 
@@ -30,6 +33,22 @@ def end():
     if rc < 0:
         raise failure(rc, "list of the communicator's sockets (call begin first)")
     return rc
+
+
+@contextmanager
+def extended():
+    """Inside, connections that appear are covered too, beside those that are; nothing happens where
+    none are, or while they are being made."""
+    cdef int rc
+    with nogil:
+        rc = taskd_sockets_extend()
+    if rc < 0:
+        raise failure(rc, "list of the open sockets")
+    try:
+        yield
+    finally:
+        if rc == 1:
+            end()
 
 
 def clear():

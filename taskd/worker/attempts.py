@@ -70,6 +70,7 @@ class Attempts:
         if not self._recorder.begin(step, before, after):
             return False
         self._next_stamp()
+        session.communicators.attempt_begins()
         self._collectives = session.communicators.begun()
         self._recorder.listen()
         self.open, self._gated, self._updates = True, False, 0
@@ -85,6 +86,12 @@ class Attempts:
 
     def ended(self, error: BaseException | None) -> Ending:
         """End the attempt's body; `error`: the exception it raised."""
+        ending = self._ended(error)
+        if ending is Ending.REPEATED:
+            self._session.communicators.attempt_failed()
+        return ending
+
+    def _ended(self, error: BaseException | None) -> Ending:
         if error is not None:
             return Ending.REPEATED if self._failed(error) else Ending.RAISED
         try:

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
-from taskd.worker import communicators
 
 
 def unsupported(ddp: DistributedDataParallel) -> str | None:
@@ -141,31 +140,41 @@ class ReadyOrder:
         self._handles = []
 
 
-def agreed(orders: list[list[int] | None], device: torch.device) -> list[list[int] | None]:
-    """The orders of rank 0, which DDP uses on all ranks; two collectives on the default group.
-    Raises RuntimeError if only one of this rank and rank 0 has an order: their layouts would
-    differ."""
-    if not orders:
-        return orders
-    lengths = torch.tensor([len(order or ()) for order in orders], dtype=torch.int64, device=device)
-    dist.broadcast(lengths, 0)
-    theirs = lengths.tolist()
-    if [bool(length) for length in theirs] != [bool(order) for order in orders]:
+def agreed(
+    ddps: list[DistributedDataParallel], orders: list[list[int] | None], device: torch.device
+) -> list[list[int] | None]:
+    """For each DDP the order of its group's first rank, which DDP uses on all of them. Collectives
+    on these groups. Raises RuntimeError if only one of this rank and the first has an order: their
+    layouts would differ."""
+    return [_agreed(home(ddp), order, device) for ddp, order in zip(ddps, orders, strict=True)]
+
+
+def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[int] | None:
+    first = dist.get_global_rank(group, 0)
+    length = torch.tensor([len(order or ())], dtype=torch.int64, device=device)
+    dist.broadcast(length, first, group=group)
+    theirs = int(length.item())
+    if theirs != len(order or ()):
         raise RuntimeError(
-            f"rank 0 has bucket orders of {theirs} parameters for its DDPs, this rank"
-            f" {[len(o or ()) for o in orders]}"
+            f"rank {first} has an order of {theirs} parameters for the buckets of a DDP, this rank"
+            f" one of {len(order or ())}"
         )
-    own = [i for order in orders for i in order or ()]
-    told = torch.tensor(
-        own if len(own) == sum(theirs) else [0] * sum(theirs), dtype=torch.int64, device=device
-    )
-    if theirs and sum(theirs):
-        dist.broadcast(told, 0)
-    flat = iter(told.tolist())
-    return [[next(flat) for _ in range(length)] or None for length in theirs]
+    if not theirs:
+        return None
+    found = torch.tensor(order, dtype=torch.int64, device=device)
+    dist.broadcast(found, first, group=group)
+    return [int(index) for index in found.tolist()]
 
 
 _BUFFERS = ("modules_buffers", "named_module_buffers")
+
+
+_homes: weakref.WeakKeyDictionary[DistributedDataParallel, Any] = weakref.WeakKeyDictionary()
+
+
+def home(ddp: DistributedDataParallel) -> Any:
+    """The group that the script gave to this DDP."""
+    return _homes.setdefault(ddp, ddp.process_group)
 
 
 # which parameters required a gradient when a DDP was first seen: those that it has managed since it
@@ -176,13 +185,12 @@ _managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = (
 
 
 def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
-    """Make a fresh reducer on the current default group, with buckets laid out by `order`, if
-    given. Gradients stay as they are. Like its predecessor, it does not know parameters unfrozen
-    since DDP was made."""
+    """Make a fresh reducer on the DDP's group, with buckets laid out by `order`, if given.
+    Gradients stay as they are. Like its predecessor, it does not know parameters unfrozen since DDP
+    was made."""
     everything = list(ddp.module.parameters())
     present = [p.requires_grad for p in everything]
     _want(everything, _managed.setdefault(ddp, present))
-    groups = [ddp.process_group]  # the reducer's must not be the last reference
     # under gradient_as_bucket_view a reducer moves .grad into its buckets, which the replay below
     # overwrites
     waiting = [parameter.grad for parameter in everything]
@@ -194,7 +202,6 @@ def rebuild(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         for parameter, gradient in zip(everything, waiting, strict=True):
             parameter.grad = gradient
         _want(everything, present)
-        communicators.let_go(groups)
 
 
 def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:
@@ -212,11 +219,10 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         setattr(ddp, name, value)
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp.reducer._remove_autograd_hooks()
-    group: Any = _alone() if order else dist.group.WORLD
-    ddp.process_group = group
+    group = home(ddp)
+    ddp.process_group = _alone() if order else group
     ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
     for hook, state in getattr(ddp, "_comm_hooks", []):
-        state = dist.group.WORLD if isinstance(state, dist.ProcessGroup) else state
         dist._register_comm_hook(ddp.reducer, state, hook)
     ddp._has_rebuilt_buckets = False
     if order:
@@ -228,7 +234,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         ddp.reducer._rebuild_buckets()
         for parameter in parameters:
             parameter.grad = None
-        ddp._update_process_group(dist.group.WORLD)
+        ddp._update_process_group(group)
         ddp._has_rebuilt_buckets = True
 
 

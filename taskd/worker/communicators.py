@@ -1,14 +1,15 @@
-"""The job's process group, generation by generation.
+"""The job's communicators, generation by generation.
 
-Every group that taskd makes is built on a store that an agent hosts, between `sockets_begin` and
-`sockets_end`, so that its connections are known and an interruption can cut them. A separate thread
-drops the previous group: gloo's destructor takes 10 ms per pair.
+Every process group stays the object that it is; a generation puts new backends into all of them,
+connected over a store that an agent hosts. They are made between `sockets.begin` and `sockets.end`,
+so their connections are known and an interruption can cut them.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import hashlib
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,62 +17,52 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
 from taskd.cython_api import sockets
+from taskd.worker import groups
+from taskd.worker.groups import Group
+
+AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
+DIGEST = 16  # bytes of what a group is compared by
 
 log = logging.getLogger("taskd.worker")
 
 
+class Mismatch(RuntimeError):
+    """The ranks of this job do not have the same groups."""
+
+
 class Communicators:
-    """Remembers how the script made its group and makes it again. Raises ValueError if there is
-    none."""
+    """The groups of this rank. Raises ValueError where there is no default group."""
 
     def __init__(self) -> None:
-        group = dist.group.WORLD
-        if group is None:
+        if not dist.is_initialized():
             raise ValueError(
                 "torch.distributed is not initialized: call init_process_group() before protect()"
             )
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        # as the script gave it; get_backend() must keep returning it
-        name = c10d._world.pg_map[group][0]
-        self.backend: str | None = None if name == "undefined" else name
-        self.timeout = _timeout(group)
         self.generation = 0
-        self._by_group = True  # the group itself gives its backend's count
+        self._renewals = groups.Renewals()
+        self._before = groups.mark()  # the present attempt
 
-    @classmethod
-    def remembered(
-        cls, rank: int, world_size: int, backend: str | None, timeout: timedelta | None
-    ) -> Communicators:
-        """For a replacement, whose script requested a group that was not made."""
-        self = cls.__new__(cls)
-        self.rank, self.world_size, self.generation = rank, world_size, 0
-        self.backend, self._by_group = backend, True
-        self.timeout = timeout or c10d.default_pg_timeout
-        return self
-
-    @staticmethod
-    def sub_groups() -> int:
-        """The number of groups besides the default one, which this version cannot rebuild."""
-        return len(c10d._world.pg_map) - 1
+    @property
+    def spent(self) -> str:
+        """Why this process can take no further generation, "" if it can."""
+        if self._renewals.used + 2 > groups.Renewals.LIMIT:
+            return "its process groups have no room for further communicators"
+        return ""
 
     def begun(self) -> int:
-        """The number of collectives that this process has begun on the current group; 0 if its
-        backend does not count."""
-        group: Any = c10d._world.default_pg
-        if group is None:
-            return 0
-        try:
-            # keep no reference: it would keep the connections
-            counts = group if self._by_group else group._get_backend(group._device_types[0])
-            return int(counts._get_sequence_number_for_group())
-        except RuntimeError:
-            if not self._by_group:
-                return 0
-            self._by_group = False  # several backends, each with its own count
-            return self.begun()
+        """How many collectives this process has begun on its groups; those whose backend does not
+        count are left out."""
+        return self._renewals.begun()
+
+    def attempt_begins(self) -> None:
+        self._before = groups.mark()
+
+    def attempt_failed(self) -> None:
+        """Groups that the attempt has made will be made again."""
+        groups.go_back(self._before)
 
     def rebuild(
         self,
@@ -82,83 +73,85 @@ class Communicators:
         limit: float,
         device: torch.device,
     ) -> None:
-        """Leave the current group and make that of `generation`; all ranks call this. Raises what
-        the collective library raises, within about `limit` seconds, and at once on an interruption
-        newer than `built_at`."""
-        drop_group()
-        # torch numbers its groups and uses the number in the store's keys; a rank whose last try
-        # was cut has counted further than the others, and they would wait under different keys
-        c10d._world.group_count = 0
+        """Put backends of `generation` into all groups; all ranks call this. Raises what the
+        collective library raises, within about `limit` seconds, and at once when an interruption
+        newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
+        it."""
+        sockets.cut()
         sockets.begin(built_at)
         try:
-            store = dist.TCPStore(
-                host,
-                port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=limit),
+            store = dist.PrefixStore(
+                f"taskd/{generation}",
+                dist.TCPStore(
+                    host,
+                    port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=limit),
+                ),
             )
-            dist.init_process_group(
-                self.backend,
-                store=dist.PrefixStore(f"taskd/{generation}", store),
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=self.timeout,
-            )
+            whole, *others = groups.present()
+            self._renewals.renew(whole, store)
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
+            if _anybody_has(others, device):
+                _compare(others, self.rank, self.world_size, device)
+                self._renew_others(others, store)
         finally:
             sockets.end()
+        groups.real()
+        groups.watch(sockets.extended)
         self.generation = generation
+
+    def _renew_others(self, others: list[Group], store: dist.Store) -> None:
+        """All members take their groups in the same order, so the first one that is not connected
+        yet always has all of its members at work."""
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE, "taskd-connect") as pool:
+            made = [pool.submit(self._renewals.renew, group, store) for group in others]
+            for future in made:
+                future.result()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Replace the default group by one of torch's fake backend inside the context, as in a
-        replacement's set-up: its collectives reach no rank and wait for none. The real group comes
-        back untouched."""
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        group, count = dist.group.WORLD, c10d._world.group_count
-        c10d._update_default_pg(None)
-        try:
-            dist.init_process_group(
-                "fake", store=FakeStore(), rank=self.rank, world_size=self.world_size
-            )
-            fake = dist.group.WORLD
-        except BaseException:
-            c10d._update_default_pg(group)
-            raise
-        try:
+        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
+        its collectives send nothing and wait for no rank. The real one takes its place again,
+        untouched."""
+        with groups.aside(self.rank, self.world_size):
             yield
-        finally:
-            c10d._update_default_pg(group)
-            dist.destroy_process_group(fake)
-            c10d._world.group_count = count
 
 
-def drop_group() -> None:
-    """Drop the default group without waiting for its destructor."""
-    if not dist.is_initialized():
-        return
-    # the destructor waits for peers of connected pairs, but not of shut ones
-    sockets.cut()
-    group: Any = dist.group.WORLD
-    keep: list[Any] = [group, *(group._get_backend(device) for device in group._device_types)]
-    dist.destroy_process_group()
-    let_go(keep)
+def _anybody_has(others: list[Group], device: torch.device) -> bool:
+    """Whether any rank has groups beside the default one. A collective."""
+    count = torch.tensor([len(others)], dtype=torch.int64, device=device)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    return bool(count.item())
 
 
-def let_go(groups: list[Any]) -> None:
-    """Drop the last references to unused groups in a thread. A group's destructor waits for its
-    collectives, one of which may never end; if something else (DDP's reducer) held the last
-    reference, it would wait while holding the GIL."""
-    threading.Thread(target=groups.clear, name="taskd-drop-group", daemon=True).start()
+def _compare(others: list[Group], rank: int, world_size: int, device: torch.device) -> None:
+    """Raise Mismatch unless every member of each of `others` has a group of that name and those
+    ranks. A collective."""
+    ours = [_digest(group) for group in others]
+    most = torch.tensor([len(ours)], dtype=torch.int64, device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    row = b"".join(ours).ljust(int(most.item()) * DIGEST, b"\0")
+    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
+    rows = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(rows, mine)
+    theirs: list[set[bytes]] = []
+    for found in rows:
+        data = bytes(found.cpu().tolist())
+        theirs.append({data[i : i + DIGEST] for i in range(0, len(data), DIGEST)})
+    for group, digest in zip(others, ours, strict=True):
+        without = [r for r in group.ranks if digest not in theirs[r]]
+        if without:
+            raise Mismatch(
+                f"rank {rank} has the process group {group.name!r} of ranks {list(group.ranks)},"
+                f" ranks {without} do not: every rank has to make the same groups in the same"
+                " order, before protect() or in the loop of all ranks"
+            )
 
 
-def _timeout(group: Any) -> timedelta:
-    try:
-        options = group._get_backend(group._device_types[0]).options
-        return options._timeout  # type: ignore[no-any-return]
-    except (RuntimeError, AttributeError, IndexError):
-        return c10d.default_pg_timeout
+def _digest(group: Group) -> bytes:
+    text: Any = f"{group.name} {group.ranks} {group.backend}"
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()

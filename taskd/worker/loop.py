@@ -195,7 +195,7 @@ class Loop:
                 frozenset(self.recorder.drifted),
                 self.finite.doubts(step),
             ),
-            found.unfit or unfit,
+            found.unfit or unfit or session.communicators.spent,
         )
 
     def _repair(self) -> None:

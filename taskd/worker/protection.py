@@ -22,7 +22,7 @@ from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.records import dumps
 from taskd.records.store import Entries
-from taskd.worker import buckets, control_thread, replacement, replicas, unseen
+from taskd.worker import buckets, control_thread, groups, replacement, replicas, unseen
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
@@ -70,7 +70,7 @@ def protect(objects: dict[str, Any]) -> Job:
         atexit.register(lambda: slot.progress(0, slot.DONE))
         channel.close()
         return Job(None)
-    communicators = replacement.communicators() if incarnation else Communicators()
+    communicators = Communicators()
     vault = Path(os.environ["TASKD_VAULT"])
     local_rank, local_size = (
         int(os.environ["TASKD_LOCAL_RANK"]),
@@ -194,16 +194,11 @@ def _obstacle(state: TrainingState) -> str | None:
     for ddp in state.ddps:
         if (reason := buckets.unsupported(ddp)) is not None:
             return reason
-    if dist.is_initialized() and Communicators.sub_groups() > 0:
-        return (
-            f"the script made {Communicators.sub_groups()} process groups with new_group(), which"
-            " this version cannot rebuild"
-        )
-    if not dist.is_initialized() and not replacement.active():
+    if not dist.is_initialized():
         raise UnsupportedState(
             "torch.distributed is not initialized: call init_process_group() before taskd.protect()"
         )
-    return None
+    return groups.obstacle()
 
 
 def _device(state: TrainingState) -> torch.device:

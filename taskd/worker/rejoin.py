@@ -82,7 +82,9 @@ class Rejoin:
         memory."""
         session = self._session
         scatter(entry.private, session.state.private)
-        entry = replace(entry, orders=buckets.agreed(entry.orders, session.place()))
+        entry = replace(
+            entry, orders=buckets.agreed(session.state.ddps, entry.orders, session.place())
+        )
         for ddp, order in zip(session.state.ddps, entry.orders, strict=True):
             buckets.rebuild(ddp, order)
         session.gradients.watch(session.state.parameters())

@@ -15,60 +15,15 @@ import pkgutil
 import runpy
 import sys
 import types
-from datetime import timedelta
-from typing import Any
 
-import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
+from taskd.worker import groups
 
-from taskd.worker.communicators import Communicators
-
-_asked: dict[str, Any] = {}  # the arguments of the script's init_process_group
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
 
 def active() -> bool:
     """Whether this process is a replacement."""
     return os.environ.get("TASKD_INCARNATION", "0") != "0"
-
-
-def communicators() -> Communicators:
-    """The communicators that the script requested, not yet made."""
-    timeout = _asked.get("timeout")
-    return Communicators.remembered(
-        int(os.environ["RANK"]),
-        int(os.environ["WORLD_SIZE"]),
-        _asked.get("backend"),
-        timeout if isinstance(timeout, timedelta) else None,
-    )
-
-
-def stand_in() -> None:
-    """Make the next init_process_group() in this process create a fake group. Idempotent."""
-    if _asked:
-        return
-    _asked.update(backend=None, timeout=None)
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    original = dist.init_process_group
-
-    def init_process_group(
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: timedelta | None = None,
-        **rest: Any,
-    ) -> None:
-        _asked.update(backend=backend, timeout=timeout)
-        # the real one again: the next caller is the repair
-        dist.init_process_group = c10d.init_process_group = original
-        original(
-            "fake",
-            store=FakeStore(),
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-        )
-
-    dist.init_process_group = c10d.init_process_group = init_process_group  # type: ignore[assignment]
 
 
 def run(command: list[str]) -> None:
@@ -93,7 +48,7 @@ def _run(command: list[str]) -> None:
     is what followed the interpreter there. The starter of this process has put nothing before the
     standard library."""
     if active():
-        stand_in()
+        groups.stand_in()
     arguments = command[1:] if command[:1] == ["-u"] else command
     sys.orig_argv = [sys.executable, *command]
     main = sys.modules["__main__"] = types.ModuleType("__main__")

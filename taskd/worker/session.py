@@ -280,7 +280,7 @@ class RepairSession:
             replicas.check(self.state.replicated_rows, entry.mark, plan.step)
         if not before or damage.spoiled():
             scatter(entry.private, self.state.private)
-        entry = replace(entry, orders=buckets.agreed(entry.orders, self.place()))
+        entry = replace(entry, orders=buckets.agreed(self.state.ddps, entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
                 buckets.rebuild(ddp, order)
