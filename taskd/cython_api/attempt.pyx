@@ -290,6 +290,8 @@ cdef class Places:
     cdef bint meet(self, tensor, Py_ssize_t at, bint keep) except -1:
         cdef uint64_t address = tensor.data_ptr()
         cdef uint64_t *larger
+        if address == 0 and hasattr(tensor, "_local_tensor"):  # the memory of a sharded tensor
+            address = tensor._local_tensor.data_ptr()
         if not keep:
             return at < self.count and self.kept[at] == address
         if at == self.room:

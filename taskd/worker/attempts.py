@@ -88,7 +88,7 @@ class Attempts:
         """End the attempt's body; `error`: the exception it raised."""
         ending = self._ended(error)
         if ending is Ending.REPEATED:
-            self._session.communicators.attempt_failed()
+            self._session.attempt_failed()
         return ending
 
     def _ended(self, error: BaseException | None) -> Ending:

@@ -82,7 +82,7 @@ class Watch:
 def glance(protected: Iterable[torch.Tensor]) -> Glance:
     """Look at all live objects. `protected`: tensors that are recorded or made again; what shares
     their memory counts as protected."""
-    known = {t.untyped_storage().data_ptr() for t in protected}
+    known = {_memory(t) for t in protected}
     seen = Glance(node=_node())
     for value in gc.get_objects():
         kind = type(value)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from taskd.worker.parallel import sharded
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
 
@@ -69,7 +70,7 @@ def survey(
             or (attempt is not None and damage["born"] == attempt)
         ):
             continue
-        gradients = [p.grad for p in state.parameters() if p.grad is not None]
+        gradients = [sharded.local(p.grad) for p in state.parameters() if p.grad is not None]
         if not any(
             g.data_ptr() < end and begin < g.data_ptr() + g.untyped_storage().nbytes()
             for g in gradients

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 import torch
 
 from taskd.cython_api import attempt
+from taskd.worker.given import UnsupportedState
+from taskd.worker.parallel import sharded
 
 GRAD, MAIN = "grad", "main_grad"
 
@@ -170,19 +172,27 @@ class Gradients:
                 left_out |= here
                 if here:
                     owners.add(owner)
-        rows, skipped = [], []
+        rows, skipped, versions = [], [], []
         for index, gradient in waiting:
             if id(self._parameters[index]) in left_out:
                 skipped.append(index)
             else:
-                rows.append(Row(index, GRAD, gradient))
+                parameter = self._parameters[index]
+                if sharded.differently_placed(gradient, parameter):
+                    raise UnsupportedState(
+                        f"the gradient of parameter {index} is not sharded as its parameter is, and"
+                        " waits between two steps: clear it with zero_grad(), or redistribute it"
+                    )
+                rows.append(Row(index, GRAD, sharded.local(gradient)))
+                versions.append(gradient._version)
         for index, parameter in enumerate(self._parameters if self._main else ()):
             if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
                 rows.append(Row(index, MAIN, main))
+                versions.append(main._version)
         self._unrecorded = owners
         if not rows and not skipped:
             return NOTHING
-        return Left(tuple(rows), tuple(skipped), tuple(row.tensor._version for row in rows))
+        return Left(tuple(rows), tuple(skipped), tuple(versions))
 
     # -- in a repair -------------------------------------------------------------------------------
 
@@ -217,13 +227,14 @@ class Gradients:
                 )
             parameter = parameters[index]
             present = getattr(parameter, name, None)
-            if gradient.shape != parameter.shape and name == GRAD:
+            part = sharded.local(parameter)
+            if gradient.shape != part.shape and name == GRAD:
                 raise RuntimeError(
                     f"the record has a gradient of shape {tuple(gradient.shape)} for parameter"
-                    f" {index}, which has shape {tuple(parameter.shape)}"
+                    f" {index}, which has shape {tuple(part.shape)}"
                 )
             if name == GRAD:
-                parameter.grad = gradient.to(parameter.device)
+                parameter.grad = sharded.like(parameter, gradient.to(part.device))
             elif isinstance(present, torch.Tensor) and present.numel() == gradient.numel():
                 present.copy_(gradient)  # a view of the wrapper's buffer
             else:

@@ -22,7 +22,15 @@ from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.records import dumps
 from taskd.records.store import Entries
-from taskd.worker import buckets, control_thread, groups, replacement, replicas, unseen
+from taskd.worker import (
+    buckets,
+    control_thread,
+    groups,
+    parallel,
+    replacement,
+    replicas,
+    unseen,
+)
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
@@ -31,6 +39,7 @@ from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
 from taskd.worker.outcomes import LeftAlone
+from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.session import RepairSession, scratch
 from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
@@ -88,6 +97,7 @@ def protect(objects: dict[str, Any]) -> Job:
         random=RandomState(_device(state)),
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
+        pipelines=Pipelines(),
         verifies=settings.verify(os.environ),
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])
@@ -130,7 +140,9 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
     with scratch():
         for ddp in session.state.ddps:
             buckets.rebuild(ddp, None)
-    differing = replicas.differing(session.state.replicated, session.communicators.world_size)
+    differing = replicas.differing(
+        session.state.replicated, session.communicators.world_size, session.state.layout()
+    )
     if differing:
         log.info(
             "%d of %d tensors differ between ranks and are kept per rank",
@@ -194,6 +206,8 @@ def _obstacle(state: TrainingState) -> str | None:
     for ddp in state.ddps:
         if (reason := buckets.unsupported(ddp)) is not None:
             return reason
+    if (reason := parallel.unsupported(state.modules.values())) is not None:
+        return reason
     if not dist.is_initialized():
         raise UnsupportedState(
             "torch.distributed is not initialized: call init_process_group() before taskd.protect()"

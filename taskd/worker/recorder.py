@@ -21,6 +21,7 @@ from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import NOTHING, Left
+from taskd.worker.parallel import sharded
 from taskd.worker.session import RepairSession
 from taskd.worker.verify import gather
 
@@ -209,7 +210,9 @@ class Recorder:
             return
         state = session.state
         self._refresh()
-        differing = replicas.differing(state.replicated, session.communicators.world_size)
+        differing = replicas.differing(
+            state.replicated, session.communicators.world_size, state.layout()
+        )
         if not differing or damage.spoiled() or slot.interruption() > session.built_at:
             return
         text = (
@@ -225,7 +228,7 @@ class Recorder:
         """All that is recorded, or made again when a step is repeated."""
         session, state = self._session, self._session.state
         yield from (*state.replicated, *state.private)
-        yield from (p.grad for p in state.parameters() if p.grad is not None)
+        yield from (sharded.local(p.grad) for p in state.parameters() if p.grad is not None)
         if session.stripes is not None:
             yield from session.stripes.rows()
         held = [("", {**state.modules, **state.optimizers, **state.small})]

@@ -24,19 +24,31 @@ def is_due(step: int) -> bool:
     return step & (step + 1) == 0
 
 
-def differing(rows: list[torch.Tensor], world_size: int) -> list[int]:
-    """Indices of the rows that differ between ranks, the same list on every rank. A collective."""
+def differing(rows: list[torch.Tensor], world_size: int, layout: int) -> list[int]:
+    """Indices of the rows that differ between ranks, the same list on every rank; all rows of each
+    rank where the ranks do not have the same ones, by their `layout` (a checksum of their names).
+    Collectives."""
+    if world_size == 1:
+        return []
+    have = torch.tensor([len(rows), layout], dtype=torch.int64)
+    if any(not torch.equal(have, other) for other in _gathered(have, world_size)):
+        return list(range(len(rows)))
     hosted = [row.cpu() for row in rows]
     # int64 cannot hold an unsigned 64-bit checksum
     sums = torch.tensor(
         [memory.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
     )
-    if not len(sums) or world_size == 1:
+    if not len(sums):
         return []
-    everybody = [torch.empty_like(sums) for _ in range(world_size)]
-    dist.all_gather(everybody, sums)
-    found: list[int] = (torch.stack(everybody) != sums).any(dim=0).nonzero().flatten().tolist()
+    theirs = torch.stack(_gathered(sums, world_size))
+    found: list[int] = (theirs != sums).any(dim=0).nonzero().flatten().tolist()
     return found
+
+
+def _gathered(values: torch.Tensor, world_size: int) -> list[torch.Tensor]:
+    gathered = [torch.empty_like(values) for _ in range(world_size)]
+    dist.all_gather(gathered, values)
+    return gathered
 
 
 class Differs(RuntimeError):

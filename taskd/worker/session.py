@@ -33,6 +33,8 @@ from taskd.worker.communicators import Communicators
 from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
+from taskd.worker.parallel import fsdp2
+from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
@@ -73,6 +75,7 @@ class RepairSession:
     random: RandomState
     gradients: Gradients
     device: Device
+    pipelines: Pipelines
     built_at: int = 0  # number of the interruption in which the current communicators were built
     answered: int = 0  # number of the last interruption answered
     # the step that this rank's memory was restored to in the current incident
@@ -239,6 +242,12 @@ class RepairSession:
     # settings and random numbers have been restored from a record in the current incident
     _rewound: bool = False
     _touched: bool = False  # a restore of the current incident has written state in memory
+
+    def attempt_failed(self) -> None:
+        """Clear what the failed attempt has left in groups, wrappers and schedules."""
+        self.communicators.attempt_failed()
+        fsdp2.reset(self.state.modules.values())
+        self.pipelines.reset()
 
     def settled(self) -> None:
         """End the incident for this rank: the restored state is its state."""

@@ -9,6 +9,7 @@ per rank. Of optimizers only `state` and `param_groups` are assumed.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from taskd.cython_api import attempt
 from taskd.worker import loading, plain, structure
 from taskd.worker.given import Given, NotProtectable, UnsupportedState, parameters_of
+from taskd.worker.parallel import fsdp2, sharded
 from taskd.worker.small_state import SmallState
 from taskd.worker.structure import Key
 
@@ -48,18 +50,19 @@ class TrainingState:
 
     def refresh(self) -> bool:
         """Update the lists of tensors; return whether any was added, removed or exchanged."""
-        cells = list(self._cells())
-        for key, tensor, _ in cells:
+        fsdp2.settle(self.modules.values())
+        cells = [(key, sharded.local(t), t, buffer) for key, t, buffer in self._cells()]
+        for key, tensor, _, _ in cells:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
-        now = [(key, t.data_ptr(), t.numel()) for key, t, _ in cells]
+        now = [(key, t.data_ptr(), t.numel()) for key, t, _, _ in cells]
         if now == self._print:
             return False
         self._print = now
         seen: set[tuple[int, int]] = set()
         self.replicated, self.private, self._keys = [], [], []
         originals: list[torch.Tensor] = []
-        for key, tensor, buffer in cells:
+        for key, tensor, original, buffer in cells:
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
                 continue
@@ -70,7 +73,7 @@ class TrainingState:
             (self.private if own else self.replicated).append(_flat(tensor.detach(), key))
             if not own:
                 self._keys.append(key)
-                originals.append(tensor)
+                originals.append(original)  # with the version counter
         # `changed` and `refresh` compare all addresses, so these stay valid
         self.replicated_rows = attempt.Rows(self.replicated, originals)
         self.private_rows = attempt.Rows(self.private)
@@ -110,6 +113,12 @@ class TrainingState:
                 apart = owners.get(id(parameter)) in self.apart
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
                     yield (name, index, key), state[key], apart
+
+    def layout(self) -> int:
+        """A checksum of what is replicated: names and sizes, the same on ranks that have the
+        same."""
+        names = [(key, row.numel()) for key, row in zip(self._keys, self.replicated, strict=True)]
+        return zlib.crc32(repr(names).encode())
 
     def of_modules(self) -> list[torch.Tensor]:
         """The replicated rows that are parameters."""
@@ -177,13 +186,9 @@ class TrainingState:
 def _foreign(tensor: torch.Tensor) -> str:
     """Why this tensor's memory cannot be restored, "" for an ordinary tensor."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        kind = type(tensor).__name__
-        text = (
-            "this version cannot restore sharded state (FSDP2, tensor parallelism)"
-            if kind == "DTensor"
-            else ""
+        return (
+            f"a {type(tensor).__name__}: only plain and sharded tensors (DTensor) can be restored"
         )
-        return f"a {kind}: {text or 'only plain tensors can be restored'}"
     if tensor.layout is not torch.strided:
         return f"of layout {tensor.layout}: only dense tensors can be restored"
     if tensor.device.type == "meta":

@@ -9,6 +9,7 @@ import torch
 
 from taskd.worker import module_state, plain
 from taskd.worker.given import Given, UnsupportedState, parameters_of
+from taskd.worker.parallel import sharded
 from taskd.worker.small_state import say_unrecordable
 
 Key = tuple[str, Any, str]  # (owner's name, where in it, which tensor)
@@ -74,22 +75,26 @@ def _conform_state(
     for key in [k for k in state if k not in wanted]:
         del state[key]
     for key, (kind, value) in wanted.items():
-        if kind != "tensor":
+        if kind == "value":
             state[key] = value
             continue
         shape, stride, dtype, device = value
         have = state.get(key)
-        if not (
+        if (
             isinstance(have, torch.Tensor)
-            and have.shape == torch.Size(shape)
+            and sharded.is_sharded(have) == (kind == "sharded")
+            and sharded.local(have).shape == torch.Size(shape)
             and have.dtype == dtype
         ):
-            state[key] = torch.empty_strided(
-                shape, stride, dtype=dtype, device=parameter.device if device else "cpu"
-            )
+            continue
+        place = sharded.local(parameter).device if device else "cpu"
+        part = torch.empty_strided(shape, stride, dtype=dtype, device=place)
+        state[key] = sharded.like(parameter, part) if kind == "sharded" else part
 
 
 def _describe(value: Any) -> tuple[str, Any]:
     if not isinstance(value, torch.Tensor):
         return "value", value
-    return "tensor", (tuple(value.shape), value.stride(), value.dtype, value.device.type != "cpu")
+    part = sharded.local(value)
+    kind = "sharded" if sharded.is_sharded(value) else "tensor"
+    return kind, (tuple(part.shape), part.stride(), part.dtype, part.device.type != "cpu")

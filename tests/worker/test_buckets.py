@@ -98,10 +98,11 @@ def test_the_order_is_replayed_with_sparse_gradients():
     assert net[0].weight.grad.is_sparse
 
 
-def test_orders_of_rank_0_are_everybodys():
+def test_every_rank_of_a_group_takes_the_order_of_its_first():
     cpu = torch.device("cpu")
-    assert buckets.agreed([], cpu) == []
-    assert buckets.agreed([None, [2, 0, 1], None], cpu) == [None, [2, 0, 1], None]
+    assert buckets.agreed([], [], cpu) == []
+    ddps = [DDP(nn.Linear(2, 2)) for _ in range(3)]
+    assert buckets.agreed(ddps, [None, [2, 0, 1], None], cpu) == [None, [2, 0, 1], None]
 
 
 def test_an_order_that_was_taken_back_is_heard_again():

@@ -5,6 +5,7 @@ import os
 import runpy
 from pathlib import Path
 
+from taskd.cython_api import sockets
 from taskd.worker import communicators
 
 if os.environ["RANK"] == "1":
@@ -12,7 +13,7 @@ if os.environ["RANK"] == "1":
 
     def rebuild(self, generation, *rest):
         if generation > 1:
-            communicators.drop_group()
+            sockets.cut()
             raise ConnectionError("no way to rank 0")
         whole(self, generation, *rest)
 

@@ -1,0 +1,27 @@
+"""What ways of training in parallel keep between and within steps, one file each.
+
+`sharded`: tensors of which this rank has a part. `fsdp2` and `pipelines`: clear what a failed
+attempt has left behind, so that the step can be repeated. Each touches private names of one part of
+torch, which it lists; tests/worker/test_parallel.py holds them against the installed torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from taskd.worker.parallel import fsdp2
+from taskd.worker.parallel.pipelines import Pipelines
+
+
+def unsupported(modules: Iterable[torch.nn.Module]) -> str | None:
+    """Why modules or schedules of this process cannot be brought back, or None."""
+    modules = list(modules)
+    for root in modules:
+        for name, module in root.named_modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                return f"{name or 'the model'} is an FSDP1 module: use fully_shard (FSDP2)"
+    if missing := [*fsdp2.lacking(modules), *Pipelines().lacking()]:
+        return f"torch {torch.__version__} lacks {', '.join(missing)}"
+    return None

@@ -1,0 +1,97 @@
+"""FSDP2 (`fully_shard`): what it keeps of a failed step.
+
+Between two steps every parameter is sharded. An attempt that fails in its forward or backward
+leaves some gathered, gradients half reduced and callbacks queued; all of that is dropped here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+PACKAGE = "torch.distributed.fsdp._fully_shard"
+STATE = ("_training_state", "_state_ctx", "_comm_ctx", "_fsdp_param_groups")
+CONTEXT = ("iter_forward_root", "post_backward_final_callback_queued", "is_last_backward")
+COMMUNICATION = ("all_gather_state", "reduce_scatter_states", "post_forward_order")
+GROUP = (
+    "_training_state",
+    "_all_gather_result",
+    "_post_reduce_event",
+    "_reshard_after_forward_event",
+    "_partial_reduce_output",
+    "_all_reduce_state",
+    "_post_forward_indices",
+    "fsdp_params",
+)
+
+
+def lacking(modules: Iterable[torch.nn.Module]) -> list[str]:
+    """What this torch lacks for the FSDP2 modules among `modules` to be reset."""
+    missing: list[str] = []
+    for state in _states(modules):
+        missing += _without("FSDPState", state, STATE)
+        missing += _without("FSDPStateContext", getattr(state, "_state_ctx", None), CONTEXT)
+        # these come with the first forward
+        begin = getattr(type(getattr(state, "_comm_ctx", None)), "lazy_init", None)
+        assigned = begin.__code__.co_names if begin is not None else ()
+        missing += [f"FSDPCommContext.{name}" for name in COMMUNICATION if name not in assigned]
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            missing += _without("FSDPParamGroup", group, (*GROUP, "_to_sharded"))
+            for parameter in getattr(group, "fsdp_params", ()):
+                names = ("unsharded_accumulated_grad", "sharded_param")
+                missing += _without("FSDPParam", parameter, names)
+    return sorted(set(missing))
+
+
+def _without(kind: str, owner: Any, names: Iterable[str]) -> list[str]:
+    return [f"{kind}.{name}" for name in names if not hasattr(owner, name)]
+
+
+def reset(modules: Iterable[torch.nn.Module]) -> None:
+    """Bring every FSDP2 module to where it is between two steps; gradients are dropped."""
+    for state in _states(modules):
+        idle = type(state._training_state).IDLE
+        state._training_state = idle
+        context = state._state_ctx
+        context.iter_forward_root = None
+        context.post_backward_final_callback_queued = False
+        context.is_last_backward = True
+        communication = state._comm_ctx
+        if hasattr(communication, COMMUNICATION[0]):
+            communication.all_gather_state = None
+            communication.reduce_scatter_states.clear()
+            communication.post_forward_order.clear()
+        for group in state._fsdp_param_groups:
+            group._training_state = type(group._training_state).IDLE
+            group._all_gather_result = group._post_reduce_event = None
+            group._reshard_after_forward_event = group._partial_reduce_output = None
+            group._all_reduce_state = None
+            group._post_forward_indices.clear()
+            for parameter in group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
+                parameter.sharded_param.grad = None
+            group._to_sharded()
+
+
+def settle(modules: Iterable[torch.nn.Module]) -> None:
+    """Between two steps: shard what an evaluation has left gathered."""
+    for module in _fsdp(modules):
+        module.reshard()
+
+
+def _states(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
+    for module in _fsdp(modules):
+        yield module._get_fsdp_state()
+
+
+def _fsdp(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
+    package = sys.modules.get(PACKAGE)
+    if package is None:  # no module can be one
+        return
+    for root in modules:
+        yield from (m for m in root.modules() if isinstance(m, package.FSDPModule))

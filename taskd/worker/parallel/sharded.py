@@ -1,0 +1,52 @@
+"""Sharded tensors (DTensor): this rank's part, and a sharded tensor made of one.
+
+The memory of a DTensor is that of its local part, while its version counter is its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+LOCAL = "_local_tensor"
+
+
+def is_sharded(tensor: Any) -> bool:
+    return hasattr(tensor, LOCAL)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor; an ordinary tensor itself."""
+    return getattr(tensor, LOCAL, tensor)
+
+
+def like(pattern: Any, part: torch.Tensor) -> torch.Tensor:
+    """A sharded tensor laid out like `pattern`, of which this rank's part is `part`; `part` itself
+    where `pattern` is an ordinary tensor. Raises ValueError where the parts' shapes differ."""
+    if not is_sharded(pattern):
+        return part
+    if part.shape != local(pattern).shape:
+        raise ValueError(
+            f"a part of shape {tuple(part.shape)} does not fit a tensor whose part here has shape"
+            f" {tuple(local(pattern).shape)}"
+        )
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        pattern.device_mesh,
+        pattern.placements,
+        run_check=False,
+        shape=pattern.shape,
+        stride=pattern.stride(),
+    )
+
+
+def differently_placed(gradient: Any, parameter: Any) -> bool:
+    """Whether a gradient is not laid out like its parameter, so that `like` could not make it."""
+    return is_sharded(gradient) != is_sharded(parameter) or (
+        is_sharded(gradient)
+        and (gradient.placements, gradient.device_mesh)
+        != (parameter.placements, parameter.device_mesh)
+    )
