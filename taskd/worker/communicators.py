@@ -80,35 +80,41 @@ class Communicators:
         sockets.cut()
         sockets.begin(built_at)
         try:
-            store = dist.PrefixStore(
-                f"taskd/{generation}",
-                dist.TCPStore(
-                    host,
-                    port,
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=limit),
-                ),
+            store = dist.TCPStore(
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=limit),
             )
             whole, *others = groups.present()
-            self._renewals.renew(whole, store)
+            self._renewals.renew(whole, dist.PrefixStore(f"taskd/{generation}", store))
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
             if _anybody_has(others, device):
                 _compare(others, self.rank, self.world_size, device)
-                self._renew_others(others, store)
+                self._renew_others(others, store, generation)
         finally:
             sockets.end()
         groups.real()
         groups.watch(sockets.extended)
         self.generation = generation
 
-    def _renew_others(self, others: list[Group], store: dist.Store) -> None:
-        """All members take their groups in the same order, so the first one that is not connected
-        yet always has all of its members at work."""
-        with concurrent.futures.ThreadPoolExecutor(AT_ONCE, "taskd-connect") as pool:
-            made = [pool.submit(self._renewals.renew, group, store) for group in others]
+    def _renew_others(self, others: list[Group], store: Any, generation: int) -> None:
+        """Side by side. Every thread takes its groups in the order of their names, as on all other
+        ranks, so the first group that is not connected yet has all of its members at work. Each
+        has a connection to the store of its own: one that waits for a key holds it."""
+        count = min(AT_ONCE, len(others))
+        if not count:
+            return
+
+        def renew(part: list[Group], own: dist.Store) -> None:
+            for group in part:
+                self._renewals.renew(group, dist.PrefixStore(f"taskd/{generation}", own))
+
+        with concurrent.futures.ThreadPoolExecutor(count, "taskd-connect") as pool:
+            made = [pool.submit(renew, others[i::count], store.clone()) for i in range(count)]
             for future in made:
                 future.result()
 

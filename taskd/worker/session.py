@@ -244,13 +244,14 @@ class RepairSession:
     _touched: bool = False  # a restore of the current incident has written state in memory
 
     def attempt_failed(self) -> None:
-        """Clear what the failed attempt has left in groups, wrappers and schedules."""
+        """Clear what the failed attempt has left in groups and wrappers."""
         self.communicators.attempt_failed()
         fsdp2.reset(self.state.modules.values())
-        self.pipelines.reset()
 
     def settled(self) -> None:
         """End the incident for this rank: the restored state is its state."""
+        # on every rank, also where no attempt failed: stages agree on shapes in their next step
+        self.pipelines.reset()
         self._touched = self._rewound = False
 
     def _restore(self, plan: Plan) -> Resumed:
