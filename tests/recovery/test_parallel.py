@@ -1,0 +1,35 @@
+"""Process groups, FSDP2, tensor parallel and pipeline jobs: ranks die and connections break at many
+points of a step, and the curve is that of an undisturbed run, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import training
+
+# a rank dies in the forward, the backward, after the update, between two steps; connections are cut
+# where the ranks are at different places
+FAULTS = (
+    "1:1:forward:kill",
+    "3:3:backward:segv",
+    "2:4:forward:cut",
+    "0:5:reduced:_exit1",
+    "1:6:backward:cut",
+    "2:7:tail:kill",
+    "0:8:between:kill",
+)
+KINDS = ("subgroups", "fsdp-accumulate", "fsdp-mixed", "hsdp", "tpdp", "pp")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bit_for_bit(tmp_path, reference, kind):
+    result = training.taskd(tmp_path / "job", 4, "parallel.py", "10", kind, faults=",".join(FAULTS))
+    training.assert_equal(result, reference(4, "parallel.py", "10", kind), 4)
+    assert "not protected" not in result.output
+    # on a slow machine a fault joins the incident before it
+    assert 5 <= len(result.incidents) <= len(FAULTS), result.incidents
+
+
+def test_a_replacement_with_other_groups_ends_the_job(tmp_path):
+    result = training.taskd(tmp_path / "job", 4, "other_groups.py", "10", faults="1:3:forward:kill")
+    assert result.status == 1
+    assert "rank 1 has the process group '2' of ranks [0, 1], ranks [0] do not" in result.output

@@ -1,0 +1,122 @@
+"""Process groups take new backends and stay the objects that they are; what taskd needs of torch
+for that is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from taskd.worker import groups
+
+
+@pytest.fixture
+def world():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_this_torch_has_what_renewing_a_group_needs():
+    assert groups.lacking() == []
+
+
+def test_a_group_stays_the_object_and_uses_its_newest_backend(world):
+    other = dist.new_group([0], timeout=timedelta(seconds=77))
+    renewals, store, used = groups.Renewals(), dist.HashStore(), []
+    for generation in range(4):
+        for group in groups.present():
+            renewals.renew(group, dist.PrefixStore(f"{generation}", store))
+        used.append(other._get_backend(torch.device("cpu")))
+        for handle in (world, other):
+            value = torch.ones(3)
+            dist.all_reduce(value, group=handle)
+            assert value.tolist() == [1.0] * 3
+    assert len({id(backend) for backend in used}) == 4
+    assert dist.group.WORLD is world and dist.get_backend(other) == "gloo"
+    assert [g.timeout for g in groups.present()][1] == timedelta(seconds=77)
+    assert other.name() == "gloo"  # torch has no name for types that it does not know
+
+
+def test_collectives_are_counted_over_all_groups(world):
+    other, renewals = dist.new_group([0]), groups.Renewals()
+    before = renewals.begun()
+    for handle in (world, other, other):
+        dist.all_reduce(torch.ones(1), group=handle)
+    assert renewals.begun() - before == 3
+
+
+def test_a_group_has_room_for_so_many_backends(world):
+    renewals, store = groups.Renewals(), dist.HashStore()
+    (group,) = groups.present()
+    renewals._types[world] = groups.Renewals.LIMIT - 1
+    renewals.renew(group, dist.PrefixStore("last", store))
+    assert renewals.used == groups.Renewals.LIMIT
+    with pytest.raises(RuntimeError, match="no room for more"):
+        renewals.renew(group, dist.PrefixStore("one more", store))
+
+
+def test_what_cannot_be_renewed_is_named(world, monkeypatch):
+    assert groups.obstacle() is None
+    monkeypatch.setattr(groups, "_backends", lambda name: {"cpu": "mpi"})
+    assert "'0' of ranks [0]: its backend is MPI" in groups.obstacle()
+
+
+def test_groups_of_a_failed_attempt_are_forgotten_and_made_again_under_their_names(world):
+    kept = dist.new_group([0])
+    mark = groups.mark()
+    name = dist.new_group([0]).group_name
+    groups.go_back(mark)
+    assert [g.handle for g in groups.present()] == [world, kept]
+    assert dist.new_group([0]).group_name == name
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+from datetime import timedelta
+from taskd.worker import groups
+if {fake}:
+    groups.stand_in()
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    groups._stand_ins.clear()
+many = dist.get_world_size()
+dist.new_group([0], timeout=timedelta(seconds=9))
+dist.new_group([0], backend="gloo")
+dist.new_group([0], use_local_synchronization=True)
+print([(g.name, g.ranks, g.backend) for g in groups.present()][1:])
+print(groups.present()[1].timeout.total_seconds(), groups.present()[0].backend)
+if {fake}:
+    assert dist.get_backend() == "fake"
+    groups.real()
+    renewals = groups.Renewals()
+    for group in groups.present()[1:]:
+        renewals.renew(group, dist.HashStore())
+        assert dist.get_backend(group.handle) == "gloo" and group.handle.name() == "gloo"
+        dist.all_reduce(torch.ones(1), group=group.handle)
+        assert group.handle._get_backend(torch.device("cpu")).name() == "gloo"
+"""
+
+
+def test_groups_of_a_replacement_are_those_of_its_predecessor():
+    """Their names, ranks and time-outs; under torch's fake backend first, real ones later."""
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(fake=fake)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        for fake in (True, False)
+    ]
+    assert [r.returncode for r in found] == [0, 0], found[0].stderr + found[1].stderr
+    assert found[0].stdout == found[1].stdout and "9.0 gloo" in found[0].stdout
