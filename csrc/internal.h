@@ -142,6 +142,14 @@ void taskd_poison_allocation(enum taskd_allocation kind, void *block, size_t siz
 extern int taskd_poison_armed; /* the kind that taskd_poison_allocation waits for, 0 for none */
 
 /* streams.c */
+/* The inode of the socket `fd`, 0 if it is none. */
+uint64_t taskd_socket_inode(int fd);
+/* Connected, internet, stream, not listening. */
+bool taskd_is_connection(int fd);
+/* Call visit(fd, inode) for every open socket; stops at the first negative answer. Allocates
+ * nothing. */
+int taskd_each_socket(int (*visit)(int fd, uint64_t inode));
+
 void taskd_streams_begin(void);
 void taskd_streams_tear(void);
 void taskd_streams_forget(bool (*is_covered)(int fd));

@@ -236,8 +236,8 @@ int taskd_wait_interruption(uint32_t built_at, int timeout_ms);
 int taskd_sockets_begin(uint32_t built_at);
 int taskd_sockets_end(void);
 /* Like begin, but what is covered stays covered: for another communicator beside the present ones,
- * of the same interruption number. 1; 0 without an effect where nothing is fixed, and then no end is
- * due. */
+ * of the same interruption number. Returns 1; 0 if no list is fixed, without effect: call no end
+ * then. */
 int taskd_sockets_extend(void);
 /* Stop covering sockets. */
 int taskd_sockets_clear(void);

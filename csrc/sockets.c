@@ -6,13 +6,11 @@
  * peers gone and raises. Closing a socket, or shutting down a listening one, makes gloo abort. */
 #include "internal.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #define MAX_FDS 65536
 #define THREAD_STACK (512u * 1024u) /* includes static TLS, large in big programs */
@@ -45,69 +43,6 @@ static struct {
     uint64_t inode;
 } list[MAX_FDS];
 
-static uint64_t socket_inode(int fd)
-{
-    struct stat st;
-    return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
-}
-
-static int option(int fd, int name)
-{
-    int value = -1;
-    socklen_t size = sizeof value;
-    return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
-}
-
-/* Connected, internet, stream, not listening. */
-static bool is_connection(int fd)
-{
-    struct sockaddr_storage peer;
-    socklen_t size = sizeof peer;
-    int domain = option(fd, SO_DOMAIN);
-    return (domain == AF_INET || domain == AF_INET6) && option(fd, SO_TYPE) == SOCK_STREAM &&
-           option(fd, SO_ACCEPTCONN) == 0 && getpeername(fd, (struct sockaddr *)&peer, &size) == 0;
-}
-
-struct linux_dirent64 {
-    uint64_t d_ino;
-    int64_t d_off;
-    unsigned short d_reclen;
-    unsigned char d_type;
-    char d_name[];
-};
-
-/* Call visit(fd, inode) for every open socket, until one returns < 0. opendir would allocate. */
-static int each_socket(int (*visit)(int fd, uint64_t inode))
-{
-    _Alignas(8) char buffer[8192];
-    int dir = open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0)
-        return -errno;
-    int rc = 0;
-    long n;
-    while (rc >= 0 && (n = syscall(SYS_getdents64, dir, buffer, sizeof buffer)) != 0) {
-        if (n < 0) {
-            rc = -errno;
-            break;
-        }
-        for (long at = 0; rc >= 0 && at < n;) {
-            const struct linux_dirent64 *entry = (const struct linux_dirent64 *)(buffer + at);
-            at += entry->d_reclen;
-            int fd = 0;
-            const char *digit = entry->d_name;
-            for (; *digit >= '0' && *digit <= '9'; digit++)
-                fd = fd * 10 + (*digit - '0');
-            if (*digit != '\0')
-                continue;
-            uint64_t inode = socket_inode(fd);
-            if (inode != 0)
-                rc = visit(fd, inode);
-        }
-    }
-    close(dir);
-    return rc;
-}
-
 static int remember(int fd, uint64_t inode)
 {
     if (fd >= MAX_FDS)
@@ -125,7 +60,7 @@ static bool is_new(int fd, uint64_t inode)
 
 static int collect(int fd, uint64_t inode)
 {
-    if (!is_new(fd, inode) || !is_connection(fd))
+    if (!is_new(fd, inode) || !taskd_is_connection(fd))
         return 0;
     if (fd >= MAX_FDS)
         return -EMFILE;
@@ -141,7 +76,7 @@ static void cut_one(int fd)
 {
     /* Between check and call another thread could reuse this descriptor: a window of microseconds,
      * and no thread tears a communicator down while it is in use. */
-    if (is_connection(fd) && shutdown(fd, SHUT_RDWR) == 0)
+    if (taskd_is_connection(fd) && shutdown(fd, SHUT_RDWR) == 0)
         cut_total++;
 }
 
@@ -157,10 +92,10 @@ static int cut_covered(void)
 {
     cut_total = 0;
     if (cover.mode == BUILDING)
-        each_socket(cut_new);
+        taskd_each_socket(cut_new);
     else if (cover.mode == FIXED)
         for (int i = 0; i < cover.count; i++)
-            if (socket_inode(list[i].fd) == list[i].inode)
+            if (taskd_socket_inode(list[i].fd) == list[i].inode)
                 cut_one(list[i].fd);
     return cut_total;
 }
@@ -260,7 +195,7 @@ static int remember_all(void)
 {
     memset(before, 0, (size_t)cover.before_top * sizeof before[0]);
     cover.before_top = 0;
-    return each_socket(remember);
+    return taskd_each_socket(remember);
 }
 
 /* With the lock held. */
@@ -339,7 +274,7 @@ int taskd_sockets_end(void)
     pthread_mutex_lock(&cover.lock);
     int rc = -EINVAL;
     if (cover.mode == BUILDING) {
-        rc = each_socket(collect);
+        rc = taskd_each_socket(collect);
         if (rc >= 0) {
             cover.mode = FIXED;
             rc = cover.count;
@@ -380,7 +315,7 @@ int taskd_sockets_list(int *fds, int max)
     pthread_mutex_lock(&cover.lock);
     if (cover.mode == FIXED)
         for (int i = 0; i < cover.count && n < max; i++)
-            if (socket_inode(list[i].fd) == list[i].inode)
+            if (taskd_socket_inode(list[i].fd) == list[i].inode)
                 fds[n++] = list[i].fd;
     pthread_mutex_unlock(&cover.lock);
     return n;
@@ -404,7 +339,7 @@ bool taskd_sockets_building(void)
 bool taskd_sockets_cover(int fd)
 {
     bool covered = false;
-    uint64_t inode = socket_inode(fd);
+    uint64_t inode = taskd_socket_inode(fd);
     pthread_mutex_lock(&cover.lock);
     if (inode != 0 && cover.mode == BUILDING)
         covered = is_new(fd, inode);

@@ -305,3 +305,56 @@ def test_limit_of_unacknowledged_time(ranks):
     """
     )
     assert status == 0 and "0 to 2147483647" in out, err
+
+
+def test_another_communicator_beside_the_covered_one(page, ranks, line):
+    """What is covered stays so, and nothing that was open before joins it."""
+    rank = ranks.start(
+        PAIR
+        + """
+    with sockets.extended():  # nothing is covered: nothing happens
+        pass
+    assert sockets.covered() == []
+    sockets.begin(0)
+    first = pair()
+    with sockets.extended():  # it is being made
+        second = pair()
+    assert sockets.end() == 4
+    bystander = pair()
+    try:
+        with sockets.extended():
+            third = pair()
+            raise KeyError
+    except KeyError:
+        pass
+    assert len(sockets.covered()) == 6
+    say("blocked")
+    say("out", *(one.recv(1) for one, _ in (first, second, third)))
+    bystander[0].sendall(b"x")
+    say(bystander[1].recv(1))
+    """
+    )
+    assert line(rank) == "blocked"
+    page.interrupt(1, 0)
+    assert line(rank) == "out b'' b'' b''"
+    assert line(rank) == "b'x'"
+    assert rank.wait(60) == 0
+
+
+def test_an_interruption_while_another_communicator_is_made(page, ranks, line):
+    rank = ranks.start(
+        PAIR
+        + """
+    sockets.begin(0)
+    first = pair()
+    sockets.end()
+    with sockets.extended():
+        second = pair()
+        say("made")
+        say("out", first[0].recv(1), second[0].recv(1))
+    """
+    )
+    assert line(rank) == "made"
+    page.interrupt(1, 0)
+    assert line(rank) == "out b'' b''"
+    assert rank.wait(60) == 0

@@ -29,6 +29,14 @@ def test_bit_for_bit(tmp_path, reference, kind):
     assert 5 <= len(result.incidents) <= len(FAULTS), result.incidents
 
 
+def test_a_group_that_is_made_in_the_loop(tmp_path, reference):
+    """Its connections are cut too, so no rank waits in it; it is made before a step, once."""
+    faults = "1:3:tail:cut,2:5:tail:cut,3:7:forward:cut"
+    result = training.taskd(tmp_path / "job", 4, "parallel.py", "10", "late-group", faults=faults)
+    training.assert_equal(result, reference(4, "parallel.py", "10", "late-group"), 4)
+    assert [i["strategy"] for i in result.incidents] == ["retry"] * 3
+
+
 def test_a_replacement_with_other_groups_ends_the_job(tmp_path):
     result = training.taskd(tmp_path / "job", 4, "other_groups.py", "10", faults="1:3:forward:kill")
     assert result.status == 1

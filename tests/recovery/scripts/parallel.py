@@ -1,7 +1,7 @@
 """A small job for each way of training in parallel, 4 ranks.
 
 parallel.py OUT STEPS KIND   fsdp | hsdp | fsdp-mixed | fsdp-accumulate | fsdp-stay | tp | tpdp |
-                             pp | pp-gpipe | subgroups
+                             pp | pp-gpipe | subgroups | late-group
 Faults come from the environment, see faults.py.
 """
 
@@ -88,6 +88,8 @@ if kind == "subgroups":  # data parallel in two halves, which meet now and then
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     extra = [dist.new_group([0, 1, 2, 3]), dist.new_group([1, 3])]
     model = DDP(net, process_group=halves[rank // 2], bucket_cap_mb=0.05)
+elif kind == "late-group":
+    model = DDP(net)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 if kind.startswith("pp"):
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -140,6 +142,8 @@ with record.Record(out, rank) as log:
         if attempt.committed:
             log.step(step, *values)
         fault.at("between", step)
+        if kind == "late-group" and step == 2:
+            extra.append(dist.new_group([1, 2, 3]))
     shards = nn.Module()
     shards.parts = nn.ParameterList(
         nn.Parameter(getattr(p, "_local_tensor", p).detach().clone()) for p in net.parameters()
