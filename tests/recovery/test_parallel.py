@@ -41,3 +41,11 @@ def test_a_replacement_with_other_groups_ends_the_job(tmp_path):
     result = training.taskd(tmp_path / "job", 4, "other_groups.py", "10", faults="1:3:forward:kill")
     assert result.status == 1
     assert "rank 1 has the process group '2' of ranks [0, 1], ranks [0] do not" in result.output
+
+
+def test_processes_whose_groups_have_no_room_are_replaced(tmp_path, reference):
+    cuts = ",".join(f"{step % 4}:{step}:forward:cut" for step in range(1, 18, 2))
+    result = training.taskd(tmp_path / "job", 4, "little_room.py", "20", faults=cuts)
+    training.assert_equal(result, reference(4, "mlp.py", "20"), 4)
+    assert "its process groups have no room for further communicators" in result.log("manager.log")
+    assert {i["strategy"] for i in result.incidents} == {"retry", "recover-in-place"}

@@ -1,0 +1,9 @@
+"""mlp.py, whose process groups have room for a few backends only."""
+
+import runpy
+from pathlib import Path
+
+from taskd.worker.groups import Renewals
+
+Renewals.LIMIT = Renewals.FIRST + 4
+runpy.run_path(str(Path(__file__).with_name("mlp.py")), run_name="__main__")
