@@ -199,6 +199,8 @@ class RepairSession:
         from taskd.worker import dumping
 
         try:
+            if self.state.sharded:
+                raise RuntimeError("sharded tensors (DTensor) cannot be saved by dump")
             found = self.entries.read(order.step)
             if order.stripes:
                 if self.stripes is None:

@@ -41,6 +41,7 @@ class TrainingState:
             if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
         ]
         self.apart: set[Key] = set()  # parameters that differ between ranks
+        self.sharded = False  # some are parts of DTensors
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
         self.private: list[torch.Tensor] = []
@@ -55,6 +56,7 @@ class TrainingState:
         for key, tensor, _, _ in cells:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
+        self.sharded = any(part is not whole for _, part, whole, _ in cells)
         now = [(key, t.data_ptr(), t.numel()) for key, t, _, _ in cells]
         if now == self._print:
             return False
