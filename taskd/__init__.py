@@ -34,8 +34,9 @@ def protect(**objects: Any) -> Job:
     `job.protected` is False.
 
     Args:
-        **objects: Everything that training changes, under any names: the model (a torch.nn.Module,
-            wrapped in DDP or not), optimizers, learning-rate schedulers, a GradScaler, EMA copies
+        **objects: Everything that training changes, under any names: the model (a torch.nn.Module:
+            plain, wrapped in DDP, sharded by fully_shard or as DTensors, or this rank's stage of a
+            pipeline), optimizers, learning-rate schedulers, a GradScaler, EMA copies
             (as modules), stateful loaders (anything with state_dict() and load_state_dict(), or
             lists of such objects); also tensors, arrays, dicts, lists, deques, sets and random
             number generators, which are restored in place. At least one must be a module.

@@ -82,6 +82,8 @@ def present() -> list[Group]:
 
 def obstacle() -> str | None:
     """Why this rank's groups cannot be renewed, or None."""
+    if missing := lacking():
+        return f"torch {torch.__version__} lacks {', '.join(missing)}"
     for group in present():
         if (why := _unrenewable(group)) is not None:
             return f"process group {group.name!r} of ranks {list(group.ranks)}: {why}"

@@ -66,6 +66,8 @@ def test_what_cannot_be_renewed_is_named(world, monkeypatch):
     assert groups.obstacle() is None
     monkeypatch.setattr(groups, "_backends", lambda name: {"cpu": "mpi"})
     assert "'0' of ranks [0]: its backend is MPI" in groups.obstacle()
+    monkeypatch.setattr(groups, "GROUP", (*groups.GROUP, "_no_such_name"))
+    assert groups.obstacle() == f"torch {torch.__version__} lacks ProcessGroup._no_such_name"
 
 
 def test_groups_of_a_failed_attempt_are_forgotten_and_made_again_under_their_names(world):
