@@ -11,6 +11,7 @@ from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
 from taskd.worker.outcomes import Continued, Resumed
+from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.session import RepairSession
 
 PLAN = Plan(7, (0,), (), (), "as it is")
@@ -51,7 +52,7 @@ def page(monkeypatch) -> SimpleNamespace:
 
 
 def rank(session: Line) -> Rank:
-    return Rank(0, 0, session, *[None] * 7, device=None)  # type: ignore[arg-type]
+    return Rank(0, 0, session, *[None] * 7, device=None, pipelines=Pipelines())  # type: ignore[arg-type]
 
 
 def position() -> tuple[Position, str]:
@@ -114,7 +115,7 @@ def test_what_fails_is_told_and_the_rank_stays(page):
     session = Line()
     *begin, resume = repair(page, 1)
     session.orders = [*begin, begin[-1], resume]
-    failing = Failing(0, 0, session, *[None] * 7, device=None)  # type: ignore[arg-type]
+    failing = Failing(0, 0, session, *[None] * 7, device=None, pipelines=Pipelines())  # type: ignore[arg-type]
     assert isinstance(failing.wait_for_orders(position), Resumed)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,

@@ -72,7 +72,7 @@ class Sharded(torch.Tensor):
 @pytest.mark.parametrize(
     ("tensor", "why"),
     [
-        (torch.ones(2).as_subclass(Sharded), "weight is a Sharded: only plain tensors"),
+        (torch.ones(2).as_subclass(Sharded), "weight is a Sharded: only plain and sharded"),
         (torch.eye(2).to_sparse(), "of layout torch.sparse_coo"),
         (torch.empty(2, device="meta"), "on the meta device"),
     ],
