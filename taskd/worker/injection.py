@@ -20,6 +20,7 @@ from taskd.cython_api import library, poison, sockets
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
+from taskd.worker.parallel import sharded
 
 PAGE = 4096
 SO_ATTACH_FILTER = 26
@@ -119,7 +120,8 @@ def _at_gradient(parameter: torch.nn.Parameter) -> None:
     def hook(computed: torch.Tensor) -> None:
         handle.remove()
         if computed.grad is not None:
-            _poison(_choose([computed.grad.detach().view(-1).view(torch.uint8)], "gradient", None))
+            row = sharded.local(computed.grad).detach().reshape(-1).view(torch.uint8)
+            _poison(_choose([row], "gradient", None))
 
     handle = parameter.register_post_accumulate_grad_hook(hook)
 

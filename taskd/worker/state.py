@@ -45,6 +45,8 @@ class TrainingState:
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
         self.private: list[torch.Tensor] = []
+        self._parameters: list[torch.Tensor] = []
+        self._optimizer_rows: list[torch.Tensor] = []
         self.refresh()
 
     # -- tensors -----------------------------------------------------------------------------------
@@ -63,6 +65,7 @@ class TrainingState:
         self._print = now
         seen: set[tuple[int, int]] = set()
         self.replicated, self.private, self._keys = [], [], []
+        self._parameters, self._optimizer_rows = [], []
         originals: list[torch.Tensor] = []
         for key, tensor, original, buffer in cells:
             where = (tensor.data_ptr(), tensor.numel())
@@ -72,7 +75,12 @@ class TrainingState:
             own = (
                 buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
             )
-            (self.private if own else self.replicated).append(_flat(tensor.detach(), key))
+            row = _flat(tensor.detach(), key)
+            (self.private if own else self.replicated).append(row)
+            if key[2] not in ("", LOOSE):
+                self._optimizer_rows.append(row)
+            elif not buffer:
+                self._parameters.append(row)
             if not own:
                 self._keys.append(key)
                 originals.append(original)  # with the version counter
@@ -123,12 +131,12 @@ class TrainingState:
         return zlib.crc32(repr(names).encode())
 
     def of_modules(self) -> list[torch.Tensor]:
-        """The replicated rows that are parameters."""
-        return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] == ""]
+        """The rows that are parameters, replicated or private."""
+        return self._parameters
 
     def of_optimizers(self) -> list[torch.Tensor]:
-        """The replicated rows that are optimizer state."""
-        return [row for row, key in zip(self.replicated, self._keys, strict=True) if key[2] != ""]
+        """The rows that are optimizer state, replicated or private."""
+        return self._optimizer_rows
 
     def versions(self) -> bytes:
         """Version counters of the replicated tensors; equal before and after means untouched."""
