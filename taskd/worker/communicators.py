@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import sockets
-from taskd.worker import groups
+from taskd.worker import groups, leftovers
 from taskd.worker.groups import Group
 
 AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
@@ -77,6 +77,7 @@ class Communicators:
         collective library raises, within about `limit` seconds, and at once when an interruption
         newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
         it."""
+        left = leftovers.note(sockets.covered())
         sockets.cut()
         sockets.begin(built_at)
         try:
@@ -97,6 +98,7 @@ class Communicators:
                 self._renew_others(others, store, generation)
         finally:
             sockets.end()
+        leftovers.release(left)
         groups.real()
         groups.watch(sockets.extended)
         self.generation = generation
