@@ -27,7 +27,7 @@ def test_a_node_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
         assert job.repaired()["strategy"] == "recover-in-place"
         job.trains()
         machines.signal(0, signal.SIGKILL)
-        # the manager was there too: the next one may begin after the standby has taken the node over
+        # the manager was there too: the next one may begin when the node is taken over already
         assert job.repaired()["strategy"] in ("recover", "recover-in-place")
         job.trains()
         result = job.end(0, 1)
