@@ -94,7 +94,7 @@ struct taskd_slot {
     uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
     uint64_t started;      /* last step whose entry state is recorded, + 1; 0: none */
     uint64_t usual_ns;     /* usual duration of an attempt, see taskd_progress; 0: unknown */
-    uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: until then not hung; 0: none */
+    uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: not hung before; 0: none */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t interruption; /* futex word: the newest interruption; never decreases */
     uint64_t copied; /* newest record of which another node has a copy, see taskd_wait_copied */

@@ -144,8 +144,8 @@ def agreed(
     ddps: list[DistributedDataParallel], orders: list[list[int] | None], device: torch.device
 ) -> list[list[int] | None]:
     """For each DDP the order of its group's first rank, which DDP uses on all of them. Collectives
-    on these groups. Raises RuntimeError if only one of this rank and the first has an order: their
-    layouts would differ."""
+    on these groups. Raises RuntimeError if this rank's order and that one have different
+    lengths: their layouts would differ."""
     return [_agreed(home(ddp), order, device) for ddp, order in zip(ddps, orders, strict=True)]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,8 +23,6 @@ from taskd.worker.groups import Group
 
 AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
 DIGEST = 16  # bytes of what a group is compared by
-
-log = logging.getLogger("taskd.worker")
 
 
 class Mismatch(RuntimeError):
@@ -93,8 +90,8 @@ class Communicators:
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
-            if _anybody_has(others, device):
-                _compare(others, self.rank, self.world_size, device)
+            if most := _most(others, device):
+                _compare(others, most, self.rank, self.world_size, device)
                 self._renew_others(others, store, generation)
         finally:
             sockets.end()
@@ -129,20 +126,20 @@ class Communicators:
             yield
 
 
-def _anybody_has(others: list[Group], device: torch.device) -> bool:
-    """Whether any rank has groups beside the default one. A collective."""
+def _most(others: list[Group], device: torch.device) -> int:
+    """The largest number of groups that a rank has beside the default one. A collective."""
     count = torch.tensor([len(others)], dtype=torch.int64, device=device)
     dist.all_reduce(count, dist.ReduceOp.MAX)
-    return bool(count.item())
+    return int(count.item())
 
 
-def _compare(others: list[Group], rank: int, world_size: int, device: torch.device) -> None:
-    """Raise Mismatch unless every member of each of `others` has a group of that name and those
-    ranks. A collective."""
+def _compare(
+    others: list[Group], most: int, rank: int, world_size: int, device: torch.device
+) -> None:
+    """Raise Mismatch unless every member of each of `others` has a group of that name, those ranks
+    and that backend. `most`: the largest number of groups of a rank. A collective."""
     ours = [_digest(group) for group in others]
-    most = torch.tensor([len(ours)], dtype=torch.int64, device=device)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    row = b"".join(ours).ljust(int(most.item()) * DIGEST, b"\0")
+    row = b"".join(ours).ljust(most * DIGEST, b"\0")
     mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
     rows = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(rows, mine)
@@ -161,5 +158,5 @@ def _compare(others: list[Group], rank: int, world_size: int, device: torch.devi
 
 
 def _digest(group: Group) -> bytes:
-    text: Any = f"{group.name} {group.ranks} {group.backend}"
+    text = f"{group.name} {group.ranks} {group.backend}"
     return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()

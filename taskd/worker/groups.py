@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 FAKE = "fake"
-# what `refusal` needs of torch
+# what `lacking` looks for
 WORLD = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
 GROUP = ("_register_backend", "_set_default_backend", "_get_backend", "_device_types")
 MODULE = ("_new_process_group_helper", "_update_default_pg", "_unregister_process_group")
@@ -115,7 +115,7 @@ class Renewals:
 
     @property
     def used(self) -> int:
-        """The highest type in use; at LIMIT - 1 a group may take no further backend."""
+        """The highest type in use, at most LIMIT."""
         return max(self._types.values(), default=self.FIRST - 1)
 
     def begun(self) -> int:
