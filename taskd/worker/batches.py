@@ -30,6 +30,10 @@ class Batches:
                 del kept[old]
             kept[step] = value
 
+    def note(self, step: int, print: int) -> None:
+        """Note the fingerprint of what a step is computed from; the batch is kept elsewhere."""
+        self._prints = {s: p for s, p in self._prints.items() if s == step - 1} | {step: print}
+
     def clear(self) -> None:
         """Drop all batches: a new pass begins."""
         for kept in (self._batches, self._fetched, self._prints):

@@ -73,7 +73,7 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                         rank,
                         incarnation,
                         order.call,
-                        job.step,
+                        job.position,
                         job.collectives(),
                         time.process_time(),
                     )

@@ -24,7 +24,9 @@ class Entry:
     states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
     `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
     fingerprints of the step's batch and of the one before. `settings`, `structure`: see state.py.
-    `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
+    `draws`, `origins`: of job.iterate, see draws.py. `calls`: the loop calls job.call; `committed`:
+    what code between the calls has changed, as it was before, see calls.py. `orders`, `synced`: per
+    DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
     see replicas.py. `private`: memory of the private tensors. `gradients`: (index of the parameter,
     attribute, tensor)."""
 
@@ -43,18 +45,25 @@ class Entry:
     skipped: tuple[int, ...]
     mark: int
     private: Buffer = b""
+    calls: bool = False
+    draws: bytes = b""
+    origins: bytes = b""
+    committed: bytes = b""
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
 # what changes in each record: pass_number, index, mark, batch, previous, and which are present
 _NUMBERS = struct.Struct("<qqQQQB")
-_BATCH, _PREVIOUS, _FETCH = 1, 2, 4
+_BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # one section each, in this order, before those of the gradients; empty for a `fetch` of None.
 # `layout` holds what rarely changes between steps, and describes the gradients
-_LARGE = ("random", "fetch", "pass_random", "loader", "settings", "structure", "private")
+_LARGE = (
+    *("random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
+    *("draws", "origins", "committed"),
+)
 _SECTIONS = ("layout", *_LARGE)
 _LAYOUT = ("orders", "synced", "skipped", "gradients")
-assert {"pass_number", "index", "mark", "batch", "previous", *_LARGE, *_LAYOUT} == {
+assert {"pass_number", "index", "mark", "batch", "previous", "calls", *_LARGE, *_LAYOUT} == {
     f.name for f in fields(Entry)
 }
 
@@ -70,6 +79,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         (_BATCH if entry.batch is not None else 0)
         | (_PREVIOUS if entry.previous is not None else 0)
         | (_FETCH if entry.fetch is not None else 0)
+        | (_CALLS if entry.calls else 0)
     )
     numbers = _NUMBERS.pack(
         entry.pass_number, entry.index, entry.mark, entry.batch or 0, entry.previous or 0, there
@@ -83,6 +93,9 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         entry.settings,
         entry.structure,
         entry.private,
+        entry.draws,
+        entry.origins,
+        entry.committed,
         *memories,
     ]
     return seal.close(step, numbers, sections)
@@ -106,7 +119,8 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
     if len(data) != _NUMBERS.size or len(sections) < own:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, batch, previous, there = _NUMBERS.unpack(data)
-    layout, random, fetch, pass_random, loader, settings, structure, private = sections[:own]
+    layout, random, fetch, pass_random, loader, settings, structure, private, *rest = sections[:own]
+    draws, origins, committed = rest
     try:
         orders, synced, skipped, described = plain.decode(layout)
     except (plain.Unreadable, TypeError, ValueError) as error:
@@ -139,6 +153,10 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         skipped=tuple(skipped),
         mark=mark,
         private=private,
+        calls=bool(there & _CALLS),
+        draws=bytes(draws),
+        origins=bytes(origins),
+        committed=bytes(committed),
         gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
     )
 

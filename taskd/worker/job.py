@@ -1,19 +1,21 @@
-"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, protected or not.
+"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, or `job.call(function)`,
+protected or not.
 
-`loop.py` hands out the attempts of a protected rank. Without an agent, or after protection has
-ended, they are handed out here and nothing is recorded.
+`loop.py` hands out the attempts of a protected rank, `calls.py` makes its calls. Without an agent,
+or after protection has ended, they are handed out here and nothing is recorded.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from taskd.worker.attempt import Attempt, Ending
+from taskd.worker.calls import Calls
 from taskd.worker.finite import is_finite
 from taskd.worker.loop import Loop
 from taskd.worker.patience import Patience
@@ -21,17 +23,21 @@ from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 
 class Job:
-    """A training job as one of its ranks sees it; made by `taskd.protect`. `step` is the next step
-    to be handed out."""
+    """A training job as one of its ranks sees it; made by `taskd.protect`."""
 
     def __init__(self, conversation: RepairSession | None) -> None:
         self._patience = Patience()
         self._step = 0  # without protection
         self.loop: Loop | None = None  # of a protected rank
+        self._calls: Calls | None = None
         if conversation is not None:
             self.loop = Loop(conversation, self._patience)
+            self._calls = Calls(self.loop)
             self._patience.while_compiling()
 
     @property
@@ -41,6 +47,14 @@ class Job:
 
     @property
     def step(self) -> int:
+        """The next step: 0 at first. A loop over job.call begins with it: `for step in
+        range(job.step, total)`; in a process that replaces another one, this is where it takes up
+        that one's state, so create the optimizer and what else changes before."""
+        return self._calls.place() if self._calls is not None else self._step
+
+    @property
+    def position(self) -> int:
+        """The next step, for taskd's own threads."""
         return self.loop.attempts.step if self.loop is not None else self._step
 
     # -- the loops ---------------------------------------------------------------------------------
@@ -63,6 +77,11 @@ class Job:
 
     def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
         loop = self.loop
+        if loop is not None and loop.recorder.calls:
+            raise RuntimeError(
+                "job.steps() and job.batches() cannot follow job.call(): a replacement could not"
+                " skip the calls"
+            )
         if loop is None:
             yield from self._plain(iter(loader) if loader is not None else None, total)
             return
@@ -91,7 +110,59 @@ class Job:
     def leave_alone(self, reason: str) -> None:
         """End protection; training goes on."""
         log.warning("training goes on without protection: %s", reason)
-        self._step, self.loop = self.step, None
+        if self.loop is not None:
+            self.loop.recorder.draws.let_go()
+        self._step, self.loop, self._calls = self.position, None, None
+
+    # -- loops that call a function ----------------------------------------------------------------
+
+    def call(
+        self,
+        function: Callable[Arguments, Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Return `function(*args, **kwargs)`, run as the next step: after a fault it is repaired
+        and run again before this returns.
+
+        When all ranks go back a step, the call before is run again first with its own arguments.
+        Batches that `function` takes from an iterator are the same ones if it comes from
+        `job.iterate`. Call `job.finish()` after the loop. Raises what `function` raises.
+        """
+        if self._calls is not None:
+            done, result = self._calls.call(function, *args, **kwargs)
+            if done:
+                return result  # type: ignore[no-any-return]
+            self._alone()
+        result = function(*args, **kwargs)
+        self._step += 1
+        return result  # type: ignore[no-any-return]
+
+    def iterate(self, source: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over `source` whose batches are handed out again where a step is
+        repeated, and which goes on in a replaced process where the former one was.
+
+        Call it before the loop, once for each source. `source`: a loader, or an iterator that gives
+        the same batches in each run of the script; to go over epochs, let it start again by itself.
+        Raises RuntimeError after the first attempt.
+        """
+        return self.loop.recorder.draws.add(source) if self.loop is not None else iter(source)
+
+    def finish(self) -> None:
+        """Wait until every rank has finished its last call; if one has failed there, repeat it.
+        Does nothing before the first call."""
+        if self._calls is not None and not self._calls.finish():
+            self._alone()
+
+    def _alone(self) -> None:
+        """Protection has ended inside a call: run those before it that are to be repeated."""
+        assert self.loop is not None and self._calls is not None
+        repeated = self._calls.repeated()
+        self.leave_alone(self.loop.alone)
+        for call in repeated:
+            call()
+            self._step += 1
 
     # -- what the script may call ------------------------------------------------------------------
 

@@ -29,13 +29,14 @@ log = logging.getLogger("taskd.worker")
 
 
 class Loop:
-    """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is."""
+    """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
+    `batches`: those that `run` has drawn."""
 
     def __init__(self, session: RepairSession, patience: Patience) -> None:
         self.session = session
-        self._batches = Batches()
-        self.recorder = Recorder(session, self._batches)
-        self.rejoin = Rejoin(session, self.recorder, self._batches, patience)
+        self.batches = Batches()
+        self.recorder = Recorder(session, self.batches)
+        self.rejoin = Rejoin(session, self.recorder, self.batches, patience)
         self._suspicion = Suspicion(session)
         self.attempts = Attempts(session, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
@@ -63,7 +64,7 @@ class Loop:
             recorder.pass_number += 1
             return True
         self._end, self._loads_from = total, -1
-        self._batches.clear()
+        self.batches.clear()
         recorder.new_pass(
             session.random.take(), loading.place(loader) if loader is not None else b""
         )
@@ -89,7 +90,7 @@ class Loop:
             if states is None or not attempts.begin(*states):
                 continue
             step = attempts.step
-            value = (step, self._batches.batch(step)) if self._iterator is not None else step
+            value = (step, self.batches.batch(step)) if self._iterator is not None else step
             try:
                 yield Attempt(step, value, self._ended)
             except GeneratorExit:
@@ -104,14 +105,18 @@ class Loop:
                 )
         return False
 
+    def end_at(self, step: int) -> None:
+        """The pass that is being run ends before `step`."""
+        self._end = step
+
     def rest(self) -> Iterator[Any] | None:
         """The rest of the current pass's loader, for a rank that is no longer protected."""
         return self._remaining(self._iterator) if self._iterator is not None else None
 
     def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
         step = self.attempts.step
-        while step in self._batches:
-            yield self._batches.pop(step)
+        while step in self.batches:
+            yield self.batches.pop(step)
             step += 1
         yield from iterator
 
@@ -129,6 +134,8 @@ class Loop:
             iterator = rejoin.take_up(loader, resumed)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step
+            if not recorder.calls and (entry := resumed.entry) is not None:
+                recorder.draws.begin_at(resumed.step, entry.draws, entry.origins)
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
@@ -144,8 +151,8 @@ class Loop:
         before = random.take()
         if self._iterator is None:
             return before, before
-        if step in self._batches:
-            random.put(self._batches.fetched(step)[1])  # as if it had just been fetched
+        if step in self.batches:
+            random.put(self.batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
             try:
@@ -153,15 +160,15 @@ class Loop:
             except StopIteration:
                 self._end = step
                 return None
-            self._batches.keep(step, batch, before, random.take())
-        return self._batches.fetched(step)
+            self.batches.keep(step, batch, before, random.take())
+        return self.batches.fetched(step)
 
     def _ended(self, error: BaseException | None) -> Ending:
         ending = self.attempts.ended(error)
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
         if ending is Ending.COMMITTED and self.session.incarnation == 0:
-            self._carried.committed([self._iterator])
+            self._carried.committed([self._iterator, *self.recorder.draws.iterators()])
         return ending
 
     # -- between attempts --------------------------------------------------------------------------

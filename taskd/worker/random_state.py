@@ -22,6 +22,7 @@ class RandomState:
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type != "cpu" else None
         self._more: list[Any] = []
+        self._early: list[bytes] = []  # restored states of generators that are not watched yet
         self._taken = b""
         self._gauss: Any = None  # the deviate that python's generator holds in advance
         self._drawing: Any = None  # numpy's generator, once there is one
@@ -33,7 +34,11 @@ class RandomState:
         """Take and restore `generators` too, those that the script's loaders draw from. They are
         added in the same order in every process of a rank; a state taken before one was added
         leaves it as it is."""
-        self._more += [g for g in generators if not any(g is known for known in self._more)]
+        for generator in generators:
+            if not any(generator is known for known in self._more):
+                self._more.append(generator)
+                if self._early:
+                    _put(generator, self._early.pop(0))
         self._arrange()
 
     def _arrange(self) -> None:
@@ -83,18 +88,16 @@ class RandomState:
         return self._taken
 
     def put(self, state: bytes) -> None:
-        """Restore what `take` returned. Raises RuntimeError if it has generators that this process
-        lacks."""
+        """Restore what `take` returned; generators that this process does not watch yet are
+        restored as soon as it does."""
         parts, at = [], 0
         while at < len(state):
             size = int.from_bytes(state[at : at + 4], "little")
             parts.append(state[at + 4 : at + 4 + size])
             at += 4 + size
-        if not 4 <= len(parts) <= 4 + len(self._more):
-            raise RuntimeError(
-                f"the record has {len(parts) - 4} generators of loaders, this process has"
-                f" {len(self._more)}"
-            )
+        if len(parts) < 4:
+            raise RuntimeError(f"a record of {len(parts)} generators: at least 4 are known")
+        self._early = parts[4 + len(self._more) :]
         torch.set_rng_state(torch.frombuffer(bytearray(parts[0]), dtype=torch.uint8))
         random.setstate(plain.decode(parts[1]))
         if parts[2]:
@@ -107,6 +110,14 @@ class RandomState:
             )
         for generator, part in zip(self._more, parts[4:], strict=False):
             _put(generator, part)
+
+    def complete(self) -> None:
+        """Raise RuntimeError if restored generators are missing when training begins."""
+        if self._early:
+            raise RuntimeError(
+                f"the record has {len(self._more) + len(self._early)} generators of loaders, this"
+                f" process has {len(self._more)}"
+            )
 
 
 class _Source:

@@ -16,28 +16,35 @@ import torch
 
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage, slot
-from taskd.worker import buckets, reach, replicas
+from taskd.worker import buckets, plain, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
+from taskd.worker.draws import Draws
 from taskd.worker.entry import Entry
-from taskd.worker.gradients import NOTHING, Left
+from taskd.worker.gradients import NOTHING, Left, Row
 from taskd.worker.parallel import sharded
 from taskd.worker.session import RepairSession
 from taskd.worker.verify import gather
 
 log = logging.getLogger("taskd.worker")
 
-# random numbers' states, settings, private state, synced buffers, mark of the replicated state
+# random numbers' states, settings, private state, synced buffers, mark of the replicated state,
+# places of job.iterate
 Own = tuple[Any, ...]
 
 
 class Recorder:
     """`pass_number`: how many times steps() or batches() has been gone through; `index`: batches
     handed out in this pass; `pass_random` and `loader_place`: random numbers' states and the
-    loader's counters when the pass began."""
+    loader's counters when the pass began. `draws`: the iterators of job.iterate; `calls`: the loop
+    calls job.call."""
 
     def __init__(self, session: RepairSession, batches: Batches) -> None:
         self._session, self._batches = session, batches
+        self.draws = Draws(session.random, session.communicators.aside)
+        self.calls = False
+        # step, and what code before it, but after the last commit, has changed, as it was
+        self._committed = (-1, b"")
         self.pass_number = self.index = 0
         self.pass_random = self.loader_place = b""
         # steps whose start is not what was recorded at the commit before
@@ -72,6 +79,7 @@ class Recorder:
         numbers' states around the fetching of its batch, the same where there is none."""
         session = self._session
         self._refresh()
+        self.draws.attempt_begins(step)
         record = self._own(before, step)
         left = session.gradients.now()
         if damage.spoiled():
@@ -110,14 +118,21 @@ class Recorder:
         self.index += 1
         self._write(step, PROVISIONAL, own, random, None, self._left)
         self._last = own
+        self.draws.committed(step)
         self.note_memory(step, own[4])
+
+    def before_calls(self, step: int) -> None:
+        """The script's loop begins: what it changes from here to its first call is known as such."""
+        if not self._last:
+            _, self._last = self.look(step)
+            self._left = self._session.gradients.now()
 
     def end_pass(self, step: int) -> None:
         """Every step of the pass is committed here."""
         random = self._session.random.take()
-        self._write(
-            step, PASS_END, self._own(random, step), random, None, self._session.gradients.now()
-        )
+        record, left = self._own(random, step), self._session.gradients.now()
+        self._note_drift(step, record == self._last and left.same(self._left))
+        self._write(step, PASS_END, record, random, None, left)
 
     def next_pass(self) -> None:
         self.pass_number += 1
@@ -146,6 +161,7 @@ class Recorder:
         lost."""
         self._last, self._left = (), NOTHING
         if entry is not None:
+            self._committed = (step, entry.committed)
             self._orders, self._structure = entry.orders, entry.structure
             for order, ready in zip(self._orders, self._ready, strict=True):
                 if order is not None:
@@ -172,7 +188,19 @@ class Recorder:
             self._private,
             buckets.synced(state.ddps),
             replicas.mark(state.replicated_rows, step),
+            self.draws.places(),
         )
+
+    def between(self, step: int) -> Entry:
+        """The start of the current `step`, as recorded or as it is in memory now."""
+        session = self._session
+        kept = session.entries.read(step)
+        if kept is not None and kept[0] != PROVISIONAL:
+            return entries.decode(kept[1], session.entries.seal, step)
+        random, own = self.look(step)
+        left = session.gradients.now()
+        rows = [Row(r.index, r.name, r.tensor.clone()) for r in left.rows]
+        return self._entry(step, FINAL, own, random, None, Left(tuple(rows), left.skipped))
 
     def _refresh(self) -> None:
         """The script may have added or exchanged tensors."""
@@ -201,6 +229,9 @@ class Recorder:
         """User code between two steps may have changed what was recorded at the last commit."""
         if self._last and not same:
             self.drifted = drifting(self.drifted, step)
+            if self.calls:
+                random, settings, *_, draws = self._last
+                self._committed = (step, plain.encode((random, settings, draws)))
 
     def compare(self, step: int) -> None:
         """At the ends of some steps: is what was the same on all ranks still so? Raises what a
@@ -251,7 +282,19 @@ class Recorder:
         fetch: bytes | None,
         left: Left,
     ) -> None:
-        entry = Entry(
+        self.keep_entry(step, kind, self._entry(step, kind, record, random, fetch, left))
+
+    def _entry(
+        self,
+        step: int,
+        kind: int,
+        record: tuple[Any, ...],
+        random: bytes,
+        fetch: bytes | None,
+        left: Left,
+    ) -> Entry:
+        again = kind in (FINAL, PAUSED) and self._committed[0] == step
+        return Entry(
             pass_number=self.pass_number,
             index=self.index,
             random=random,
@@ -267,9 +310,12 @@ class Recorder:
             skipped=left.skipped,
             mark=record[4],
             private=record[2],
+            calls=self.calls,
+            draws=record[5],
+            origins=self.draws.origins(),
+            committed=self._committed[1] if again else b"",
             gradients=entries.rows(left.rows),
         )
-        self.keep_entry(step, kind, entry)
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         session = self._session

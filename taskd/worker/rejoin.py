@@ -14,7 +14,7 @@ from typing import Any
 
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
-from taskd.worker import buckets, loading
+from taskd.worker import buckets, loading, private_state
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.entry import Entry
@@ -22,7 +22,6 @@ from taskd.worker.outcomes import Resumed, TakenUp
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
 from taskd.worker.session import RepairSession
-from taskd.worker.verify import scatter
 
 log = logging.getLogger("taskd.worker")
 
@@ -33,8 +32,8 @@ NOWHERE = -2  # no pass
 
 
 class Rejoin:
-    """One rank's way back. `target`: the pass of the previous process, NOWHERE once reached.
-    `begins`: the resume point, if it comes from a dump and not from a repair."""
+    """One rank's way back. `target`: the pass of the previous process, NOWHERE once reached;
+    `calls`: it is in job.call. `begins`: the resume point, if it is known."""
 
     def __init__(
         self, session: RepairSession, recorder: Recorder, batches: Batches, patience: Patience
@@ -45,12 +44,12 @@ class Rejoin:
             batches,
             patience,
         )
-        self.target = NOWHERE
+        self.target, self.calls = NOWHERE, False
         self.begins: Resumed | None = None
 
     def done(self) -> None:
         """Finish: the loop is where the previous process was."""
-        self.target, self.begins = NOWHERE, None
+        self.target, self.calls, self.begins = NOWHERE, False, None
 
     def aim(self) -> None:
         """Find the pass of the previous process. Raises RuntimeError if it left no record."""
@@ -59,7 +58,8 @@ class Rejoin:
         found = session.entries.read(latest[0]) if latest else None
         if latest is None or found is None:
             raise RuntimeError(f"rank {session.rank} left no record to come back from")
-        self.target = entries.decode(found[1], session.entries.seal, latest[0]).pass_number
+        entry = entries.decode(found[1], session.entries.seal, latest[0])
+        self.target, self.calls = entry.pass_number, entry.calls
 
     def announce(self) -> Resumed | None:
         """Announce this replacement and take part in the repair; None: it belongs in a later pass.
@@ -81,20 +81,16 @@ class Rejoin:
         """Restore the rank's private state from its record in a dump whose replicated state is in
         memory."""
         session = self._session
-        scatter(entry.private, session.state.private)
         entry = replace(
             entry, orders=buckets.agreed(session.state.ddps, entry.orders, session.place())
         )
         for ddp, order in zip(session.state.ddps, entry.orders, strict=True):
             buckets.rebuild(ddp, order)
         session.gradients.watch(session.state.parameters())
-        buckets.put_synced(session.state.ddps, entry.synced)
-        session.gradients.restore(entry.gradients, entry.skipped)
-        session.state.put_settings(entry.settings)
-        session.random.put(entry.random)
+        private_state.put(session, entry)
         resumed = Resumed(step, entry, kind)
         if entry.pass_number >= 0:  # else the dump is from before the first step
-            self.target, self.begins = entry.pass_number, resumed
+            self.target, self.calls, self.begins = entry.pass_number, entry.calls, resumed
         return resumed
 
     # -- the loader --------------------------------------------------------------------------------

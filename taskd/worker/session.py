@@ -84,6 +84,8 @@ class RepairSession:
     accepted: int = 0  # how many of these a restore has repaired
     verifies: bool = False  # TASKD_VERIFY: compare what was restored (verify.py)
     aborter: Aborter | None = None  # for devices whose work has to be stopped
+    # called with the step that memory is about to be restored to
+    before_restore: Callable[[int], None] = lambda step: None
 
     def wait_for_orders(
         self,
@@ -142,6 +144,7 @@ class RepairSession:
         self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
 
     def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
+        self.before_restore(order.plan.step)
         waits.restored = self._restore(order.plan)
         digest = self._digest()
         if damage.damaged() != self.damaged:

@@ -1,0 +1,219 @@
+"""Loops that call a function for each step: `job.call(train_step, ...)`.
+
+A call is an attempt that is repeated before it returns. When all ranks go back a step, the call
+before is repeated first, with its own arguments; its result is dropped, since it has been returned
+already. What the script does between two calls runs once: its effect on protected state is put
+back from this rank's record. A replacement has not made the calls before; it runs what comes before
+its first call again, from the state at the last commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core.snapshots import PROVISIONAL
+from taskd.worker import loading, plain, private_state, replicas
+from taskd.worker.attempt import Attempt
+from taskd.worker.entry import Entry
+from taskd.worker.loop import Loop
+from taskd.worker.outcomes import Resumed
+from taskd.worker.rejoin import NOWHERE
+
+log = logging.getLogger("taskd.worker")
+
+EARLY = 3  # calls after which a script's habits are known
+
+
+@dataclass(frozen=True)
+class _Call:
+    """`print`: a fingerprint of the tensors among the arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+    print: int
+
+    def __call__(self) -> Any:
+        return self.function(*self.args, **self.keywords)
+
+    def changed(self) -> bool:
+        return self.print != loading.fingerprint((self.args, self.keywords))
+
+
+class Calls:
+    """The calls of a protected rank."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._recorder = loop, loop.recorder
+        self._attempts: Generator[Attempt, None, bool] | None = None
+        self._calls: dict[int, _Call] = {}  # by step: the current one and the one before
+        self._between: dict[
+            int, Entry
+        ] = {}  # by step: its start, as the code between calls made it
+        self._rewritten: set[int] = set()  # steps before which that code has changed parameters
+        self._target = -1  # the step of the call under way, or that finish() waits for
+        self._given: Resumed | None = None  # to a replacement that has not made a call yet
+        self._made = 0  # calls since the last finish()
+        loop.session.before_restore = self._before_restore
+
+    def place(self) -> int:
+        """The step of the next call. A replacement takes part in its repair here."""
+        attempts = self._loop.attempts
+        if self._loop.rejoin.calls:
+            self._begin()
+        elif not attempts.open:
+            self._recorder.before_calls(attempts.step)
+        return attempts.step
+
+    def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
+        """(True, the result) of the call, committed; (False, None) if protection has ended."""
+        self._begin()
+        step = self._target = self._loop.attempts.step
+        call = _Call(function, args, keywords, loading.fingerprint((args, keywords)))
+        self._arrive(step, call)
+        for kept in (self._calls, self._between):
+            for old in [s for s in kept if s < step - 1]:
+                del kept[old]
+        self._calls[step] = call
+        if call.print:
+            self._loop.batches.note(step, call.print)
+        self._made += 1
+        for attempt in self._attempts or ():
+            result = self._run(attempt)
+            if attempt.committed and attempt.step == step:
+                return True, result
+        return False, None
+
+    def finish(self) -> bool:
+        """Wait until all calls are committed on every rank. False if protection has ended."""
+        if self._loop.rejoin.calls:
+            self._begin()
+        if self._made or self._given is not None:
+            step = self._target = self._loop.attempts.step
+            if self._given is None:
+                self._loop.end_at(step)
+            else:
+                self._attempts = self._loop.run(None, step)
+            for attempt in self._attempts or ():
+                self._run(attempt)
+            self._given, self._made, self._attempts = None, 0, None
+        return not self._loop.alone
+
+    def repeated(self) -> list[_Call]:
+        """The calls that have returned and are to be repeated, for a rank that is no longer
+        protected."""
+        begin = self._loop.attempts.step
+        return [call for step, call in sorted(self._calls.items()) if begin <= step < self._target]
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._attempts is not None:
+            return
+        rejoin, recorder = self._loop.rejoin, self._recorder
+        recorder.calls = True
+        if rejoin.target != NOWHERE:
+            if not rejoin.calls:
+                raise RuntimeError(
+                    "the rank's previous process was in job.steps() or job.batches(), this one"
+                    " calls job.call(): use one of them"
+                )
+            resumed = None
+            while resumed is None:
+                recorder.pass_number = rejoin.target
+                resumed = rejoin.begins or self._loop.come_back()
+            rejoin.begins = self._given = resumed
+            rejoin.calls = False
+            self._go_before(resumed)
+        self._attempts = self._loop.run(None, None)
+
+    def _go_before(self, resumed: Resumed) -> None:
+        """Undo what the previous process did between its calls: this one does it again."""
+        entry, session = resumed.entry, self._loop.session
+        assert entry is not None
+        draws = entry.draws
+        if entry.committed:
+            random, settings, draws = plain.decode(entry.committed)
+            session.state.put_settings(settings)
+            session.random.put(random)
+        self._recorder.draws.begin_at(resumed.step, draws, entry.origins)
+
+    def _arrive(self, step: int, call: _Call) -> None:
+        """Check what the script has done since the last call, or since this process came back."""
+        clean = self._recorder.is_clean(step)
+        if self._given is not None:
+            self._meet(self._given, call, clean)
+            self._given = None
+        elif not clean:
+            self._rewritten = {s for s in self._rewritten if s >= step - 1} | {step}
+            if self._made < EARLY:
+                log.warning(
+                    "parameters or optimizer state are changed between two calls of job.call: after"
+                    " a fault processes are replaced that could be kept; do it inside the function"
+                )
+
+    def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
+        """A replacement makes its first call: it must be the one that its predecessor made."""
+        entry, recorder = given.entry, self._recorder
+        if entry is None or given.kind == PROVISIONAL:
+            return  # the predecessor has not come so far
+        why = "" if clean else "parameters or optimizer state are changed between two calls"
+        if entry.draws and recorder.draws.places() != entry.draws:
+            why = "other batches were drawn between two calls"
+        private_state.put(self._loop.session, entry)
+        if entry.batch is not None and entry.batch != call.print:
+            why = "its arguments are other tensors"
+        if why:
+            raise RuntimeError(
+                f"the call of step {given.step} cannot be repeated as the rank's previous process"
+                f" made it: {why}. Do it inside the function that is given to job.call, and draw"
+                " batches there from job.iterate(...)"
+            )
+
+    def _run(self, attempt: Attempt) -> Any:
+        """Run one attempt's call; None if it failed."""
+        step = attempt.step
+        call = self._calls.get(step)
+        if call is None:
+            raise RuntimeError(
+                f"step {step} must be repeated, but this process has not called it: it is replaced"
+            )
+        if call.changed():
+            raise RuntimeError(
+                f"the arguments of step {step}, which must be repeated, were changed in place: this"
+                " process is replaced"
+            )
+        result = None
+        try:
+            with attempt:
+                result = call()
+        except BaseException:
+            if self._attempts is not None:
+                self._attempts.close()
+            raise
+        if attempt.committed and step < self._target:
+            self._go_on(step + 1)
+        return result
+
+    # -- going back --------------------------------------------------------------------------------
+
+    def _before_restore(self, step: int) -> None:
+        """A repair is about to put memory back to the start of `step`."""
+        at = self._loop.attempts.step
+        if step < at == self._target and at not in self._between:
+            self._between[at] = self._recorder.between(at)
+
+    def _go_on(self, step: int) -> None:
+        """The call before `step` is repeated: what the script then did is put back."""
+        session = self._loop.session
+        if step in self._rewritten:
+            raise RuntimeError(
+                f"step {step - 1} is repeated, but parameters were changed after its call: this"
+                " process is replaced"
+            )
+        if (entry := self._between.pop(step, None)) is not None:
+            private_state.put(session, entry)
+            replicas.check(session.state.replicated_rows, entry.mark, step)

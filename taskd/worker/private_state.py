@@ -1,0 +1,18 @@
+"""Puts a rank's private state back as a record has it."""
+
+from __future__ import annotations
+
+from taskd.worker import buckets
+from taskd.worker.entry import Entry
+from taskd.worker.session import RepairSession
+from taskd.worker.verify import scatter
+
+
+def put(session: RepairSession, entry: Entry) -> None:
+    """Everything that `entry` has, but for the structure and the order of buckets, which are in
+    place. Raises RuntimeError if the record is of another model."""
+    scatter(entry.private, session.state.private)
+    buckets.put_synced(session.state.ddps, entry.synced)
+    session.gradients.restore(entry.gradients, entry.skipped)
+    session.state.put_settings(entry.settings)
+    session.random.put(entry.random)
