@@ -29,8 +29,7 @@ SECTION = re.compile(r"^(Args|Keys|Returns|Raises|Example):\n((?:(?: {4}.*)?\n)+
 ITEM = re.compile(r"(?P<name>[\w.*]+)(?: \((?P<type>[^)]*)\))?: (?P<text>.*)", re.DOTALL)
 
 TEXTS = {
-    "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it. `Job.step`
-is the number of the next step.""",
+    "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it.""",
     "Job.protected": """Whether faults in this job are repaired. False without taskd's launcher,
 and if the job has something that taskd cannot protect, which the log names.""",
     "Job.steps": """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
@@ -187,6 +186,7 @@ GROUPS = (
         "taskd.",
     ),
     Group("", JOB, ("Job", "Job.protected", "Job.steps", "Job.batches")),
+    Group("", JOB, ("Job.step", "Job.call", "Job.iterate", "Job.finish")),
     Group("", "taskd/worker/attempt.py", ("Attempt",)),
     Group(
         "Check results and announce long operations",
@@ -350,7 +350,7 @@ def _parameters(node: Definition) -> list[str]:
     for argument in _arguments(node):
         if argument.arg == "self":
             continue
-        stars = "**" if argument is function.args.kwarg else ""
+        stars = {function.args.vararg: "*", function.args.kwarg: "**"}.get(argument, "")
         kind = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
         default = defaults.get(argument.arg)
         value = f" = {ast.unparse(default)}" if default else ""
@@ -360,7 +360,7 @@ def _parameters(node: Definition) -> list[str]:
 
 def _arguments(node: Definition) -> list[ast.arg]:
     a = _function(node).args
-    return [*a.args, *([a.kwarg] if a.kwarg else [])]
+    return [*a.posonlyargs, *a.args, *(more for more in (a.vararg, a.kwarg) if more)]
 
 
 def _function(node: Definition) -> ast.FunctionDef:

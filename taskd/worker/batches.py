@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskd.worker import loading
+from taskd.worker.kept import Keeper, Kept
 
 
 class Batches:
     """Batches by step. `fetched`: the generators' states before and after the fetch."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, Any] = {}
+        self._batches: dict[int, Kept] = {}
+        self._fresh = -1  # the step whose batch nobody has had yet
+        self._keeper = Keeper()
         self._fetched: dict[int, tuple[bytes, bytes]] = {}
         self._prints: dict[int, int] = {}
 
@@ -20,10 +22,11 @@ class Batches:
 
     def keep(self, step: int, batch: Any, before: bytes, after: bytes) -> None:
         """Keep a step's batch, and drop those no longer needed."""
+        kept_batch, self._fresh = self._keeper.keep(batch), step
         made: list[tuple[dict[int, Any], Any]] = [
-            (self._batches, batch),
+            (self._batches, kept_batch),
             (self._fetched, (before, after)),
-            (self._prints, loading.fingerprint(batch)),
+            (self._prints, kept_batch.print),
         ]
         for kept, value in made:
             for old in [s for s in kept if s != step - 1]:
@@ -40,10 +43,13 @@ class Batches:
             kept.clear()
 
     def batch(self, step: int) -> Any:
-        return self._batches[step]
+        """Raises RuntimeError if an earlier attempt has changed it and it was not copied."""
+        fresh, self._fresh = self._fresh == step, -1
+        kept = self._batches[step]
+        return kept.value if fresh else kept.again(f"the batch of step {step}")
 
     def pop(self, step: int) -> Any:
-        return self._batches.pop(step)
+        return self._batches.pop(step).again(f"the batch of step {step}")
 
     def fetched(self, step: int) -> tuple[bytes, bytes]:
         return self._fetched[step]

@@ -15,32 +15,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core.snapshots import PROVISIONAL
-from taskd.worker import loading, plain, private_state, replicas
+from taskd.worker import plain, private_state, replicas
 from taskd.worker.attempt import Attempt
 from taskd.worker.entry import Entry
+from taskd.worker.kept import EARLY, Keeper, Kept
 from taskd.worker.loop import Loop
 from taskd.worker.outcomes import Resumed
 from taskd.worker.rejoin import NOWHERE
 
 log = logging.getLogger("taskd.worker")
 
-EARLY = 3  # calls after which a script's habits are known
-
 
 @dataclass(frozen=True)
 class _Call:
-    """`print`: a fingerprint of the tensors among the arguments."""
+    """`given`: arguments and keywords."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    keywords: dict[str, Any]
-    print: int
+    given: Kept
 
     def __call__(self) -> Any:
-        return self.function(*self.args, **self.keywords)
-
-    def changed(self) -> bool:
-        return self.print != loading.fingerprint((self.args, self.keywords))
+        arguments, keywords = self.given.value
+        return self.function(*arguments, **keywords)
 
 
 class Calls:
@@ -56,6 +51,7 @@ class Calls:
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
         self._target = -1  # the step of the call under way, or that finish() waits for
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
+        self._keeper = Keeper()
         self._made = 0  # calls since the last finish()
         loop.session.before_restore = self._before_restore
 
@@ -72,14 +68,14 @@ class Calls:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
         self._begin()
         step = self._target = self._loop.attempts.step
-        call = _Call(function, args, keywords, loading.fingerprint((args, keywords)))
+        call = _Call(function, self._keeper.keep((args, keywords)))
         self._arrive(step, call)
         for kept in (self._calls, self._between):
             for old in [s for s in kept if s < step - 1]:
                 del kept[old]
         self._calls[step] = call
-        if call.print:
-            self._loop.batches.note(step, call.print)
+        if call.given.print:
+            self._loop.batches.note(step, call.given.print)
         self._made += 1
         for attempt in self._attempts or ():
             result = self._run(attempt)
@@ -164,7 +160,7 @@ class Calls:
         if entry.draws and recorder.draws.places() != entry.draws:
             why = "other batches were drawn between two calls"
         private_state.put(self._loop.session, entry)
-        if entry.batch is not None and entry.batch != call.print:
+        if entry.batch is not None and entry.batch != call.given.print:
             why = "its arguments are other tensors"
         if why:
             raise RuntimeError(
@@ -181,11 +177,14 @@ class Calls:
             raise RuntimeError(
                 f"step {step} must be repeated, but this process has not called it: it is replaced"
             )
-        if call.changed():
+        # before the call is repeated: after it, ranks would be at different steps again, and be
+        # replaced in turns without an end
+        if step < self._target and step + 1 in self._rewritten:
             raise RuntimeError(
-                f"the arguments of step {step}, which must be repeated, were changed in place: this"
+                f"step {step} must be repeated, but parameters were changed after its call: this"
                 " process is replaced"
             )
+        call.given.again(f"an argument of step {step}")
         result = None
         try:
             with attempt:
@@ -209,11 +208,6 @@ class Calls:
     def _go_on(self, step: int) -> None:
         """The call before `step` is repeated: what the script then did is put back."""
         session = self._loop.session
-        if step in self._rewritten:
-            raise RuntimeError(
-                f"step {step - 1} is repeated, but parameters were changed after its call: this"
-                " process is replaced"
-            )
         if (entry := self._between.pop(step, None)) is not None:
             private_state.put(session, entry)
             replicas.check(session.state.replicated_rows, entry.mark, step)

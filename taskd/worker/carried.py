@@ -36,7 +36,7 @@ REMEDY = {
     ),
     "drawn": (
         "the script draws batches from it by itself: a repeated step gets different ones. "
-        "Loop over job.batches(loader)"
+        "Loop over job.batches(loader), or draw from job.iterate(loader)"
     ),
 }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.worker import loading, plain
+from taskd.worker.kept import Keeper, Kept
 from taskd.worker.random_state import RandomState
 
 Section = tuple[int, bool]  # step, inside the attempt (else before it)
@@ -33,7 +34,7 @@ class _Item:
     """What one fetch gave, with the place after it and the generators' states; `last`: the source
     had ended."""
 
-    value: Any
+    value: Kept
     place: Place
     after: bytes
     last: bool = False
@@ -63,6 +64,7 @@ class Drawn(Iterator[Any]):
         self._kept: dict[Section, _Kept] = {}
         self._section: Section = (0, False)
         self.place, self.keeps = Place(), True
+        self._keeper = Keeper()
         random.watch(loading.generators(source))
 
     def __next__(self) -> Any:
@@ -78,20 +80,21 @@ class Drawn(Iterator[Any]):
         if item.last:
             raise StopIteration
         self.place = item.place
-        return item.value
+        return item.value.value
 
     def _fetch(self) -> _Item:
         before = self._random.take()
         try:
             value = next(self._open())
         except StopIteration:
-            return _Item(None, self.place, self._random.take(), last=True)
+            return _Item(self._keeper.keep(None), self.place, self._random.take(), last=True)
         except BaseException:
             if self.place.count == 0:
                 self.iterator = None  # what it drew from the generators as it began is drawn again
             raise
-        place = Place(self.place.count + 1, loading.fingerprint(value), before)
-        return _Item(value, place, self._random.take())
+        kept = self._keeper.keep(value)
+        place = Place(self.place.count + 1, kept.print, before)
+        return _Item(kept, place, self._random.take())
 
     def _open(self) -> Iterator[Any]:
         if self.iterator is None:
@@ -101,19 +104,14 @@ class Drawn(Iterator[Any]):
 
     def attempt_begins(self, step: int) -> None:
         """An attempt at `step` begins, perhaps another one. Raises RuntimeError if an earlier one
-        has changed its batches."""
+        has changed its batches and they were not copied."""
         for old in [s for s in self._kept if s[0] < step - 1]:
             del self._kept[old]
         inside, ahead = self._kept.get((step, True)), self._kept.get((step, False))
         if inside is not None:
             self.place = inside.begin
-            if any(
-                loading.fingerprint(i.value) != i.place.print for i in inside.items if not i.last
-            ):
-                raise RuntimeError(
-                    f"a batch of step {step}, which must be repeated, was changed in place: this"
-                    " process is replaced"
-                )
+            for item in inside.items:
+                item.value.again(f"a batch of step {step}")
         elif ahead is not None:
             self.place = ahead.end
         self._section = (step, True)

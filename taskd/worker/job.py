@@ -47,9 +47,8 @@ class Job:
 
     @property
     def step(self) -> int:
-        """The next step: 0 at first. A loop over job.call begins with it: `for step in
-        range(job.step, total)`; in a process that replaces another one, this is where it takes up
-        that one's state, so create the optimizer and what else changes before."""
+        """The number of the next step. A loop over `job.call` begins here: `for step in
+        range(job.step, total)`. A replacement takes part in the repair as it reads this."""
         return self._calls.place() if self._calls is not None else self._step
 
     @property
@@ -123,12 +122,37 @@ class Job:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """Return `function(*args, **kwargs)`, run as the next step: after a fault it is repaired
-        and run again before this returns.
+        """Run `function(*args, **kwargs)` as the next step. After a fault it is repaired and run
+        again before this returns.
 
-        When all ranks go back a step, the call before is run again first with its own arguments.
-        Batches that `function` takes from an iterator are the same ones if it comes from
-        `job.iterate`. Call `job.finish()` after the loop. Raises what `function` raises.
+        When all ranks go back a step, the call before is run again first, with its own arguments.
+        What the script does between two calls runs once; it may change schedulers and draw random
+        numbers, but parameters are changed inside `function`. Draw batches there, from
+        `job.iterate`. Call `job.finish()` after the loop.
+
+        Args:
+            function: Called with `args` and `kwargs`.
+
+        Returns:
+            What `function` returns.
+
+        Raises:
+            RuntimeError: In a replacement, the call is not the one that its predecessor made.
+
+        Example:
+            import taskd
+            import torch
+
+            model = torch.nn.Linear(1, 1)
+            job = taskd.protect(model=model)
+            data = job.iterate(torch.ones(1) for _ in range(3))
+
+            def train_step(data, model):
+                return model(next(data)).item()
+
+            for step in range(job.step, 3):
+                loss = job.call(train_step, data, model)
+            job.finish()
         """
         if self._calls is not None:
             done, result = self._calls.call(function, *args, **kwargs)
@@ -140,18 +164,26 @@ class Job:
         return result  # type: ignore[no-any-return]
 
     def iterate(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Return an iterator over `source` whose batches are handed out again where a step is
-        repeated, and which goes on in a replaced process where the former one was.
+        """Iterate over batches that attempts draw with `next()`. A repeated step gets the same
+        ones; a replacement goes on where its predecessor was.
 
-        Call it before the loop, once for each source. `source`: a loader, or an iterator that gives
-        the same batches in each run of the script; to go over epochs, let it start again by itself.
-        Raises RuntimeError after the first attempt.
+        Call it before the loop, once for each source. A generator that starts its loader again and
+        again goes over epochs.
+
+        Args:
+            source: A loader, or an iterator that gives the same items in each run of the script.
+
+        Returns:
+            An iterator. It keeps the batches of two steps.
+
+        Raises:
+            RuntimeError: An attempt has begun, or a replacement's source gives other batches.
         """
         return self.loop.recorder.draws.add(source) if self.loop is not None else iter(source)
 
     def finish(self) -> None:
-        """Wait until every rank has finished its last call; if one has failed there, repeat it.
-        Does nothing before the first call."""
+        """Wait until every rank has committed its last `job.call`, and repeat it if one fails
+        there. Without it a rank that fails after others have left the loop ends the job."""
         if self._calls is not None and not self._calls.finish():
             self._alone()
 

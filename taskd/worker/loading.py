@@ -160,7 +160,7 @@ def fingerprint(batch: Any) -> int:
     """A number that tells batches apart, made from shapes and from samples of host tensors' memory.
     Takes some microseconds."""
     value = 0
-    for tensor in _tensors(batch, 0):
+    for tensor in tensors(batch, 0):
         shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()
         value = memory.checksum(_address(shape), len(shape), value)
         if (
@@ -176,15 +176,16 @@ def fingerprint(batch: Any) -> int:
     return value
 
 
-def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """The tensors in a batch: in dicts, lists and tuples."""
     if type(value) is torch.Tensor:
         yield value
     elif depth < DEPTH and isinstance(value, dict):
         for inner in value.values():
-            yield from _tensors(inner, depth + 1)
+            yield from tensors(inner, depth + 1)
     elif depth < DEPTH and isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _tensors(inner, depth + 1)
+            yield from tensors(inner, depth + 1)
 
 
 def _address(data: bytes) -> int:

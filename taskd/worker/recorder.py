@@ -122,7 +122,7 @@ class Recorder:
         self.note_memory(step, own[4])
 
     def before_calls(self, step: int) -> None:
-        """The script's loop begins: what it changes from here to its first call is known as such."""
+        """The script's loop begins: what it changes from here to its first call is noticed."""
         if not self._last:
             _, self._last = self.look(step)
             self._left = self._session.gradients.now()

@@ -7,6 +7,9 @@ calls.py OUT STEPS KIND   loader: two batches a step, from a shuffling loader
                           arguments: drawn between the calls and given to the function
                           attempts: from a loader, inside of job.steps
                           fsdp: as loader, sharded
+                          scaled: arguments, which the function changes in place
+                          clipped: parameters are changed between the calls
+                          drawn-late: arguments that a replacement cannot draw again
 Faults come from the environment, see faults.py. A protected run takes its time.
 """
 
@@ -70,6 +73,8 @@ def train_step(step: int, batches, model, optimizer) -> torch.Tensor:
     optimizer.zero_grad()
     for part in (0, 1):
         x, y = next(batches)
+        if kind == "scaled":
+            x.mul_(0.5)
         loss = (model(x) - y).square().mean()
         loss.backward()
         fault.at(f"backward{part}", step)
@@ -93,16 +98,21 @@ with record.Record(out, rank) as log:
         for step in range(job.step, total):
             given = data
             fault.at("before", step)
-            if kind == "arguments":
+            if kind in ("arguments", "scaled", "drawn-late"):
                 scale = 1 + 0.1 * torch.randn(1)
-                given = iter([(x * scale, y) for x, y in (next(data), next(data))])
-                given = [*given]
+                given = [(x * scale, y) for x, y in (next(data), next(data))]
             loss = job.call(
                 lambda step, batches: train_step(step, iter(batches), model, optimizer), step, given
             )
             log.step(step, loss)
             fault.at("between", step)
             scheduler.step()
+            if kind == "clipped":
+                with torch.no_grad():
+                    for parameter in net.parameters():
+                        parameter.clamp_(-0.2, 0.2)
+            if kind == "drawn-late":
+                torch.rand(1)
         fault.at("end", 0)
         job.finish()
     shards = nn.Module()

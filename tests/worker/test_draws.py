@@ -1,0 +1,168 @@
+"""Iterators whose batches are handed out again: any order of attempts; a process that goes on."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from taskd.worker.draws import Draws
+from taskd.worker.random_state import RandomState
+
+CPU = torch.device("cpu")
+
+
+def draws_of(seed: int = 0) -> tuple[Draws, RandomState]:
+    torch.manual_seed(seed)
+    random = RandomState(CPU)
+    return Draws(random, nullcontext), random
+
+
+def noisy():
+    """Batches that depend on the process's generator."""
+    number = 0
+    while True:
+        yield torch.rand(2) + number
+        number += 1
+
+
+# what happens at each step: batches drawn in the attempt and after it, and attempts that fail first
+# after drawing so many
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.lists(st.integers(0, 3), max_size=2)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def undisturbed(steps) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    source = noisy()
+    return [next(source) for inside, after, _ in steps for _ in range(inside + after)]
+
+
+@given(steps=STEPS, again=st.booleans())
+def test_each_attempt_draws_the_same(steps, again):
+    """`again`: each step is repeated once more after its commit, with the code that follows it."""
+    draws, random = draws_of()
+    drawn = draws.add(noisy())
+    found, starts = [], []
+    for step, (inside, after, failed) in enumerate(steps):
+        starts.append(random.take())
+        for tried in [*(min(n, inside) for n in failed), *([inside] if again else [])]:
+            random.put(starts[step])
+            draws.attempt_begins(step)
+            for _ in range(tried):
+                next(drawn)
+        random.put(starts[step])
+        draws.attempt_begins(step)
+        found += [next(drawn) for _ in range(inside)]
+        draws.committed(step + 1)
+        found += [next(drawn) for _ in range(after)]
+    assert all(map(torch.equal, found, undisturbed(steps)))
+    assert len(found) == len(undisturbed(steps))
+
+
+@given(steps=STEPS, at=st.integers(0, 5))
+def test_a_new_process_goes_on(steps, at):
+    """From the place at a commit, it draws what the previous process drew."""
+    draws, random = draws_of()
+    drawn = draws.add(noisy())
+    places, later = [], []
+    for step, (inside, after, _) in enumerate(steps):
+        draws.attempt_begins(step)
+        later.append([next(drawn) for _ in range(inside)])
+        draws.committed(step + 1)
+        places.append((draws.places(), draws.origins(), random.take()))
+        later.append([next(drawn) for _ in range(after)])
+    at = min(at, len(steps) - 1)
+    others, theirs = draws_of(seed=9)
+    new = others.add(noisy())
+    theirs.put(places[at][2])
+    others.begin_at(at + 1, *places[at][:2])
+    wanted = [batch for section in later[2 * at + 1 :] for batch in section]
+    found = [next(new) for _ in wanted]
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_a_loader_made_after_the_place_is_known():
+    samples = TensorDataset(torch.arange(12.0))
+
+    def loader() -> DataLoader:
+        return DataLoader(samples, 2, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    draws, random = draws_of()
+    drawn = draws.add(loader())
+    draws.attempt_begins(0)
+    next(drawn), next(drawn)
+    draws.committed(1)
+    place = draws.places(), draws.origins(), random.take()
+    wanted = [batch[0].tolist() for batch in drawn]
+
+    others, theirs = draws_of(seed=9)
+    theirs.put(place[2])
+    others.begin_at(1, *place[:2])
+    assert [batch[0].tolist() for batch in others.add(loader())] == wanted
+
+
+def test_what_cannot_be_exact_is_refused():
+    draws, _ = draws_of()
+    drawn = draws.add(iter([torch.ones(1)] * 9))
+    for step in range(5):
+        draws.attempt_begins(step)
+        next(drawn)
+    next(drawn).add_(1)
+    with pytest.raises(RuntimeError, match="a batch of step 4.* was changed in place"):
+        draws.attempt_begins(4)
+    with pytest.raises(RuntimeError, match=r"job.iterate\(\) was called after the first attempt"):
+        draws.add(iter([]))
+
+    draws, _ = draws_of()
+    drawn, _ = draws.add(iter([torch.ones(1)])), draws.add(iter([]))
+    draws.attempt_begins(0)
+    next(drawn)
+    draws.committed(1)
+    place = draws.places(), draws.origins()
+    others, _ = draws_of()
+    others.begin_at(1, *place)
+    with pytest.raises(RuntimeError, match="gave another batch number 0"):
+        others.add(iter([torch.zeros(1)]))
+    others, _ = draws_of()
+    others.begin_at(1, *place)
+    with pytest.raises(RuntimeError, match="2 times more before its loop"):
+        others.attempt_begins(1)
+
+
+def test_a_script_that_changes_its_batches_gets_them_as_they_were():
+    draws, _ = draws_of()
+    drawn = draws.add(iter([torch.full((2,), float(n)) for n in range(9)]))
+    for step in range(9):
+        for _ in range(2):
+            draws.attempt_begins(step)
+            assert next(drawn).mul_(2).tolist() == [2.0 * step] * 2
+        draws.committed(step + 1)
+
+
+def test_a_source_that_ends_ends_each_time():
+    draws, _ = draws_of()
+    drawn = draws.add([torch.ones(1)])
+    for _ in range(2):
+        draws.attempt_begins(0)
+        assert len(list(drawn)) == 1
+    draws.committed(1)
+    assert list(drawn) == []
+
+
+def test_nothing_is_kept_without_protection():
+    draws, _ = draws_of()
+    drawn = draws.add(iter(range(10)))
+    draws.attempt_begins(0)
+    assert [next(drawn), next(drawn)] == [0, 1]
+    draws.attempt_begins(0)
+    draws.let_go()
+    assert list(drawn) == list(range(10))
+    assert sum(len(kept.items) for kept in drawn._kept.values()) == 2
