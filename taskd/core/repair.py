@@ -71,7 +71,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
         why = "; ".join(
             [
                 *tried,
-                f"step {step} is the last {'before' if tried else 'that every rank has begun'}",
+                f"step {step} is the last {'before' if tried else 'that every rank has recorded'}",
             ]
         )
         found = _sources(step, ranks, why)
@@ -131,6 +131,9 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         copies.append((r, source))
     ahead = [r for r, m in ranks.items() if m.position is not None and m.position.step > step]
     parts = [why]
+    again = max(m.position.step for m in ranks.values() if m.position is not None) - step
+    if again > 1:
+        parts.append(f"{again} steps run again")
     if ahead:
         parts.append(f"{_ranks(ahead)} ahead, taken back")
     if stripes:

@@ -3,7 +3,8 @@ the rank can go back. `taskd.records.store` has the bytes.
 
 *Records* are the private state of a rank (random numbers, loader position, buffers, small objects)
 at the start of a step, in three slots; *stripes* are its part of the node's copy of the replicated
-state, in two. Both outlive the rank. A slot counts only if it is complete.
+state, in two. Both outlive the rank. A slot counts only if it is complete. They are written at
+every step, or at every k-th (pace.py).
 """
 
 from __future__ import annotations
@@ -76,14 +77,18 @@ class Snapshots:
             self.write(step, FINAL)
 
     def stripe(self, step: int) -> int:
-        """Start writing the stripe of `step`, which clears its slot, that of two steps before;
-        return the slot."""
-        self.stripes[step % STRIPES] = None
-        return step % STRIPES
+        """Start writing the stripe of `step`, which clears its slot; return the slot: that of the
+        same step, a free one, or that of the older one."""
+        if step in self.stripes:
+            index = self.stripes.index(step)
+        else:
+            index = min(range(STRIPES), key=lambda i: -1 if (s := self.stripes[i]) is None else s)
+        self.stripes[index] = None
+        return index
 
-    def striped(self, step: int) -> None:
-        """Complete the stripe of `step`."""
-        self.stripes[step % STRIPES] = step
+    def striped(self, step: int, index: int | None = None) -> None:
+        """Complete the stripe of `step` in slot `index`, or in the one `stripe` chooses."""
+        self.stripes[self.stripe(step) if index is None else index] = step
 
     def go_back(self, step: int) -> list[int]:
         """Void all records after `step`, to which all ranks go back; return their slots."""

@@ -77,6 +77,19 @@ def switch(on: str = "on", off: str = "off") -> Kind[bool]:
     )
 
 
+def auto_or_count(highest: int) -> Kind[int | None]:
+    """auto (None), or a whole number of at least 1."""
+
+    def parse(given: str) -> int | None:
+        if given.lower() == "auto":
+            return None
+        if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= highest:
+            raise ValueError
+        return int(given)
+
+    return Kind(f"auto, or a whole number from 1 to {highest}", parse)
+
+
 def only(on: str) -> Kind[bool]:
     """A switch for which, by the documents, every other value means off."""
     return Kind(f"{on}; any other value is off", lambda given: given.lower() == on)

@@ -93,6 +93,11 @@ def stripes(environ: Mapping[str, str]) -> bool:
     return v.TASKD_STRIPES.read(environ)
 
 
+def snapshot_steps(environ: Mapping[str, str]) -> int | None:
+    """How many steps apart the whole state is recorded; None: chosen by measurement."""
+    return v.TASKD_SNAPSHOT_STEPS.read(environ)
+
+
 def verify(environ: Mapping[str, str]) -> bool:
     """Whether the state restored by a repair is compared with the records and between replicas."""
     return v.TASKD_VERIFY.read(environ)

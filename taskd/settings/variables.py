@@ -195,6 +195,15 @@ TASKD_STRIPES = Parameter(
     "on",
     "off: no copy of the training state in shared memory (`worker/protection.py`).",
 )
+TASKD_SNAPSHOT_STEPS = Parameter(
+    "TASKD_SNAPSHOT_STEPS",
+    kinds.auto_or_count(1000),
+    None,
+    "auto",
+    "Each rank's whole state is recorded at every k-th step; a death then takes all ranks back to"
+    " the last one. auto: at every step, or with shards as often as costs 1 % of a step"
+    " (`core/pace.py`). The same on all ranks.",
+)
 TASKD_VERIFY = Parameter(
     "TASKD_VERIFY",
     kinds.switch(),
@@ -315,6 +324,7 @@ SECTIONS = (
             TASKD_HANG_LIMIT,
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,
+            TASKD_SNAPSHOT_STEPS,
             TASKD_VERIFY,
             TASKD_FORK,
             TASKD_PRELOAD,

@@ -1,4 +1,4 @@
-"""The batches of the current pass that may be handed out again: those of the last two steps."""
+"""The batches of the current pass that may be handed out again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Batches:
     def __contains__(self, step: int) -> bool:
         return step in self._batches
 
-    def keep(self, step: int, batch: Any, before: bytes, after: bytes) -> None:
-        """Keep a step's batch, and drop those no longer needed."""
+    def keep(self, step: int, batch: Any, before: bytes, after: bytes, oldest: int) -> None:
+        """Keep a step's batch, and drop those before step `oldest`."""
         kept_batch, self._fresh = self._keeper.keep(batch), step
         made: list[tuple[dict[int, Any], Any]] = [
             (self._batches, kept_batch),
@@ -29,13 +29,13 @@ class Batches:
             (self._prints, kept_batch.print),
         ]
         for kept, value in made:
-            for old in [s for s in kept if s != step - 1]:
+            for old in [s for s in kept if s < oldest]:
                 del kept[old]
             kept[step] = value
 
-    def note(self, step: int, print: int) -> None:
+    def note(self, step: int, print: int, oldest: int) -> None:
         """Note the fingerprint of what a step is computed from; the batch is kept elsewhere."""
-        self._prints = {s: p for s, p in self._prints.items() if s == step - 1} | {step: print}
+        self._prints = {s: p for s, p in self._prints.items() if s >= oldest} | {step: print}
 
     def clear(self) -> None:
         """Drop all batches: a new pass begins."""

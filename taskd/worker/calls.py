@@ -44,7 +44,7 @@ class Calls:
     def __init__(self, loop: Loop) -> None:
         self._loop, self._recorder = loop, loop.recorder
         self._attempts: Generator[Attempt, None, bool] | None = None
-        self._calls: dict[int, _Call] = {}  # by step: the current one and the one before
+        self._calls: dict[int, _Call] = {}  # by step: those that may be repeated
         self._between: dict[
             int, Entry
         ] = {}  # by step: its start, as the code between calls made it
@@ -70,12 +70,14 @@ class Calls:
         step = self._target = self._loop.attempts.step
         call = _Call(function, self._keeper.keep((args, keywords)))
         self._arrive(step, call)
+        oldest = self._recorder.pace.oldest(step)
         for kept in (self._calls, self._between):
-            for old in [s for s in kept if s < step - 1]:
+            for old in [s for s in kept if s < oldest]:
                 del kept[old]
+        self._rewritten = {s for s in self._rewritten if s >= oldest}
         self._calls[step] = call
         if call.given.print:
-            self._loop.batches.note(step, call.given.print)
+            self._loop.batches.note(step, call.given.print, oldest)
         self._made += 1
         for attempt in self._attempts or ():
             result = self._run(attempt)
@@ -144,7 +146,7 @@ class Calls:
             self._meet(self._given, call, clean)
             self._given = None
         elif not clean:
-            self._rewritten = {s for s in self._rewritten if s >= step - 1} | {step}
+            self._rewritten.add(step)
             if self._made < EARLY:
                 log.warning(
                     "parameters or optimizer state are changed between two calls of job.call: after"
@@ -179,10 +181,10 @@ class Calls:
             )
         # before the call is repeated: after it, ranks would be at different steps again, and be
         # replaced in turns without an end
-        if step < self._target and step + 1 in self._rewritten:
+        if step < self._target and (step + 1 in self._rewritten or step + 1 not in self._between):
             raise RuntimeError(
-                f"step {step} must be repeated, but parameters were changed after its call: this"
-                " process is replaced"
+                f"step {step} must be repeated, but parameters or gradients were changed after its"
+                " call: this process is replaced"
             )
         call.given.again(f"an argument of step {step}")
         result = None
@@ -201,13 +203,14 @@ class Calls:
 
     def _before_restore(self, step: int) -> None:
         """A repair is about to put memory back to the start of `step`."""
-        at = self._loop.attempts.step
+        at, starts = self._loop.attempts.step, self._recorder.starts
         if step < at == self._target and at not in self._between:
+            self._between |= {s: e for s, e in starts.items() if step < s < at}
             self._between[at] = self._recorder.between(at)
 
     def _go_on(self, step: int) -> None:
         """The call before `step` is repeated: what the script then did is put back."""
         session = self._loop.session
-        if (entry := self._between.pop(step, None)) is not None:
-            private_state.put(session, entry)
-            replicas.check(session.state.replicated_rows, entry.mark, step)
+        entry = self._between.pop(step)
+        private_state.put(session, entry)
+        replicas.check(session.state.replicated_rows, entry.mark, step)

@@ -24,8 +24,8 @@ SCRATCH = (1 << 64) - 1  # `born` of memory that every repair makes again: the r
 
 @dataclass(frozen=True)
 class Survey:
-    """What was hit. `state`: replicated tensors; `stripes`: (begin, end) addresses in this rank's
-    stripes; `unfit`: why the process cannot go on, "" if it can."""
+    """What was hit. `state`: parameters or optimizer state; `stripes`: (begin, end) addresses in
+    this rank's stripes; `unfit`: why the process cannot go on, "" if it can."""
 
     state: bool = False
     stripes: tuple[tuple[int, int], ...] = ()
@@ -54,8 +54,8 @@ def survey(
         if damage["number"] <= accepted:
             continue
         begin, end = damage["addr"], damage["addr"] + damage["bytes"]
-        in_state = _overlap(state.replicated, begin, end)
-        in_own = _overlap(state.private, begin, end)
+        in_state = _overlap([*state.replicated, *state.shards], begin, end)
+        in_own = _overlap(state.buffers, begin, end)
         in_stripes = (
             stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
         )

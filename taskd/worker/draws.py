@@ -102,10 +102,10 @@ class Drawn(Iterator[Any]):
             self.iterator = iter(self._source)
         return self.iterator
 
-    def attempt_begins(self, step: int) -> None:
+    def attempt_begins(self, step: int, oldest: int) -> None:
         """An attempt at `step` begins, perhaps another one. Raises RuntimeError if an earlier one
         has changed its batches and they were not copied."""
-        for old in [s for s in self._kept if s[0] < step - 1]:
+        for old in [s for s in self._kept if s[0] < oldest]:
             del self._kept[old]
         inside, ahead = self._kept.get((step, True)), self._kept.get((step, False))
         if inside is not None:
@@ -211,8 +211,9 @@ class Draws:
             for drawn, (place, origin, counters) in zip(self._all, found, strict=False):
                 drawn.begin_at(step, place, origin, counters)
 
-    def attempt_begins(self, step: int) -> None:
-        """Raises RuntimeError where an iterator is missing, or its batches were changed."""
+    def attempt_begins(self, step: int, oldest: int) -> None:
+        """Drops what is before step `oldest`. Raises RuntimeError where an iterator is missing, or
+        its batches were changed."""
         if not self._closed:
             self._random.complete()
         if self._all and step < self._step:
@@ -227,7 +228,7 @@ class Draws:
             )
         self._closed = True
         for drawn in self._all:
-            drawn.attempt_begins(step)
+            drawn.attempt_begins(step, oldest)
 
     def committed(self, step: int) -> None:
         for drawn in self._all:

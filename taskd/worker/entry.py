@@ -24,11 +24,13 @@ class Entry:
     states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
     `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
     fingerprints of the step's batch and of the one before. `settings`, `structure`: see state.py.
-    `draws`, `origins`: of job.iterate, see draws.py. `calls`: the loop calls job.call; `committed`:
-    what code between the calls has changed, as it was before, see calls.py. `orders`, `synced`: per
-    DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
-    see replicas.py. `private`: memory of the private tensors. `gradients`: (index of the parameter,
-    attribute, tensor)."""
+    `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
+    see replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters
+    and optimizer state, None in a record that stays in its process, where they are untouched.
+    `every`: steps between two whole records, see core/pace.py. `calls`: the loop calls job.call;
+    `committed`: what code between the calls has changed, as it was before, see calls.py. `draws`,
+    `origins`: of job.iterate, see draws.py. `gradients`: (index of the parameter, attribute,
+    tensor)."""
 
     pass_number: int
     index: int
@@ -45,6 +47,8 @@ class Entry:
     skipped: tuple[int, ...]
     mark: int
     private: Buffer = b""
+    shards: Buffer | None = b""
+    every: int = 1
     calls: bool = False
     draws: bytes = b""
     origins: bytes = b""
@@ -52,20 +56,29 @@ class Entry:
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
-# what changes in each record: pass_number, index, mark, batch, previous, and which are present
-_NUMBERS = struct.Struct("<qqQQQB")
+# what changes in each record: pass_number, index, mark, every, batch, previous, and which of the
+# last two and others are present
+_NUMBERS = struct.Struct("<qqQQQQB")
 _BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # one section each, in this order, before those of the gradients; empty for a `fetch` of None.
 # `layout` holds what rarely changes between steps, and describes the gradients
 _LARGE = (
     *("random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
-    *("draws", "origins", "committed"),
+    *("shards", "draws", "origins", "committed"),
 )
 _SECTIONS = ("layout", *_LARGE)
 _LAYOUT = ("orders", "synced", "skipped", "gradients")
-assert {"pass_number", "index", "mark", "batch", "previous", "calls", *_LARGE, *_LAYOUT} == {
-    f.name for f in fields(Entry)
-}
+assert {
+    "pass_number",
+    "index",
+    "mark",
+    "every",
+    "batch",
+    "previous",
+    "calls",
+    *_LARGE,
+    *_LAYOUT,
+} == {f.name for f in fields(Entry)}
 
 
 def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
@@ -82,8 +95,15 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         | (_CALLS if entry.calls else 0)
     )
     numbers = _NUMBERS.pack(
-        entry.pass_number, entry.index, entry.mark, entry.batch or 0, entry.previous or 0, there
+        entry.pass_number,
+        entry.index,
+        entry.mark,
+        entry.every,
+        entry.batch or 0,
+        entry.previous or 0,
+        there,
     )
+    assert entry.shards is not None, "a record without shards stays in its process"
     sections: list[Buffer] = [
         _layout((tuple(entry.orders), entry.synced, entry.skipped, tuple(described))),
         entry.random,
@@ -93,6 +113,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         entry.settings,
         entry.structure,
         entry.private,
+        entry.shards,
         entry.draws,
         entry.origins,
         entry.committed,
@@ -118,9 +139,9 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
     own = len(_SECTIONS)
     if len(data) != _NUMBERS.size or len(sections) < own:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
-    pass_number, index, mark, batch, previous, there = _NUMBERS.unpack(data)
+    pass_number, index, mark, every, batch, previous, there = _NUMBERS.unpack(data)
     layout, random, fetch, pass_random, loader, settings, structure, private, *rest = sections[:own]
-    draws, origins, committed = rest
+    shards, draws, origins, committed = rest
     try:
         orders, synced, skipped, described = plain.decode(layout)
     except (plain.Unreadable, TypeError, ValueError) as error:
@@ -153,6 +174,8 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         skipped=tuple(skipped),
         mark=mark,
         private=private,
+        shards=shards,
+        every=every,
         calls=bool(there & _CALLS),
         draws=bytes(draws),
         origins=bytes(origins),

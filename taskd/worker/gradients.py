@@ -63,6 +63,11 @@ class Left:
             )
         )
 
+    def copied(self) -> Left:
+        """The same with tensors that no attempt adds to."""
+        rows = [Row(row.index, row.name, row.tensor.clone()) for row in self.rows]
+        return Left(tuple(rows), self.skipped)
+
 
 NOTHING = Left()
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from taskd.core.snapshots import PASS_END
+from taskd.core.snapshots import FINAL, PASS_END
 from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
@@ -66,7 +66,9 @@ class Loop:
         self._end, self._loads_from = total, -1
         self.batches.clear()
         recorder.new_pass(
-            session.random.take(), loading.place(loader) if loader is not None else b""
+            session.random.take(),
+            loading.place(loader) if loader is not None else b"",
+            self.attempts.step,
         )
         if not self._begin_pass(loader):
             return True
@@ -160,7 +162,7 @@ class Loop:
             except StopIteration:
                 self._end = step
                 return None
-            self.batches.keep(step, batch, before, random.take())
+            self.batches.keep(step, batch, before, random.take(), self.recorder.pace.oldest(step))
         return self.batches.fetched(step)
 
     def _ended(self, error: BaseException | None) -> Ending:
@@ -186,6 +188,11 @@ class Loop:
         lost, unfit = self._suspicion.clean_device()
         untouched = not (self.attempts.updated or lost or found.state)
         clean = step if untouched and self.recorder.is_clean(step) else None
+        doubts = self.finite.doubts(step)
+        # not recorded whole, but whole in this process
+        if clean is not None and not doubts and (start := self.recorder.start(step)) is not None:
+            final |= {step} if start[0] == FINAL else frozenset()
+            provisional |= {step} - final
         # the step has used gradients that its record lacks: the step before is repeated
         if session.gradients.interrupted():
             log.warning(
@@ -200,7 +207,7 @@ class Loop:
                 provisional,
                 session.stripes.steps() if session.stripes is not None else frozenset(),
                 frozenset(self.recorder.drifted),
-                self.finite.doubts(step),
+                doubts,
             ),
             found.unfit or unfit or session.communicators.spent,
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from taskd.worker import buckets
 from taskd.worker.entry import Entry
 from taskd.worker.session import RepairSession
-from taskd.worker.verify import scatter
+from taskd.worker.verify import put_tensors
 
 
 def put(session: RepairSession, entry: Entry) -> None:
     """Everything that `entry` has, but for the structure and the order of buckets, which are in
     place. Raises RuntimeError if the record is of another model."""
-    scatter(entry.private, session.state.private)
+    put_tensors(entry, session.state)
     buckets.put_synced(session.state.ddps, entry.synced)
     session.gradients.restore(entry.gradients, entry.skipped)
     session.state.put_settings(entry.settings)

@@ -3,17 +3,22 @@ others.
 
 At the start of an attempt the private state is recorded as final and this rank's stripe of the
 replicated state copied; at its end (commit) the private state again, provisionally: code between
-two steps may still change it.
+two steps may still change it. Where that is expensive it is done at every k-th step only
+(core/pace.py); at the others this process remembers what is small, which is enough for a step that
+is repeated while its parameters are untouched.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
+from taskd import settings
+from taskd.core.pace import Pace
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage, slot
 from taskd.worker import buckets, plain, reach, replicas
@@ -21,27 +26,29 @@ from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.draws import Draws
 from taskd.worker.entry import Entry
-from taskd.worker.gradients import NOTHING, Left, Row
+from taskd.worker.gradients import NOTHING, Left
+from taskd.worker.own_state import Own, OwnState
 from taskd.worker.parallel import sharded
 from taskd.worker.session import RepairSession
-from taskd.worker.verify import gather
 
 log = logging.getLogger("taskd.worker")
-
-# random numbers' states, settings, private state, synced buffers, mark of the replicated state,
-# places of job.iterate
-Own = tuple[Any, ...]
 
 
 class Recorder:
     """`pass_number`: how many times steps() or batches() has been gone through; `index`: batches
     handed out in this pass; `pass_random` and `loader_place`: random numbers' states and the
     loader's counters when the pass began. `draws`: the iterators of job.iterate; `calls`: the loop
-    calls job.call."""
+    calls job.call. `pace`: at which steps the whole state is recorded. `starts`: of job.call, what
+    is known of the starts of steps."""
 
     def __init__(self, session: RepairSession, batches: Batches) -> None:
         self._session, self._batches = session, batches
         self.draws = Draws(session.random, session.communicators.aside)
+        self.pace = Pace(settings.snapshot_steps(os.environ))
+        self._start: tuple[int, int, Entry] | None = None  # step, kind, of a step not recorded
+        self.starts: dict[int, Entry] = {}
+        self._began = 0.0  # the last attempt
+        self._spent = 0.0  # on recording at the last commit
         self.calls = False
         # step, and what code before it, but after the last commit, has changed, as it was
         self._committed = (-1, b"")
@@ -53,12 +60,12 @@ class Recorder:
         # per DDP, see buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
         self._ready = [buckets.ReadyOrder(ddp) for ddp in session.state.ddps]
-        self._versions = b""
-        self._private = b""  # what was gathered last
-        self._mark = 0  # of the replicated state; see replicas.py
-        self._last: Own = ()  # what was recorded at the last commit
+        self._own = OwnState(session.state)
+        self.is_clean, self.note_memory = self._own.is_clean, self._own.note
+        self._last: Own | None = None  # what was recorded at the last commit
         self._left: Left = NOTHING  # gradients, likewise
         session.gradients.watch(session.state.parameters())
+        session.start = self.start
 
     # -- when --------------------------------------------------------------------------------------
 
@@ -68,39 +75,51 @@ class Recorder:
         random = self._session.random.take()
         self._structure = self._session.state.structure()
         self.pass_number = -1
-        self._write(0, PASS_END, self._own(random, 0), random, None, self._session.gradients.now())
+        own = self._take(random, 0)
+        self._write(0, PASS_END, own, random, None, self._session.gradients.now())
         self.pass_number = 0
 
-    def new_pass(self, random: bytes, loader_place: bytes) -> None:
+    def new_pass(self, random: bytes, loader_place: bytes, step: int) -> None:
+        self.pace.begin_pass(step)
         self.index, self.pass_random, self.loader_place = 0, random, loader_place
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
         """`step` begins; False when its record cannot be trusted. `before` and `after`: the random
         numbers' states around the fetching of its batch, the same where there is none."""
-        session = self._session
+        session, began = self._session, time.monotonic()
         self._refresh()
-        self.draws.attempt_begins(step)
-        record = self._own(before, step)
+        oldest = self.pace.oldest(step)
+        self.draws.attempt_begins(step, oldest)
+        whole = self.pace.due(step)
+        record = self._take(before, step, whole)
         left = session.gradients.now()
         if damage.spoiled():
             return False
-        same = record == self._last and left.same(self._left)
+        same = self._unchanged(record, left)
         self._note_drift(step, same)
+        fetch = before if after != before else None
         if (
             same
-            and after == before
+            and fetch is None
             and self._batches.fingerprint(step) is None
             and session.entries.has(step, PROVISIONAL)
         ):
             session.entries.promote(step)
-        else:
-            self._write(step, FINAL, record, after, before if after != before else None, left)
+        elif whole:
+            self._write(step, FINAL, record, after, fetch, left)
+        if self.calls or not whole:
+            self._remember(step, FINAL, record, after, fetch, left, oldest)
         self._left = NOTHING  # the tensors are the script's to let go of
-        if session.stripes is not None:
+        if whole and session.stripes is not None:
             session.stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
-        self.note_memory(step, record[4])
+        if whole:
+            self.pace.recorded(step)
+            now, spent, self._spent = time.monotonic(), self._spent, 0.0
+            self.pace.measured(spent + now - began, began - self._began)
+        self._began = began
+        self.note_memory(step, record.mark)
         return True
 
     def look(self, step: int) -> tuple[bytes, Own]:
@@ -108,7 +127,7 @@ class Recorder:
         that is this rank's own."""
         random = self._session.random.take()
         self._refresh()
-        return random, self._own(random, step)
+        return random, self._take(random, step, self.pace.every == 1)
 
     def commit(self, step: int, random: bytes, own: Own) -> None:
         """What `look` found is the start of `step`."""
@@ -116,36 +135,41 @@ class Recorder:
             self._note_orders()
         self._left = self._session.gradients.committed()
         self.index += 1
-        self._write(step, PROVISIONAL, own, random, None, self._left)
+        if own.shards is not None:
+            self._start, began = None, time.monotonic()
+            self._write(step, PROVISIONAL, own, random, None, self._left)
+            self._spent = time.monotonic() - began
+        else:
+            self._remember(step, PROVISIONAL, own, random, None, self._left, -1)
         self._last = own
         self.draws.committed(step)
-        self.note_memory(step, own[4])
+        self.note_memory(step, own.mark)
 
     def before_calls(self, step: int) -> None:
         """The script's loop begins: what it changes from here to its first call is noticed."""
-        if not self._last:
+        if self._last is None:
             _, self._last = self.look(step)
             self._left = self._session.gradients.now()
 
     def end_pass(self, step: int) -> None:
         """Every step of the pass is committed here."""
         random = self._session.random.take()
-        record, left = self._own(random, step), self._session.gradients.now()
-        self._note_drift(step, record == self._last and left.same(self._left))
+        record, left = self._take(random, step), self._session.gradients.now()
+        self._note_drift(step, self._unchanged(record, left))
         self._write(step, PASS_END, record, random, None, left)
 
     def next_pass(self) -> None:
         self.pass_number += 1
-        self._last = ()
+        self._last = None
 
     def pause(self, step: int) -> None:
         """This rank is paused before `step`; what would be done there before the step has been
         done."""
         session = self._session
         random = session.random.take()
-        record, left = self._own(random, step), session.gradients.now()
+        record, left = self._take(random, step), session.gradients.now()
         if not damage.spoiled():
-            self._note_drift(step, record == self._last and left.same(self._left))
+            self._note_drift(step, self._unchanged(record, left))
             self._write(step, PAUSED, record, random, None, left)
 
     def listen(self) -> None:
@@ -159,8 +183,11 @@ class Recorder:
     def taken_back(self, step: int, entry: Entry | None) -> None:
         """A repair has put this rank to the start of `step`, as `entry` has it where its state was
         lost."""
-        self._last, self._left = (), NOTHING
+        self._last, self._left = None, NOTHING
+        if self._start is not None and self._start[0] > step:
+            self._start = None
         if entry is not None:
+            self.pace.go_back(step, entry.every)
             self._committed = (step, entry.committed)
             self._orders, self._structure = entry.orders, entry.structure
             for order, ready in zip(self._orders, self._ready, strict=True):
@@ -176,20 +203,37 @@ class Recorder:
 
     # -- what --------------------------------------------------------------------------------------
 
-    def _own(self, random: bytes, step: int) -> tuple[Any, ...]:
-        """This rank's private state as it is now, gradients apart, and a mark of the replicated
-        one. `random`: numbers' states that belong to it; `step`: that it will be the start of."""
-        state = self._session.state
-        rows = state.private_rows
-        self._private = rows.gather(self._private) if rows.hosted else gather(state.private)
-        return (
-            random,
-            state.settings(),
-            self._private,
-            buckets.synced(state.ddps),
-            replicas.mark(state.replicated_rows, step),
-            self.draws.places(),
-        )
+    def _take(self, random: bytes, step: int, whole: bool = True) -> Own:
+        return self._own.take(random, self.draws.places(), step, whole)
+
+    def _unchanged(self, own: Own, left: Left) -> bool:
+        """Whether nothing has changed since the last commit."""
+        last = self._last
+        return last is not None and left.same(self._left) and self._own.same(own, last)
+
+    def _remember(
+        self,
+        step: int,
+        kind: int,
+        record: Own,
+        random: bytes,
+        fetch: bytes | None,
+        left: Left,
+        oldest: int,
+    ) -> None:
+        """Keep what is small of the start of a step in this process."""
+        own = record._replace(shards=None)
+        entry = self._entry(step, kind, own, random, fetch, left.copied())
+        self._start = None
+        if record.shards is None:
+            self._start = (step, kind, entry)
+        if self.calls and kind == FINAL:
+            self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: entry}
+
+    def start(self, step: int) -> tuple[int, Entry] | None:
+        """Kind and content of what this process knows of the start of the current step."""
+        found = self._start
+        return (found[1], found[2]) if found is not None and found[0] == step else None
 
     def between(self, step: int) -> Entry:
         """The start of the current `step`, as recorded or as it is in memory now."""
@@ -197,10 +241,10 @@ class Recorder:
         kept = session.entries.read(step)
         if kept is not None and kept[0] != PROVISIONAL:
             return entries.decode(kept[1], session.entries.seal, step)
+        if step in self.starts:
+            return self.starts[step]
         random, own = self.look(step)
-        left = session.gradients.now()
-        rows = [Row(r.index, r.name, r.tensor.clone()) for r in left.rows]
-        return self._entry(step, FINAL, own, random, None, Left(tuple(rows), left.skipped))
+        return self._entry(step, FINAL, own, random, None, session.gradients.now().copied())
 
     def _refresh(self) -> None:
         """The script may have added or exchanged tensors."""
@@ -210,28 +254,13 @@ class Recorder:
             self._session.gradients.watch(state.parameters())
             self.lay_out()
 
-    def note_memory(self, step: int, mark: int | None = None) -> None:
-        """What the replicated state is now is that of the start of `step`. `mark`: of it, where a
-        record has it already."""
-        state = self._session.state
-        self._versions = state.versions()
-        self._mark = replicas.mark(state.replicated_rows, step) if mark is None else mark
-
-    def is_clean(self, step: int) -> bool:
-        """Whether it is still that; `parameter.data` is written to without a word of torch's."""
-        state = self._session.state
-        return (
-            state.versions() == self._versions
-            and replicas.mark(state.replicated_rows, step) == self._mark
-        )
-
     def _note_drift(self, step: int, same: bool) -> None:
         """User code between two steps may have changed what was recorded at the last commit."""
-        if self._last and not same:
+        if self._last is not None and not same:
             self.drifted = drifting(self.drifted, step)
             if self.calls:
-                random, settings, *_, draws = self._last
-                self._committed = (step, plain.encode((random, settings, draws)))
+                last = self._last
+                self._committed = (step, plain.encode((last.random, last.settings, last.draws)))
 
     def compare(self, step: int) -> None:
         """At the ends of some steps: is what was the same on all ranks still so? Raises what a
@@ -241,6 +270,7 @@ class Recorder:
             return
         state = session.state
         self._refresh()
+        self._agree()
         differing = replicas.differing(
             state.replicated, session.communicators.world_size, state.layout()
         )
@@ -254,6 +284,20 @@ class Recorder:
         state.set_apart(differing)
         self._structure = state.structure()
         self.lay_out()
+
+    def _agree(self) -> None:
+        """How many steps apart the whole state is recorded from now on."""
+        session, pace = self._session, self.pace
+        if not pace.chosen or not session.state.shards:
+            return
+        size = sum(row.numel() for row in session.state.shards)
+        if session.stripes is not None:
+            size += session.stripes.length
+        before = pace.every
+        pace.agree(replicas.most(pace.wanted(size), session.communicators.world_size))
+        if pace.every != before:
+            text = "rank %d: its whole state (%.1f MiB) is recorded at every %d. step"
+            log.info(text, session.rank, size / 2**20, pace.every)
 
     def protected_tensors(self) -> Iterator[torch.Tensor]:
         """All that is recorded, or made again when a step is repeated."""
@@ -277,7 +321,7 @@ class Recorder:
         self,
         step: int,
         kind: int,
-        record: tuple[Any, ...],
+        record: Own,
         random: bytes,
         fetch: bytes | None,
         left: Left,
@@ -288,7 +332,7 @@ class Recorder:
         self,
         step: int,
         kind: int,
-        record: tuple[Any, ...],
+        record: Own,
         random: bytes,
         fetch: bytes | None,
         left: Left,
@@ -303,15 +347,17 @@ class Recorder:
             loader=self.loader_place,
             batch=self._batches.fingerprint(step) if kind == FINAL else None,
             previous=self._batches.fingerprint(step - 1),
-            settings=record[1],
+            settings=record.settings,
             structure=self._structure,
             orders=self._orders,
-            synced=record[3],
+            synced=record.synced,
             skipped=left.skipped,
-            mark=record[4],
-            private=record[2],
+            mark=record.mark,
+            private=record.buffers,
+            shards=record.shards,
+            every=self.pace.every,
             calls=self.calls,
-            draws=record[5],
+            draws=record.draws,
             origins=self.draws.origins(),
             committed=self._committed[1] if again else b"",
             gradients=entries.rows(left.rows),

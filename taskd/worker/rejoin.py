@@ -100,7 +100,7 @@ class Rejoin:
         it gives other batches."""
         session, entry = self._session, resumed.entry
         assert entry is not None
-        self._recorder.new_pass(entry.pass_random, entry.loader)
+        self._recorder.new_pass(entry.pass_random, entry.loader, resumed.step)
         self._recorder.index = entry.index
         if loader is None:
             return None
@@ -143,7 +143,7 @@ class Rejoin:
                 return iterator, False
             session.random.put(before)
             if kind == FINAL:
-                self._batches.keep(resumed.step, next(iterator), before, present)
+                self._batches.keep(resumed.step, next(iterator), before, present, resumed.step)
                 if entry.batch not in (None, self._batches.fingerprint(resumed.step)):
                     return iterator, False
             # the previous process reached the end of its loader, which may count its passes there

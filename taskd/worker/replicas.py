@@ -45,6 +45,13 @@ def differing(rows: list[torch.Tensor], world_size: int, layout: int) -> list[in
     return found
 
 
+def most(value: int, world_size: int) -> int:
+    """The highest `value` of all ranks. A collective."""
+    if world_size == 1:
+        return value
+    return max(int(other) for other in _gathered(torch.tensor([value]), world_size))
+
+
 def _gathered(values: torch.Tensor, world_size: int) -> list[torch.Tensor]:
     gathered = [torch.empty_like(values) for _ in range(world_size)]
     dist.all_gather(gathered, values)

@@ -31,6 +31,7 @@ from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
 from taskd.worker.communicators import Communicators
 from taskd.worker.copies import Copies
+from taskd.worker.entry import Entry
 from taskd.worker.gradients import Gradients
 from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.parallel import fsdp2
@@ -38,7 +39,7 @@ from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
 from taskd.worker.stripes import Stripes
-from taskd.worker.verify import scatter
+from taskd.worker.verify import put_tensors
 
 log = logging.getLogger("taskd.worker")
 
@@ -86,6 +87,8 @@ class RepairSession:
     aborter: Aborter | None = None  # for devices whose work has to be stopped
     # called with the step that memory is about to be restored to
     before_restore: Callable[[int], None] = lambda step: None
+    # gives what this process knows of the start of a step that was not recorded whole
+    start: Callable[[int], tuple[int, Entry] | None] = lambda step: None
 
     def wait_for_orders(
         self,
@@ -260,11 +263,7 @@ class RepairSession:
         self._touched = self._rewound = False
 
     def _restore(self, plan: Plan) -> Resumed:
-        found = self.entries.read(plan.step)
-        if found is None:
-            raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
-        kind, payload = found
-        entry = records.decode(payload, self.entries.seal, plan.step)
+        kind, entry = self._record(plan)
         # code between two steps has run here and will not run again; an earlier record would undo
         # it. A process that has not begun the step takes only lost memory from the record
         before = (
@@ -294,7 +293,7 @@ class RepairSession:
         if not before and self.entries.marked() != plan.step:
             replicas.check(self.state.replicated_rows, entry.mark, plan.step)
         if not before or damage.spoiled():
-            scatter(entry.private, self.state.private)
+            put_tensors(entry, self.state)
         entry = replace(entry, orders=buckets.agreed(self.state.ddps, entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
@@ -314,6 +313,18 @@ class RepairSession:
         # "steps below this one": a stale higher number would open a later step's gate too early
         slot.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)
+
+    def _record(self, plan: Plan) -> tuple[int, Entry]:
+        """This rank's record of the plan's step, and its kind."""
+        found = self.entries.read(plan.step)
+        if found is not None:
+            return found[0], records.decode(found[1], self.entries.seal, plan.step)
+        start = self.start(plan.step)
+        if start is None:
+            raise RuntimeError(f"the record of step {plan.step} is gone or damaged")
+        if self.rank not in plan.keep:
+            raise RuntimeError(f"the state at step {plan.step} was not recorded whole")
+        return start
 
     def _give(self, destination: int) -> None:
         damaged = damage.damaged()

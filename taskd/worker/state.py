@@ -44,7 +44,8 @@ class TrainingState:
         self.sharded = False  # some are parts of DTensors
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
-        self.private: list[torch.Tensor] = []
+        self.buffers: list[torch.Tensor] = []  # private
+        self.shards: list[torch.Tensor] = []  # private: parameters and optimizer state
         self._parameters: list[torch.Tensor] = []
         self._optimizer_rows: list[torch.Tensor] = []
         self.refresh()
@@ -64,9 +65,10 @@ class TrainingState:
             return False
         self._print = now
         seen: set[tuple[int, int]] = set()
-        self.replicated, self.private, self._keys = [], [], []
+        self.replicated, self.buffers, self.shards, self._keys = [], [], [], []
         self._parameters, self._optimizer_rows = [], []
         originals: list[torch.Tensor] = []
+        of_shards: list[torch.Tensor] = []
         for key, tensor, original, buffer in cells:
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
@@ -76,7 +78,7 @@ class TrainingState:
                 buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
             )
             row = _flat(tensor.detach(), key)
-            (self.private if own else self.replicated).append(row)
+            (self.buffers if buffer else self.shards if own else self.replicated).append(row)
             if key[2] not in ("", LOOSE):
                 self._optimizer_rows.append(row)
             elif not buffer:
@@ -84,9 +86,12 @@ class TrainingState:
             if not own:
                 self._keys.append(key)
                 originals.append(original)  # with the version counter
+            elif not buffer:
+                of_shards.append(original)
         # `changed` and `refresh` compare all addresses, so these stay valid
         self.replicated_rows = attempt.Rows(self.replicated, originals)
-        self.private_rows = attempt.Rows(self.private)
+        self.shard_rows = attempt.Rows(self.shards, of_shards)
+        self.buffer_rows = attempt.Rows(self.buffers)
         self._places = attempt.Places(
             torch.Tensor, self._leaves, self.optimizers.values(), self._loose()
         )
@@ -139,8 +144,13 @@ class TrainingState:
         return self._optimizer_rows
 
     def versions(self) -> bytes:
-        """Version counters of the replicated tensors; equal before and after means untouched."""
-        return self.replicated_rows.versions()
+        """Version counters of parameters and optimizer state; equal before and after means
+        untouched."""
+        return self.replicated_rows.versions() + self.shard_rows.versions()
+
+    @property
+    def private(self) -> list[torch.Tensor]:
+        return [*self.buffers, *self.shards]
 
     def set_apart(self, indices: Iterable[int]) -> None:
         """Treat the replicated tensors at `indices`, which differ between ranks, and their

@@ -1,7 +1,7 @@
 """The node's copy of the replicated state at the start of a step: each of L local ranks writes 1/L
 of the bytes to shared memory.
 
-Replicas are equal, so a node's L stripes make one whole copy. Two slots, by step parity. Before a
+Replicas are equal, so a node's L stripes make one whole copy. Two slots. Before a
 rank updates its parameters in a step it waits until all local stripes of that step are complete
 (`taskd_wait_started`), so the start of a step stays readable after any rank has changed it.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from taskd.core.snapshots import Snapshots
 from taskd.cython_api import attempt, damage
 from taskd.records.store import SlotFile, stripe_path
 
@@ -44,12 +45,13 @@ class Stripes:
             grown = SlotFile(
                 stripe_path(self._directory, self._local_rank), 2, max(self._length, 1)
             )
-            for step, data in kept:
-                at = grown.offset(step % 2)
+            for slot, (step, data) in enumerate(kept):
+                at = grown.offset(slot)
                 grown.buffer[at : at + len(data)] = data
-                grown.commit(step % 2, step, len(data), 0, 0)
+                grown.commit(slot, step, len(data), 0, 0)
             grown.publish()
             file = self._file = grown
+            self._written = [(-1, -1), (-1, -1)]
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
         for slot in range(2):
@@ -76,7 +78,7 @@ class Stripes:
         """Copy this rank's stripe as the start of `step`."""
         file = self._file
         assert file is not None, "lay_out first"
-        slot = step % 2
+        slot = self._slot(file, step)
         if self._written[slot] == (step, self._length):
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
@@ -93,10 +95,22 @@ class Stripes:
             return
         self._written[slot] = (step, self._length)
 
+    def _slot(self, file: SlotFile, step: int) -> int:
+        """Where the stripe of `step` goes: over one of the same step, or over the older one."""
+        kept = Snapshots(stripes=[None, None])
+        for slot in file.valid():
+            kept.stripes[slot.index] = slot.step
+        return kept.stripe(step)
+
     def _by_torch(self) -> bool:
         """Whether torch copies: from another device, or with several threads if that pays."""
         pieces = self._pieces
         return not pieces.hosted or (pieces.total > PARALLEL and torch.get_num_threads() > 1)
+
+    @property
+    def length(self) -> int:
+        """Bytes of this rank's stripe."""
+        return self._length
 
     def steps(self) -> frozenset[int]:
         return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()

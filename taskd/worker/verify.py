@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from taskd.messages.values import Plan
     from taskd.worker.entry import Entry
     from taskd.worker.session import RepairSession
+    from taskd.worker.state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
@@ -40,7 +41,8 @@ def memory(session: RepairSession, entry: Entry) -> None:
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
         wrong.append("settings of optimizers and small objects")
-    if gather(state.private) != bytes(entry.private):
+    own = entry.private if entry.shards is None else bytes(entry.private) + bytes(entry.shards)
+    if gather(state.buffers if entry.shards is None else state.private) != bytes(own):
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
         wrong.append("what DDP broadcasts next")
@@ -198,6 +200,14 @@ def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
                 )
             ),
         )
+
+
+def put_tensors(entry: Entry, state: TrainingState) -> None:
+    """Restore the private tensors that a record has. Raises RuntimeError if it is of another
+    model."""
+    scatter(entry.private, state.buffers)
+    if entry.shards is not None:
+        scatter(entry.shards, state.shards)
 
 
 def _send(data: bytes, rank: int) -> None:

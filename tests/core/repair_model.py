@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from taskd.core.pace import Pace
 from taskd.core.repair import Member, Refusal, plan
 from taskd.core.snapshots import FINAL, PROVISIONAL, Snapshots, drifting
 
@@ -25,6 +26,9 @@ class Rank:
     stage: int = 0
     alive: bool = True
     recorded: int | None = None  # the private state at the last commit, while it can be compared
+    # (step, kind, private): of a step that was not recorded; dies with the process
+    start: tuple[int, int, int] | None = None
+    pace: Pace = field(default_factory=Pace)
     kept: Snapshots = field(default_factory=Snapshots)  # outlives the rank, as do the next two
     privates: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, kind) -> private
     shards: dict[int, int] = field(default_factory=dict)  # step -> trained
@@ -34,7 +38,12 @@ class Rank:
         if not self.alive:
             return self.kept.left()
         clean = self.trained if self.trained == self.step else None
-        return self.kept.position(self.step, clean, frozenset(self.drifted))
+        at = self.kept.position(self.step, clean, frozenset(self.drifted))
+        if self.start is None or clean is None:
+            return at
+        if self.start[1] == FINAL:
+            return at.but(final=at.final | {self.step})
+        return at.but(provisional=at.provisional | {self.step})
 
     def write(self, kind):
         self.kept.write(self.step, kind)
@@ -42,6 +51,8 @@ class Rank:
 
     def private_at(self, step):
         """Return the private state in the newest record of `step`."""
+        if step not in self.kept.final | self.kept.provisional:
+            return self.start[2]
         return self.privates[max(r for r in self.kept.records if r is not None and r[0] == step)]
 
 
@@ -49,8 +60,9 @@ class World:
     """Ranks that train together. `advance` moves one rank by one stage, the unit that a kill can
     leave half done."""
 
-    def __init__(self, per_node, nodes, drifting, striped=True):
-        self.ranks = [Rank(n, n // per_node) for n in range(per_node * nodes)]
+    def __init__(self, per_node, nodes, drifting, striped=True, every=1):
+        self.ranks = [Rank(n, n // per_node, pace=Pace(every)) for n in range(per_node * nodes)]
+        self.every = every
         self.drifting, self.striped = drifting, striped
         self.resumed = None
         self.repairs = 0
@@ -82,23 +94,28 @@ class World:
     def enter(self, r):
         if r.recorded is not None and r.recorded != r.private:
             r.drifted = drifting(r.drifted, r.step)
-        if r.recorded == r.private:
+        r.start = None
+        if not r.pace.due(r.step):
+            r.start = (r.step, FINAL, r.private)
+        elif r.recorded == r.private and r.kept.has(r.step, PROVISIONAL):
             r.kept.promote(r.step)
             r.privates[r.step, FINAL] = r.private
         else:
             r.kept.begin()
 
     def entered(self, r):
-        if r.recorded != r.private:
+        if r.pace.due(r.step) and not r.kept.has(r.step, FINAL):
             r.write(FINAL)
 
     def stripe(self, r):
-        r.kept.stripe(r.step)
+        if r.pace.due(r.step):
+            r.kept.stripe(r.step)
 
     def striped_(self, r):
-        if self.striped:
+        if self.striped and r.pace.due(r.step):
             r.kept.striped(r.step)
             r.shards[r.step] = r.trained
+            r.pace.recorded(r.step)
 
     def compute(self, r):
         r.private += 1
@@ -122,11 +139,15 @@ class World:
         return self.passed(r, AT_TAIL)
 
     def commit(self, r):
-        r.kept.begin()
+        if self.every == 1:
+            r.kept.begin()
 
     def committed(self, r):
         r.step += 1
-        r.write(PROVISIONAL)
+        if self.every == 1:
+            r.write(PROVISIONAL)
+        else:
+            r.start = (r.step, PROVISIONAL, r.private)
         r.recorded = r.private
 
     # -- faults
@@ -147,7 +168,10 @@ class World:
         if isinstance(found, Refusal):
             return False
         self.resumed, step = found.step, found.step
-        assert 0 <= max(r.step for r in self.ranks if r.alive or r.position()) - step <= 2
+        last = max(r.step for r in self.ranks if r.alive or r.position())
+        assert 0 <= last - step <= 2 * self.every
+        # its batches are still there
+        assert all(step >= r.pace.oldest(r.step) for r in self.ranks if r.alive)
         before = {r.number: r.trained if r.alive else None for r in self.ranks}
         done = set()
         for number in (*found.keep, *found.stripes, *(d for d, _ in found.copies)):
@@ -176,6 +200,8 @@ class World:
             )
             r.private, r.step, r.stage = private, step, STAGES.index(World.enter)
             r.kept.go_back(step)
+            r.start = None if r.start and r.start[0] > step else r.start
+            r.pace.go_back(step, self.every)
             r.recorded, r.drifted = None, {s for s in r.drifted if s < step}
             done.add(number)
         if len(done) == len(self.ranks):
@@ -206,9 +232,9 @@ AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
-def started(per_node, nodes, drifting, striped=True):
+def started(per_node, nodes, drifting, striped=True, every=1):
     """Return a world in which all ranks have begun step 0."""
-    world = World(per_node, nodes, drifting, striped)
+    world = World(per_node, nodes, drifting, striped, every)
     for r in world.ranks:
         while r.stage < AT_REDUCE:
             world.advance(r)

@@ -179,7 +179,7 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
                 Member(2, 1, True, at(6, None, {5, 6})),
             ],
             (
-                "step 5 is the last that every rank has begun: rank 2 ahead, taken back, rank 1"
+                "step 5 is the last that every rank has recorded: rank 2 ahead, taken back, rank 1"
                 " from rank 0; rank 2 from rank 0, rank 0 as they are"
             ),
         ),
@@ -218,7 +218,8 @@ def test_killed_anywhere_the_ranks_train_on_as_if_nothing_had_been(block):
 def _killed_anywhere(seed):
     chance = random.Random(seed)
     drifting = {s for s in range(1, 300) if chance.random() < chance.choice([0, 0.3, 1])}
-    world = started(*chance.choice([(2, 1), (3, 1), (2, 2), (1, 3)]), drifting)
+    shape = chance.choice([(2, 1), (3, 1), (2, 2), (1, 3)])
+    world = started(*shape, drifting, every=chance.choice([1, 1, 2, 3, 5]))
     if not life(world, chance, faults=8, steps=chance.choice([3, 30, 120])):
         assert not any(r.alive for r in world.ranks), "there was a survivor, and still no plan"
     else:
@@ -232,16 +233,17 @@ def test_without_stripes_a_tail_that_was_cut_is_refused_and_never_guessed():
         life(world, random.Random(seed), faults=8, steps=40)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("changed", [set(), {4}, {5}], ids=["no drift", "before", "after"])
-def test_killed_at_every_stage(changed):
+def test_killed_at_every_stage(changed, every):
     """Of two ranks rank 1 is killed at each stage of step 4, rank 0 being at each possible one."""
     for first in range(len(STAGES)):
         for second in range(len(STAGES)):
-            _killed_at(first, second, changed)
+            _killed_at(first, second, changed, every)
 
 
-def _killed_at(first, second, changed):
-    world = started(2, 1, changed)
+def _killed_at(first, second, changed, every):
+    world = started(2, 1, changed, every=every)
     for r in world.ranks:
         other = world.ranks[1 - r.number]
         while (r.step, r.stage) < (4, 0):

@@ -55,11 +55,11 @@ def test_each_attempt_draws_the_same(steps, again):
         starts.append(random.take())
         for tried in [*(min(n, inside) for n in failed), *([inside] if again else [])]:
             random.put(starts[step])
-            draws.attempt_begins(step)
+            draws.attempt_begins(step, step - 1)
             for _ in range(tried):
                 next(drawn)
         random.put(starts[step])
-        draws.attempt_begins(step)
+        draws.attempt_begins(step, step - 1)
         found += [next(drawn) for _ in range(inside)]
         draws.committed(step + 1)
         found += [next(drawn) for _ in range(after)]
@@ -74,7 +74,7 @@ def test_a_new_process_goes_on(steps, at):
     drawn = draws.add(noisy())
     places, later = [], []
     for step, (inside, after, _) in enumerate(steps):
-        draws.attempt_begins(step)
+        draws.attempt_begins(step, step - 1)
         later.append([next(drawn) for _ in range(inside)])
         draws.committed(step + 1)
         places.append((draws.places(), draws.origins(), random.take()))
@@ -97,7 +97,7 @@ def test_a_loader_made_after_the_place_is_known():
 
     draws, random = draws_of()
     drawn = draws.add(loader())
-    draws.attempt_begins(0)
+    draws.attempt_begins(0, 0 - 1)
     next(drawn), next(drawn)
     draws.committed(1)
     place = draws.places(), draws.origins(), random.take()
@@ -113,17 +113,17 @@ def test_what_cannot_be_exact_is_refused():
     draws, _ = draws_of()
     drawn = draws.add(iter([torch.ones(1)] * 9))
     for step in range(5):
-        draws.attempt_begins(step)
+        draws.attempt_begins(step, step - 1)
         next(drawn)
     next(drawn).add_(1)
     with pytest.raises(RuntimeError, match="a batch of step 4.* was changed in place"):
-        draws.attempt_begins(4)
+        draws.attempt_begins(4, 4 - 1)
     with pytest.raises(RuntimeError, match=r"job.iterate\(\) was called after the first attempt"):
         draws.add(iter([]))
 
     draws, _ = draws_of()
     drawn, _ = draws.add(iter([torch.ones(1)])), draws.add(iter([]))
-    draws.attempt_begins(0)
+    draws.attempt_begins(0, 0 - 1)
     next(drawn)
     draws.committed(1)
     place = draws.places(), draws.origins()
@@ -134,7 +134,7 @@ def test_what_cannot_be_exact_is_refused():
     others, _ = draws_of()
     others.begin_at(1, *place)
     with pytest.raises(RuntimeError, match="2 times more before its loop"):
-        others.attempt_begins(1)
+        others.attempt_begins(1, 0)
 
 
 def test_a_script_that_changes_its_batches_gets_them_as_they_were():
@@ -142,7 +142,7 @@ def test_a_script_that_changes_its_batches_gets_them_as_they_were():
     drawn = draws.add(iter([torch.full((2,), float(n)) for n in range(9)]))
     for step in range(9):
         for _ in range(2):
-            draws.attempt_begins(step)
+            draws.attempt_begins(step, step - 1)
             assert next(drawn).mul_(2).tolist() == [2.0 * step] * 2
         draws.committed(step + 1)
 
@@ -151,7 +151,7 @@ def test_a_source_that_ends_ends_each_time():
     draws, _ = draws_of()
     drawn = draws.add([torch.ones(1)])
     for _ in range(2):
-        draws.attempt_begins(0)
+        draws.attempt_begins(0, 0 - 1)
         assert len(list(drawn)) == 1
     draws.committed(1)
     assert list(drawn) == []
@@ -160,9 +160,9 @@ def test_a_source_that_ends_ends_each_time():
 def test_nothing_is_kept_without_protection():
     draws, _ = draws_of()
     drawn = draws.add(iter(range(10)))
-    draws.attempt_begins(0)
+    draws.attempt_begins(0, 0 - 1)
     assert [next(drawn), next(drawn)] == [0, 1]
-    draws.attempt_begins(0)
+    draws.attempt_begins(0, 0 - 1)
     draws.let_go()
     assert list(drawn) == list(range(10))
     assert sum(len(kept.items) for kept in drawn._kept.values()) == 2
