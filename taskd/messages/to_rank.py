@@ -9,7 +9,18 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from taskd.messages.values import Address, Message, Name, Number, Plan, Rank, Report, Step, Text
+from taskd.messages.values import (
+    Address,
+    Count,
+    Message,
+    Name,
+    Number,
+    Plan,
+    Rank,
+    Report,
+    Step,
+    Text,
+)
 
 
 class Interrupt(Message, frozen=True):
@@ -47,8 +58,9 @@ class Resume(Message, frozen=True):
 
 
 class SaveState(Message, frozen=True):
-    """Rank `rank` saves the replicated state at the start of `step` to the dump `name`. `stripes`:
-    from its node's stripes, else from its memory."""
+    """Rank `rank` saves the state at the start of `step` to the dump `name`, in which the agents
+    have put `records` of the `world_size` ranks' records. `stripes`: what is equal on all ranks is
+    in its node's stripes, else in its memory."""
 
     interruption: Number
     generation: Number
@@ -56,6 +68,8 @@ class SaveState(Message, frozen=True):
     step: Step
     name: Name
     stripes: bool
+    world_size: Count
+    records: Count
 
 
 class Release(Message, frozen=True):

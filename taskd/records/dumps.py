@@ -1,10 +1,10 @@
 """A dump on disk: its files, its seal, and how it is found again. Shared by agents and ranks.
 
-DIR/step-N has the replicated state in the format of torch.distributed.checkpoint (`state/`, and
-`index`, by which taskd reads it back, since torch's own metadata is a pickle), each rank's record
-(`records/rank-R`) and `manifest.json`, the list of all files with their sizes and checksums. It is
-written under another name and renamed once it is complete and on disk: a directory without a
-manifest is no dump.
+DIR/step-N has the state of all ranks in the format of torch.distributed.checkpoint (`state/`, and
+`index`, by which taskd reads back what is equal on all ranks, since torch's own metadata is a
+pickle), each rank's record (`records/rank-R`) and `manifest.json`, the list of all files with their
+sizes and checksums. It is written under another name and renamed once it is complete and on disk: a
+directory without a manifest is no dump.
 
 If the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the
 same secret can load the dump. Without one the seal detects only damage; whose dump it is shows only
@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 STATE = "state"
 INDEX = "index"
 RECORDS = "records"
-VERSION = 2
+VERSION = 3
 PUBLIC = b"taskd dump without a secret"
 
 File = tuple[str, int, str]  # name, bytes, checksum
@@ -64,6 +64,7 @@ class Found:
     step: int
     world_size: int
     ranks: frozenset[int]  # that have a record
+    files: frozenset[str] = frozenset()
 
 
 def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) -> list[File]:
@@ -184,16 +185,15 @@ def read(path: Path) -> Found:
     ranks = frozenset(
         int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
     )
-    return Found(path, step, world, ranks)
+    return Found(path, step, world, ranks, frozenset(name for name, _ in files))
 
 
-def check(found: Found, only: str = "") -> None:
-    """Compare the checksums of all files, or of those whose names begin with `only`. Raises
-    BadDump."""
+def check(found: Found, *only: str) -> None:
+    """Compare the checksums of all files, or of those named. Raises BadDump."""
     for name, _, checksum in json.loads((found.path / MANIFEST).read_text(encoding="utf-8"))[
         "files"
     ]:
-        if name.startswith(only) and describe(found.path, found.path / name)[2] != checksum:
+        if (not only or name in only) and describe(found.path, found.path / name)[2] != checksum:
             raise BadDump(
                 f"{found.path / name} does not match its checksum in the manifest: the dump is"
                 " damaged"

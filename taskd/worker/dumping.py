@@ -1,21 +1,34 @@
-"""Saves a rank's training state as its job ends (a dump), and loads it when a job begins from
-one."""
+"""Saves a job's training state as it ends (a dump), and loads it when a job begins from one.
+
+What is equal on all ranks is in the memory of the rank that saves; parts that each rank has for
+itself (shards, stages) are in the records that the agents have put into the dump before, those of
+dead ranks included. So no rank waits for another.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import mmap
 import os
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed.checkpoint as checkpoint
 
+from taskd.messages import to_rank
 from taskd.records import dumps
 from taskd.records.sealed import BadRecord
-from taskd.worker import entry, plain, stored
+from taskd.worker import assembling, entry, parts, plain, stored
+from taskd.worker.assembling import Member, Source
+from taskd.worker.checkpoints import Checkpoint
 from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState
+from taskd.worker.verify import gather
+
+log = logging.getLogger("taskd.worker")
 
 
 def state_dict(state: TrainingState) -> dict[str, Any]:
@@ -24,17 +37,14 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
     return {name: value.state_dict() for name, value in objects.items()}
 
 
-def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
-    """Write the state in memory to `work`. Raises OSError, also for a full disk, and then leaves
-    nothing behind."""
+def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
+    """Write the state to `work`, which has the records. What is equal on all ranks, and what this
+    rank has for itself, is that of the step in memory. Raises OSError, also for a full disk, and
+    then leaves nothing behind."""
     place = work / dumps.STATE
     try:
         place.mkdir(parents=True, exist_ok=True)
-        writer = checkpoint.FileSystemWriter(place, sync_files=True)
-        values = state_dict(state)
-        stored.write_index(
-            work, values, checkpoint.save(values, storage_writer=writer, no_dist=True)
-        )
+        _write(state, work, order)
         return tuple(
             dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir()))
         )
@@ -51,6 +61,94 @@ def save(state: TrainingState, work: Path) -> tuple[dumps.File, ...]:
         raise
 
 
+def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
+    if state.scattered:
+        members = _members(work, order)
+    else:
+        own = gather(state.buffers), gather(state.shards)
+        members = [Member(order.rank, state.parts(), *own)]
+    known = {member.rank: member for member in members}
+    found = assembling.find(members, order.rank)
+    replicated = {part.at: part for part in state.parts() if not part.private}
+
+    def read(source: Source) -> torch.Tensor:
+        if source.part.private:
+            return assembling.memory(known[source.rank], source.part)
+        # equal on all ranks; this rank's is known to be that of the step
+        part = replicated[source.part.at]
+        row = state.replicated[part.at].cpu().view(plain.dtype_of(part.dtype))
+        return torch.as_strided(row, part.shape, part.stride)
+
+    made = Checkpoint(work / dumps.STATE, read)
+    for whole in found.wholes:
+        made.add_tensor(whole)
+    values = {n: v for n, v in state_dict(state).items() if n not in found.qualified}
+    lost = {".".join(path) for path in found.lost}
+    made.add_values(values, order.rank, lost)
+    for name, ranks in found.qualified.items():
+        for rank in ranks:
+            if (own := _settings(known[rank], name)) is not None:
+                made.add_values({f"rank-{rank}": {name: own}}, rank, lost)
+    if lost:
+        log.warning(
+            "rank %d: %d tensors are not in %s/, because no record has all their parts: %s",
+            order.rank,
+            len(lost),
+            dumps.STATE,
+            ", ".join(sorted(lost)[:10]),
+        )
+    places = made.write()
+    # the parts of a replicated tensor may be lost with a record too
+    rows = [(*n, *places[i]) for i, n in enumerate(state.names()) if i in places]
+    stored.write_index(work, rows, state.scattered)
+
+
+def _members(work: Path, order: to_rank.SaveState) -> list[Member]:
+    """The parts of every rank that has a record. Raises OSError."""
+    found = []
+    for rank in range(order.world_size):
+        path = work / dumps.RECORDS / f"rank-{rank}"
+        try:
+            with open(path, "rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            continue
+        try:
+            held = entry.decode(data[1:], dumps.seal_of(rank), order.step)
+            structure = plain.decode(held.structure)
+            found.append(
+                Member(
+                    rank,
+                    parts.decode(structure["parts"]),
+                    memoryview(held.private),
+                    memoryview(held.shards or b""),
+                    held.settings,
+                    structure["parts"]["groups"],
+                )
+            )
+        except (BadRecord, plain.Unreadable, KeyError, TypeError) as error:
+            raise OSError(f"{path}: {error}") from None
+    if len(found) != order.records:
+        raise OSError(
+            f"{work / dumps.RECORDS} has {len(found)} records here, the agents wrote"
+            f" {order.records}: set TASKD_DUMP_PATH to the same directory on all nodes"
+        )
+    return found
+
+
+def _settings(member: Member, name: str) -> dict[str, Any] | None:
+    """What another rank's optimizer has besides tensors, as in its state_dict(); None for a
+    module."""
+    groups, others, *_ = plain.decode(member.settings)
+    if name not in groups:
+        return None
+    made, begin = [], 0
+    for group, length in zip(groups[name], member.groups[name], strict=True):
+        made.append({**group, "params": list(range(begin, begin + length))})
+        begin += length
+    return {"state": dict(others.get(name, {})), "param_groups": made}
+
+
 def _full(place: Path) -> bool:
     """Whether less than 1 MiB is free at `place`."""
     try:
@@ -61,8 +159,8 @@ def _full(place: Path) -> bool:
 
 
 def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry]:
-    """Load the state of a checked dump; returns kind and content of the rank's record. Raises
-    dumps.BadDump."""
+    """Load the state of a dump whose manifest is checked; returns kind and content of the rank's
+    record. Raises dumps.BadDump."""
     path = found.path / dumps.RECORDS / f"rank-{rank}"
     if rank not in found.ranks:
         raise dumps.BadDump(
@@ -71,21 +169,66 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
             " random numbers and loader positions of such ranks are not known"
         )
     data = path.read_bytes()
-    seal = dumps.seal_of(rank)
     try:
-        found_entry = entry.decode(memoryview(data)[1:], seal, found.step)
-        state.conform(found_entry.structure)
-        values = stored.read(found.path)
+        held = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
+        rows, scattered = stored.read_index(found.path)
+        dumps.check(found, *_to_check(found, rows, rank))
+        _conform(state, found, held, scattered)
+        _same_names(state, found, rows)
+        for row, memory in zip(state.replicated, stored.read(found.path, rows), strict=True):
+            if len(memory):
+                row.copy_(torch.frombuffer(bytearray(memory), dtype=torch.uint8))
     except (BadRecord, plain.Unreadable, OSError) as error:
         raise dumps.BadDump(f"{found.path}: {error}") from None
-    if missing := {*state.modules, *state.optimizers} - set(values):
-        raise dumps.BadDump(
-            f"{found.path} has nothing for {', '.join(sorted(missing))}: give protect() the names"
-            " that the dump was saved with"
-        )
-    for name, module in state.modules.items():
-        module.load_state_dict(values[name])
-    for name, optimizer in state.optimizers.items():
-        optimizer.load_state_dict(values[name])
     state.refresh()
-    return data[0], found_entry
+    return data[0], held
+
+
+def _to_check(found: dumps.Found, rows: list[stored.Row], rank: int) -> list[str]:
+    """The files that this rank reads, and its share of those that no rank reads."""
+    names = sorted(name for name in found.files if name.startswith(f"{dumps.STATE}/"))
+    return [*{f"{dumps.STATE}/{row[2]}" for row in rows}, *names[rank :: found.world_size]]
+
+
+def _conform(state: TrainingState, found: dumps.Found, held: Entry, scattered: bool) -> None:
+    """Make the tensors that the record describes. Raises dumps.BadDump where this job has other
+    parts of them than the one that was saved."""
+    there = plain.decode(held.structure).get("parts")
+    if there is None and state.sharded:
+        raise dumps.BadDump(
+            f"{found.path} was saved by a job whose tensors were not sharded: {READ_BY_TORCH}"
+        )
+    if there is not None:
+        wanted = parts.decode(there)
+        why = parts.mismatch(parts.values(state.parts()), parts.values(wanted))
+        if why is None:
+            state.conform(held.structure)
+            why = parts.mismatch(state.parts(), wanted)
+        if why is not None:
+            raise dumps.BadDump(
+                f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
+            )
+        return
+    state.conform(held.structure)
+
+
+READ_BY_TORCH = (
+    "Resume with the layout that it was saved with, or load state/ with"
+    " torch.distributed.checkpoint.load, which reads the tensors into any layout"
+)
+
+
+def _same_names(state: TrainingState, found: dumps.Found, rows: list[stored.Row]) -> None:
+    saved, here = {row[0]: row[1] for row in rows}, dict(state.names())
+    for key in (*here, *saved):
+        if saved.get(key) != here.get(key):
+            have = [f"{known[key]} bytes" if key in known else "nothing" for known in (saved, here)]
+            raise dumps.BadDump(
+                f"{found.path} has {have[0]} for {'.'.join(map(str, key)).rstrip('.')}, this job"
+                f" has {have[1]}: give protect() the objects and names that the dump was saved with"
+            )
+    if [row[:2] for row in rows] != state.names():
+        raise dumps.BadDump(
+            f"{found.path} has the tensors of this job in another order: give protect() its objects"
+            " in the order that the dump was saved with"
+        )

@@ -174,10 +174,12 @@ def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
         )
     if found.world_size != world_size:
         raise dumps.BadDump(
-            f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}"
+            f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}: each"
+            " rank's random numbers, loader position and buffers cannot be kept. Resume with"
+            f" {found.world_size} ranks, or load {found.path / dumps.STATE} with"
+            " torch.distributed.checkpoint.load, which reads the tensors into any layout"
         )
-    dumps.check(found, dumps.STATE)
-    dumps.check(found, f"{dumps.RECORDS}/rank-{rank}")
+    dumps.check(found, dumps.INDEX, f"{dumps.RECORDS}/rank-{rank}")
     return found
 
 

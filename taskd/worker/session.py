@@ -200,24 +200,23 @@ class RepairSession:
             )
 
     def _save(self, order: to_rank.SaveState) -> None:
-        """Save the state at the start of the step, from memory or from the node's stripes."""
+        """Save the state at the start of the step, from memory or from the node's stripes, and the
+        parts of all ranks from their records."""
         # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
         from taskd.worker import dumping
 
         try:
-            if self.state.sharded:
-                raise RuntimeError("sharded tensors (DTensor) cannot be saved by dump")
-            found = self.entries.read(order.step)
+            if (found := self.entries.read(order.step)) is not None:
+                entry = records.decode(found[1], self.entries.seal, order.step)
+                self.state.conform(entry.structure)
+                put_tensors(entry, self.state)
+                self.state.put_settings(entry.settings)
             if order.stripes:
                 if self.stripes is None:
                     raise RuntimeError("stripes are switched off on this node")
                 self.stripes.read_all(order.step, self.state.replicated)
-            if found is not None:
-                self.state.put_settings(
-                    records.decode(found[1], self.entries.seal, order.step).settings
-                )
             work = Path(settings.dump_path(os.environ)) / order.name
-            files = dumping.save(self.state, work)
+            files = dumping.save(self.state, work, order)
             self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, files))
         except Exception as error:
             log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)

@@ -16,13 +16,11 @@ from typing import Any
 import torch
 
 from taskd.cython_api import attempt
-from taskd.worker import loading, plain, structure
+from taskd.worker import loading, parts, plain, structure
 from taskd.worker.given import Given, NotProtectable, UnsupportedState, parameters_of
 from taskd.worker.parallel import fsdp2, sharded
+from taskd.worker.parts import LOOSE, Key
 from taskd.worker.small_state import SmallState
-from taskd.worker.structure import Key
-
-LOOSE = "(parameter)"  # instead of a name: a parameter that only its optimizer has
 
 
 class TrainingState:
@@ -46,6 +44,7 @@ class TrainingState:
         self.replicated: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []  # private
         self.shards: list[torch.Tensor] = []  # private: parameters and optimizer state
+        self._placed: list[parts.Placed] = []
         self._parameters: list[torch.Tensor] = []
         self._optimizer_rows: list[torch.Tensor] = []
         self.refresh()
@@ -64,20 +63,27 @@ class TrainingState:
         if now == self._print:
             return False
         self._print = now
-        seen: set[tuple[int, int]] = set()
+        seen: dict[tuple[int, int], tuple[bool, int]] = {}
         self.replicated, self.buffers, self.shards, self._keys = [], [], [], []
+        self._placed = []
+        sizes = {True: 0, False: 0}  # in bytes, of the buffers and of the shards
         self._parameters, self._optimizer_rows = [], []
         originals: list[torch.Tensor] = []
         of_shards: list[torch.Tensor] = []
         for key, tensor, original, buffer in cells:
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
+                place = seen.get(where, (False, -1))
+                self._placed.append((key, original, buffer, *place))
                 continue
-            seen.add(where)
             own = (
                 buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
             )
             row = _flat(tensor.detach(), key)
+            seen[where] = own, sizes[buffer] if own else len(self.replicated)
+            self._placed.append((key, original, buffer, *seen[where]))
+            if own:
+                sizes[buffer] += row.numel()
             (self.buffers if buffer else self.shards if own else self.replicated).append(row)
             if key[2] not in ("", LOOSE):
                 self._optimizer_rows.append(row)
@@ -132,8 +138,7 @@ class TrainingState:
     def layout(self) -> int:
         """A checksum of what is replicated: names and sizes, the same on ranks that have the
         same."""
-        names = [(key, row.numel()) for key, row in zip(self._keys, self.replicated, strict=True)]
-        return zlib.crc32(repr(names).encode())
+        return zlib.crc32(repr(self.names()).encode())
 
     def of_modules(self) -> list[torch.Tensor]:
         """The rows that are parameters, replicated or private."""
@@ -185,9 +190,28 @@ class TrainingState:
 
     # -- structure ---------------------------------------------------------------------------------
 
+    @property
+    def scattered(self) -> bool:
+        """Whether this rank's memory does not hold the state of all ranks."""
+        return self.sharded or bool(self.apart)
+
+    def names(self) -> list[tuple[Key, int]]:
+        """Names and sizes in bytes of what is replicated."""
+        return [(key, row.numel()) for key, row in zip(self._keys, self.replicated, strict=True)]
+
+    def groups(self) -> dict[str, list[int]]:
+        """The number of parameters in each group of each optimizer."""
+        return {n: [len(g["params"]) for g in o.param_groups] for n, o in self.optimizers.items()}
+
+    def parts(self) -> list[parts.Part]:
+        """What this rank has of each tensor."""
+        return parts.of(self._placed, self._given)
+
     def structure(self) -> bytes:
-        """Describe the optimizers' tensors, the modules' buffers, and which tensors are private."""
-        return structure.take(self._given, self.apart)
+        """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
+        where no rank has everything also what this one has."""
+        found = parts.encode(self.parts(), self.groups()) if self.scattered else None
+        return structure.take(self._given, self.apart, found)
 
     def conform(self, data: bytes) -> None:
         """Give this process's optimizers and modules exactly the tensors that a `structure`

@@ -1,77 +1,65 @@
 """Reads what torch.distributed.checkpoint has written, without its metadata, which is a pickle.
 
-Saving a dump also writes `index` beside `state/`: the state_dicts without their tensors, and each
-tensor's file and place in it. torch saves a tensor as a zip archive whose only stored member is its
-memory; only that is read.
+Saving a dump also writes `index` beside `state/`: each replicated tensor's name and size, and its
+file and place in it. torch saves a tensor as a zip archive whose only stored member is its memory;
+only that is read. What a rank has for itself is in its record.
 """
 
 from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from taskd.records import dumps
 from taskd.worker import plain
+from taskd.worker.parts import Key
 
-Path_ = tuple[Any, ...]  # keys and indices that lead to a value
-
-
-def write_index(work: Path, values: dict[str, Any], metadata: Any) -> None:
-    """Write the index. `metadata`: what torch.distributed.checkpoint.save returned for `values`.
-    Raises OSError."""
-    places = {tuple(path): name for name, path in (metadata.planner_data or {}).items()}
-    stored = {index.fqn: place for index, place in metadata.storage_data.items()}
-    tensors: list[tuple[Any, ...]] = []
-
-    def lift(value: Any, path: Path_) -> Any:
-        """`value` without the tensors that are in `state/`."""
-        if (
-            isinstance(value, torch.Tensor)
-            and (place := stored.get(places.get(path, ""))) is not None
-        ):
-            shape = (plain.dtype_name(value.dtype), tuple(value.shape), value.stride())
-            tensors.append((path, place.relative_path, place.offset, place.length, *shape))
-            return None
-        if isinstance(value, dict):
-            return {k: lift(v, (*path, k)) for k, v in value.items()}
-        if isinstance(value, list):
-            return [lift(v, (*path, i)) for i, v in enumerate(value)]
-        return value  # torch pickles anything else that it puts into `state/`
-
-    tree = lift(values, ())
-    (work / dumps.INDEX).write_bytes(plain.encode({"tree": tree, "tensors": tensors}))
+Row = tuple[Key, int, str, int, int]  # name, bytes; file, offset and length in it
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The state_dicts of a dump. Raises plain.Unreadable, OSError."""
+def write_index(work: Path, rows: Iterable[Row], scattered: bool) -> None:
+    """`scattered`: not all state is in the rows of one rank. Raises OSError."""
+    content = {"rows": list(rows), "scattered": scattered}
+    (work / dumps.INDEX).write_bytes(plain.encode(content))
+
+
+def read_index(path: Path) -> tuple[list[Row], bool]:
+    """Raises plain.Unreadable, OSError."""
     index = plain.decode((path / dumps.INDEX).read_bytes())
     try:
-        tree, tensors = index["tree"], index["tensors"]
-        for place, file, offset, length, kind, shape, stride in tensors:
-            target = tree
-            for key in place[:-1]:
-                target = target[key]
-            target[place[-1]] = plain.tensor_of(
-                kind, shape, stride, _memory(path / dumps.STATE, file, offset, length)
-            )
-    except (KeyError, TypeError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        rows = [_row(*row) for row in index["rows"]]
+        return rows, index["scattered"] is True
+    except (KeyError, TypeError) as error:
         raise plain.Unreadable(
-            f"{dumps.INDEX} does not match {dumps.STATE}/: {type(error).__name__}: {error}"
+            f"{dumps.INDEX} is malformed: {type(error).__name__}: {error}"
         ) from None
-    if not isinstance(tree, dict):
-        raise plain.Unreadable(f"{dumps.INDEX} has no state_dicts")
-    return tree
 
 
-def _memory(directory: Path, name: str, offset: int, length: int) -> bytes:
-    if Path(name).name != name:
-        raise plain.Unreadable(f"a tensor in {name!r}, outside of {dumps.STATE}/")
-    with open(directory / name, "rb") as file:
-        file.seek(offset)
-        archive = zipfile.ZipFile(io.BytesIO(file.read(length)))
-    members = [m for m in archive.namelist() if m.endswith("/data/0")]
-    return archive.read(members[0]) if members else b""
+def _row(key: Any, size: Any, file: Any, offset: Any, length: Any) -> Row:
+    if not isinstance(file, str) or Path(file).name != file:
+        raise plain.Unreadable(f"a tensor in {file!r}, outside of {dumps.STATE}/")
+    if not all(type(number) is int and number >= 0 for number in (size, offset, length)):
+        raise plain.Unreadable(f"{dumps.INDEX} has {size!r}, {offset!r}, {length!r} for {key!r}")
+    return tuple(key), size, file, offset, length
+
+
+def read(path: Path, rows: Iterable[Row]) -> Iterator[bytes]:
+    """The memory of each row, one after the other. Raises plain.Unreadable, OSError."""
+    for key, size, name, offset, length in rows:
+        with open(path / dumps.STATE / name, "rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            members = [m for m in archive.namelist() if m.endswith("/data/0")]
+            found = archive.read(members[0]) if members else b""
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise plain.Unreadable(f"{dumps.STATE}/{name} at {offset}: {error}") from None
+        if len(found) != size:
+            raise plain.Unreadable(
+                f"{dumps.STATE}/{name} has {len(found)} bytes for {key}, not {size}"
+            )
+        yield found

@@ -10,13 +10,13 @@ import torch
 from taskd.worker import module_state, plain
 from taskd.worker.given import Given, UnsupportedState, parameters_of
 from taskd.worker.parallel import sharded
+from taskd.worker.parts import Key
 from taskd.worker.small_state import say_unrecordable
 
-Key = tuple[str, Any, str]  # (owner's name, where in it, which tensor)
 
-
-def take(given: Given, apart: set[Key]) -> bytes:
-    """Describe the tensors; `apart`: keys of those that differ between ranks."""
+def take(given: Given, apart: set[Key], parts: dict[str, Any] | None = None) -> bytes:
+    """Describe the tensors; `apart`: keys of those that differ between ranks; `parts`: see
+    parts.encode."""
     optimizers = {}
     for name, optimizer in given.optimizers.items():
         states = []
@@ -29,6 +29,7 @@ def take(given: Given, apart: set[Key]) -> bytes:
             "optimizers": optimizers,
             "apart": sorted(apart, key=str),
             "buffers": module_state.buffers(given.modules),
+            "parts": parts,
         }
         return plain.encode(found)
     except plain.Unrecordable:

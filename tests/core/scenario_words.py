@@ -122,7 +122,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     to_rank.SaveState: lambda x: (
         f"rank {x.rank} saves the state at step {x.step} into {x.name} (interruption {x.interruption}, generation"
-        f" {x.generation}), from {'stripes' if x.stripes else 'its memory'}"
+        f" {x.generation}), from {'stripes' if x.stripes else 'its memory'} and {x.records} of {x.world_size} records"
     ),
     to_agent.SaveRecords: lambda x: (
         f"agents save the records of step {x.step} into {x.name} (interruption {x.interruption})"

@@ -125,7 +125,7 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
         dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
     sealed = dumps.seal(work, 3, 2, files)
     assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(
-        good, 3, 2, frozenset({0, 1})
+        good, 3, 2, frozenset({0, 1}), frozenset({"records/rank-0", "records/rank-1"})
     )
     (tmp_path / "step-9").mkdir()
     manifest = json.loads((good / dumps.MANIFEST).read_text()) | {

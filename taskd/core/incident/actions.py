@@ -260,5 +260,6 @@ class Actions:
                 r for r in sorted(everybody) if self.running(incident, r) or r in incident.killed
             ]
         if incident.phase is Phase.DUMP:
-            return [here.dump.saver] if here.dump is not None and not here.dump.saved else []
+            saving = here.dump is not None and here.dump.saving and not here.dump.saved
+            return [here.dump.saver] if here.dump is not None and saving else []
         return sorted(everybody - done.get(incident.phase, everybody))

@@ -1,8 +1,9 @@
 """The dying gasp: saves the training state of the last step before the job ends.
 
-One clean rank saves the replicated state; every agent saves the records of its node's ranks, and
-of the lost nodes whose keeper it is. When all have reported their files, one agent seals the dump:
-an unsealed dump does not exist.
+Every agent saves the records of its node's ranks, and of the lost nodes whose keeper it is. Then
+one clean rank saves the state: what is equal on all ranks is in its memory, what each rank has for
+itself is in the records, also that of a dead rank. When all have reported their files, one agent
+seals the dump: an unsealed dump does not exist.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Dump:
     name: str  # of the directory being written
     saver: int
     node: int  # of the saver; its agent seals
+    stripes: bool  # the saver takes the state from there
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
+    saving: bool = False  # the saver has been told to
     saved: bool = False  # by the saver
     sealing: bool = False
     files: list[File] = field(default_factory=list)
@@ -56,24 +59,40 @@ def begin(
     )
     # unique to this attempt: a partitioned half of the job would have another saver
     dump = Dump(
-        plan.step, f".step-{plan.step}-{job.interruption}-{saver}.partial", saver, node, living
+        plan.step,
+        f".step-{plan.step}-{job.interruption}-{saver}.partial",
+        saver,
+        node,
+        saver in plan.stripes,
+        living,
     )
     job.note(
-        f"dump: step {plan.step}: rank {saver} saves the replicated state, the agents of"
-        f" {len(living)} nodes the ranks' records"
-    )
-    job.say(
-        to_rank.SaveState(
-            job.interruption, job.generation, saver, plan.step, dump.name, saver in plan.stripes
-        )
+        f"dump: step {plan.step}: the agents of {len(living)} nodes save the ranks' records, then"
+        f" rank {saver} the state"
     )
     job.say(to_agent.SaveRecords(job.interruption, plan.step, dump.name, lost))
     return dump
 
 
 def advance(job: JobState, dump: Dump) -> None:
-    """Have the dump sealed once it is complete."""
-    if dump.saved and not dump.waiting and not dump.sealing:
+    """Have the state saved once the records are, and the dump sealed once it is complete."""
+    if dump.waiting:
+        return
+    if not dump.saving:
+        dump.saving = True
+        job.say(
+            to_rank.SaveState(
+                job.interruption,
+                job.generation,
+                dump.saver,
+                dump.step,
+                dump.name,
+                dump.stripes,
+                job.topology.world_size,
+                len({name for name, _, _ in dump.files}),
+            )
+        )
+    elif dump.saved and not dump.sealing:
         dump.sealing = True
         job.say(
             to_agent.Seal(

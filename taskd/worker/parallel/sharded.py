@@ -43,6 +43,21 @@ def like(pattern: Any, part: torch.Tensor) -> torch.Tensor:
     )
 
 
+def place(tensor: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Where in the whole tensor this rank's part begins, None if it is not one block of it; and the
+    ranks that share the tensor. Of an ordinary tensor: at its beginning, and ()."""
+    if not is_sharded(tensor):
+        return (0,) * tensor.dim(), ()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh, placements = tensor.device_mesh, tensor.placements
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    if any(p.is_partial() for p in placements):
+        return None, ranks
+    shape, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    return (tuple(offsets) if tuple(shape) == tuple(local(tensor).shape) else None), ranks
+
+
 def differently_placed(gradient: Any, parameter: Any) -> bool:
     """Whether a gradient is not laid out like its parameter, so that `like` could not make it."""
     return is_sharded(gradient) != is_sharded(parameter) or (
