@@ -66,7 +66,7 @@ class Part:
         return f"the part {list(self.offsets)} to {ends} {among}"
 
 
-Placed = tuple[Key, torch.Tensor, bool, bool, int]  # key, tensor, is a buffer; see Part
+Placed = tuple[Key, torch.Tensor, bool, int]  # key, tensor; private, at: see Part
 
 
 def count(sizes: Iterable[int]) -> int:
@@ -79,14 +79,19 @@ def count(sizes: Iterable[int]) -> int:
 def of(placed: Iterable[Placed], given: Given) -> list[Part]:
     """The parts of this rank."""
     silent = _not_persistent(given)
+    buffers = {
+        (name, key, "")
+        for name, root in given.modules.items()
+        for key, _ in root.named_buffers(remove_duplicate=False)
+    }
     found = []
-    for key, tensor, buffer, private, at in placed:
+    for key, tensor, private, at in placed:
         here = sharded.local(tensor)
         offsets, ranks = sharded.place(tensor)
         found.append(
             Part(
                 key,
-                buffer,
+                key in buffers,
                 key not in silent,
                 plain.dtype_name(here.dtype),
                 tuple(here.shape),

@@ -54,12 +54,12 @@ class TrainingState:
     def refresh(self) -> bool:
         """Update the lists of tensors; return whether any was added, removed or exchanged."""
         fsdp2.settle(self.modules.values())
-        cells = [(key, sharded.local(t), t, buffer) for key, t, buffer in self._cells()]
-        for key, tensor, _, _ in cells:
+        cells = [(key, sharded.local(t), t, *flags) for key, t, *flags in self._cells()]
+        for key, tensor, *_ in cells:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
-        self.sharded = any(part is not whole for _, part, whole, _ in cells)
-        now = [(key, t.data_ptr(), t.numel()) for key, t, _, _ in cells]
+        self.sharded = any(part is not whole for _, part, whole, *_ in cells)
+        now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells]
         if now == self._print:
             return False
         self._print = now
@@ -70,18 +70,16 @@ class TrainingState:
         self._parameters, self._optimizer_rows = [], []
         originals: list[torch.Tensor] = []
         of_shards: list[torch.Tensor] = []
-        for key, tensor, original, buffer in cells:
+        for key, tensor, original, buffer, apart in cells:
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
                 place = seen.get(where, (False, -1))
-                self._placed.append((key, original, buffer, *place))
+                self._placed.append((key, original, *place))
                 continue
-            own = (
-                buffer or key in self.apart or (key[2] != "" and (key[0], key[1], "") in self.apart)
-            )
+            own = buffer or apart or key in self.apart
             row = _flat(tensor.detach(), key)
             seen[where] = own, sizes[buffer] if own else len(self.replicated)
-            self._placed.append((key, original, buffer, *seen[where]))
+            self._placed.append((key, original, *seen[where]))
             if own:
                 sizes[buffer] += row.numel()
             (self.buffers if buffer else self.shards if own else self.replicated).append(row)
@@ -113,13 +111,14 @@ class TrainingState:
         owned = {id(p) for module in self.modules.values() for p in module.parameters()}
         return [p for o in self.optimizers.values() for p in parameters_of(o) if id(p) not in owned]
 
-    def _cells(self) -> Iterator[tuple[Key, torch.Tensor, bool]]:
-        """(key, tensor, is a buffer), in an order that depends on names and registration only."""
+    def _cells(self) -> Iterator[tuple[Key, torch.Tensor, bool, bool]]:
+        """(key, tensor, is a buffer, belongs to a parameter that differs between ranks), in an
+        order that depends on names and registration only."""
         for name, module in self.modules.items():
             for key, parameter in module.named_parameters(remove_duplicate=False):
-                yield (name, key, ""), parameter, False
+                yield (name, key, ""), parameter, False, False
             for key, buffer in module.named_buffers(remove_duplicate=False):
-                yield (name, key, ""), buffer, True
+                yield (name, key, ""), buffer, True, False
         owners: dict[int, Key] = {
             id(p): (n, k, "")
             for n, m in self.modules.items()
@@ -129,11 +128,11 @@ class TrainingState:
             for index, parameter in enumerate(parameters_of(optimizer)):
                 if id(parameter) not in owners:  # of no protected module
                     owners[id(parameter)] = (name, index, LOOSE)
-                    yield (name, index, LOOSE), parameter, False
+                    yield (name, index, LOOSE), parameter, False, False
                 state = optimizer.state.get(parameter) or {}
                 apart = owners.get(id(parameter)) in self.apart
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
-                    yield (name, index, key), state[key], apart
+                    yield (name, index, key), state[key], False, apart
 
     def layout(self) -> int:
         """A checksum of what is replicated: names and sizes, the same on ranks that have the
