@@ -209,6 +209,11 @@ def _conform(state: TrainingState, found: dumps.Found, held: Entry, scattered: b
                 f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
             )
         return
+    if unknown := set(plain.decode(held.structure)["optimizers"]) - set(state.optimizers):
+        raise dumps.BadDump(
+            f"{found.path} has the state of {', '.join(sorted(unknown))}: give protect() the"
+            " objects and names that the dump was saved with"
+        )
     state.conform(held.structure)
 
 
