@@ -42,6 +42,7 @@ def save_records(
             ]
 
     def write() -> None:
+        work = Path(settings.dump_path(os.environ)) / order.name
         try:
             # the job's seal is valid only within the job
             renewed = [
@@ -54,10 +55,11 @@ def save_records(
                 )
                 for rank, kind, payload in found
             ]
-            files = dumps.write_records(Path(settings.dump_path(os.environ)) / order.name, renewed)
+            files = dumps.write_records(work, renewed)
             tell(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
         except (OSError, sealed.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
+            dumps.discard(work)  # nobody saves the state without them
             tell(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
 
     threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()

@@ -13,6 +13,7 @@ import torch
 import torch.distributed.checkpoint as checkpoint
 import training
 
+from scripts import record
 from taskd.records import dumps
 
 
@@ -66,6 +67,49 @@ def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
     )
 
 
+SHARDED = ("parallel.py", "10", "fsdp-accumulate")
+
+
+def shards(whole: dict[str, torch.Tensor], rank: int) -> torch.nn.Module:
+    """What parallel.py has of the parameters at its end."""
+    module = torch.nn.Module()
+    module.parts = torch.nn.ParameterList(
+        torch.nn.Parameter(tensor.chunk(4)[rank].clone())
+        for name, tensor in whole.items()
+        if name.startswith("model.")
+    )
+    return module
+
+
+def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, reference):
+    """One rank dies in its step, and the one that saves dies of it; shards that no other rank has
+    are in their records."""
+    result = dying(tmp_path / "a", 4, "killed_saver.py", *SHARDED[1:], faults="2:6:tail:kill")
+    assert result.status == 1 and (tmp_path / "a" / "killed-saver").exists()
+    text = training.paragraph(result)
+    assert text.count(": killed by SIGKILL") == 2 and "rank 2: killed" in text
+    path = tmp_path / "a" / "dumps" / "step-6"
+    assert f"the state at the start of step 6 is at {path}" in training.paragraph(result)
+    dumps.check(dumps.read(path))
+    assert_goes_on(tmp_path / "b", path, 4, *SHARDED, reference=reference(4, *SHARDED), step=6)
+    # by torch, without taskd: into two ranks, and into one process
+    training.undisturbed(tmp_path / "c", 2, "other_layout.py", str(path / dumps.STATE))
+    whole = torch.load(tmp_path / "c" / "whole-0")
+    alone = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    reader = checkpoint.FileSystemReader(path / dumps.STATE)
+    checkpoint.load(alone, storage_reader=reader, no_dist=True)
+    assert len(whole) == 12 + 36
+    for other in (torch.load(tmp_path / "c" / "whole-1"), alone):
+        assert other.keys() == whole.keys()
+        assert all(torch.equal(other[name], whole[name]) for name in whole)
+    # the parameters are those of a run that ended there
+    there = reference(4, SHARDED[0], "6", *SHARDED[2:])
+    for rank in range(4):
+        with record.Record(tmp_path / "c", rank) as log:
+            log.final(shards(whole, rank))
+        assert training.Result(0, "", tmp_path / "c").final(rank) == there.final(rank)
+
+
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     arguments = ("random", "3")
     result = dying(tmp_path / "a", 2, "loader.py", *arguments, faults="1:8:tail:kill")
@@ -87,13 +131,22 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     )
 
 
-def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "job", "what"),
+    [
+        ("200k", (2, "mlp.py", "8"), "rank 0 could not save the state"),
+        ("300k", (4, *SHARDED), "could not save its ranks' records"),
+        ("1000k", (4, *SHARDED), "could not save the state"),
+    ],
+    ids=["replicas", "records", "shards"],
+)
+def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path, size, job, what):
     place = tmp_path / "dumps"
     place.mkdir()
     if (
         os.geteuid()
         or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=200k", "taskd-test", str(place)]
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "taskd-test", str(place)]
         ).returncode
     ):
         pytest.skip("may not mount")
@@ -103,10 +156,8 @@ def test_a_full_disk_leaves_older_dumps_as_they_are(tmp_path):
         (old / dumps.RECORDS / "rank-0").write_bytes(b"x" * 1000)
         file = dumps.describe(old, old / dumps.RECORDS / "rank-0")
         dumps.seal(old.rename(place / ".partial"), 1, 4, [file])
-        result = dying(
-            tmp_path / "a", 2, "mlp.py", "8", faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place)
-        )
-        assert result.status == 1
+        result = dying(tmp_path / "a", *job, faults="1:6:tail:kill", TASKD_DUMP_PATH=str(place))
+        assert result.status == 1 and what in training.paragraph(result)
         assert "No space left on device" in training.paragraph(result)
         assert [p.name for p in place.iterdir()] == ["step-1"], "something was left"
         dumps.check(dumps.newest(place))
