@@ -109,7 +109,9 @@ def test_a_shard_and_what_is_made_of_one():
     assert sharded.differently_placed(torch.zeros(4, 4), weight)
     with pytest.raises(ValueError, match=r"part of shape \(1,\)"):
         sharded.like(weight, torch.zeros(1))
+    assert sharded.place(weight) == ((0, 0), (0,))
     plain = torch.zeros(1)
+    assert sharded.place(plain) == ((0,), ())
     assert sharded.local(plain) is plain and sharded.like(plain, plain) is plain
 
 

@@ -48,10 +48,12 @@ def place(tensor: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
     ranks that share the tensor. Of an ordinary tensor: at its beginning, and ()."""
     if not is_sharded(tensor):
         return (0,) * tensor.dim(), ()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
     mesh, placements = tensor.device_mesh, tensor.placements
     ranks = tuple(mesh.mesh.flatten().tolist())
+    try:
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    except ImportError:  # another torch: a repair needs no place, and a dump refuses the tensor
+        return None, ranks
     if any(p.is_partial() for p in placements):
         return None, ranks
     shape, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
