@@ -65,8 +65,8 @@ def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
     if state.scattered:
         members = _members(work, order)
     else:
-        own = gather(state.buffers), gather(state.shards)
-        members = [Member(order.rank, state.parts(), *own)]
+        held = gather(state.buffers), gather(state.shards)
+        members = [Member(order.rank, state.parts(), *held)]
     known = {member.rank: member for member in members}
     found = assembling.find(members, order.rank)
     replicated = {part.at: part for part in state.parts() if not part.private}

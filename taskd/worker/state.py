@@ -54,7 +54,7 @@ class TrainingState:
     def refresh(self) -> bool:
         """Update the lists of tensors; return whether any was added, removed or exchanged."""
         fsdp2.settle(self.modules.values())
-        cells = [(key, sharded.local(t), t, *flags) for key, t, *flags in self._cells()]
+        cells = [(key, sharded.local(t), t, b, apart) for key, t, b, apart in self._cells()]
         for key, tensor, *_ in cells:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")

@@ -25,7 +25,7 @@ from taskd.records import dumps
 from taskd.worker import dumping, entry, protection
 from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState
-from taskd.worker.verify import gather, scatter
+from taskd.worker.verify import gather, put_tensors
 
 WORLD, STEP, SAVER = 4, 7, 1
 
@@ -120,7 +120,8 @@ def record(state: TrainingState, rank: int) -> tuple[int, int, bytes]:
         synced=(),
         skipped=(),
         mark=0,
-        private=gather(state.private),
+        private=gather(state.buffers),
+        shards=gather(state.shards),
     )
     return rank, FINAL, b"".join(entry.encode(made, dumps.seal_of(rank), STEP))
 
@@ -193,7 +194,7 @@ def test_each_rank_gets_its_own_back(tmp_path, layout):
         for tensor in (*state.replicated, *state.private):
             tensor.zero_()
         kind, held = dumping.load(state, found, rank)
-        scatter(held.private, state.private)
+        put_tensors(held, state)
         assert kind == FINAL and before.parts() == state.parts()
         for mine, theirs in (
             (state.replicated, before.replicated),
