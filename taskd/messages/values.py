@@ -59,7 +59,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     part of the node's copy of the replicated state at the start of a step. `clean`: the step at
     whose start the replicated state in memory is, None once an attempt has changed it. `drifted`:
     steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
-    silently corrupt: replicas are preferred.
+    silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
+    only this process knows of.
     """
 
     step: Step
@@ -69,6 +70,13 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     stripes: Steps = frozenset()
     drifted: Steps = frozenset()
     doubted: bool = False
+    remembered: Steps = frozenset()
+
+    @property
+    def recorded(self) -> Position:
+        """What outlives this process."""
+        known = self.remembered
+        return self.but(final=self.final - known, provisional=self.provisional - known)
 
     def but(self, **changes: Any) -> Position:
         """Return a copy with `changes`."""

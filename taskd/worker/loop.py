@@ -189,10 +189,12 @@ class Loop:
         untouched = not (self.attempts.updated or lost or found.state)
         clean = step if untouched and self.recorder.is_clean(step) else None
         doubts = self.finite.doubts(step)
-        # not recorded whole, but whole in this process
+        remembered: frozenset[int] = frozenset()
+        # not recorded, but whole in this process
         if clean is not None and not doubts and (start := self.recorder.start(step)) is not None:
-            final |= {step} if start[0] == FINAL else frozenset()
-            provisional |= {step} - final
+            remembered = frozenset({step}) - final - provisional
+            final |= remembered if start[0] == FINAL else frozenset()
+            provisional |= remembered - final
         # the step has used gradients that its record lacks: the step before is repeated
         if session.gradients.interrupted():
             log.warning(
@@ -208,6 +210,7 @@ class Loop:
                 session.stripes.steps() if session.stripes is not None else frozenset(),
                 frozenset(self.recorder.drifted),
                 doubts,
+                remembered,
             ),
             found.unfit or unfit or session.communicators.spent,
         )

@@ -9,7 +9,7 @@ seals the dump: an unsealed dump does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taskd.core import repair
 from taskd.core.state import JobState
@@ -39,6 +39,8 @@ def begin(
 ) -> Dump | repair.Refusal:
     """Choose the step and the saver, and give the orders. `able`: living ranks that have reported
     and can take orders."""
+    # agents save what is recorded
+    members = [replace(m, position=m.position and m.position.recorded) for m in members]
     plan = repair.plan(members)
     # without their records some ranks cannot resume bit for bit, but the state can be saved
     if isinstance(plan, repair.Refusal):
