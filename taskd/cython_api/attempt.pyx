@@ -5,6 +5,8 @@ functions called. This module has the loops that would otherwise run over a mode
 decides nothing."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject_TypeCheck, PyTypeObject
 from libc.stdint cimport uint64_t, uintptr_t
@@ -51,6 +53,14 @@ cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
     cdef const unsigned char *source
     cdef size_t at = 0, size
     for part in parts:
+        if type(part) is Rows:
+            size = (<Rows>part).total
+            if size > room - at:
+                raise ValueError(f"{size} bytes after {at} others do not fit the slot's {room}")
+            with nogil:
+                (<Rows>part).pour(<uintptr_t>(to + at), True)
+            at += size
+            continue
         if type(part) is bytes:
             source = <const unsigned char *>PyBytes_AS_STRING(part)
             size = <size_t>PyBytes_GET_SIZE(part)
@@ -156,6 +166,17 @@ cdef class Rows:
 
     def __dealloc__(self):
         PyMem_Free(self.pieces)
+
+    def __len__(self):
+        return self.total
+
+    def views(self):
+        """The tensors' memory, all on the CPU, as buffers that are valid as long as this object."""
+        cdef Py_ssize_t i
+        return [
+            PyMemoryView_FromMemory(<char *>self.pieces[2 * i], self.pieces[2 * i + 1], PyBUF_READ)
+            for i in range(self.count)
+        ]
 
     def mark(self, size_t first, Py_ssize_t rows, size_t ends):
         """A checksum of the first and last `ends` bytes of `rows` tensors, from number `first` on,

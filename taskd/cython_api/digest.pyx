@@ -61,7 +61,13 @@ cdef class Keyed:
         cdef bytes found
         if i < len(self.sections) and self.sections[i] is section:
             return self.hashes[i]
-        found = hashlib.sha256(section).digest()
+        if hasattr(section, "views"):  # attempt.Rows
+            made = hashlib.sha256()
+            for view in section.views():
+                made.update(view)
+            found = made.digest()
+        else:
+            found = hashlib.sha256(section).digest()
         while i >= len(self.sections):
             self.sections.append(None)
             self.hashes.append(None)

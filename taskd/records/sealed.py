@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 
 from taskd.cython_api import digest
+from taskd.cython_api.attempt import Rows
 
 VERSION = 2
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
@@ -48,10 +49,12 @@ class Seal:
     job: str
     rank: int
 
-    def close(self, step: int, fields: bytes, sections: list[Buffer] | None = None) -> list[Buffer]:
+    def close(
+        self, step: int, fields: bytes, sections: list[Buffer | Rows] | None = None
+    ) -> list[Buffer | Rows]:
         """Seal the record for the start of `step`; returns parts to be concatenated. `sections` are
-        byte buffers; a `bytes` object that was the section of that number last time is not hashed
-        again."""
+        byte buffers, or tensors that do not change before they are copied; a `bytes` object that
+        was the section of that number last time is not hashed again."""
         sections = sections or []
         head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
         return [self._keyed.front(head, fields, sections), *sections]
@@ -109,7 +112,7 @@ class Seal:
     def renew(self, data: Buffer, step: int, other: Seal) -> bytes:
         """Reseal a record under `other`. Raises BadRecord."""
         fields, sections = self.open(data, step)
-        return b"".join(other.close(step, bytes(fields), [*sections]))
+        return b"".join(other.close(step, bytes(fields), [*sections]))  # type: ignore[arg-type]
 
     @cached_property
     def _keyed(self) -> digest.Keyed:

@@ -15,7 +15,7 @@ import logging
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,7 +118,7 @@ class SlotFile:
         index: int,
         step: int,
         kind: int,
-        parts: list[sealed.Buffer],
+        parts: list[sealed.Buffer | attempt.Rows],
         whole: Callable[[], bool],
     ) -> int | None:
         """`begin`, copy `parts` end to end, and `commit`; returns the checksum. None, and no
@@ -181,7 +181,7 @@ class Entries:
         self,
         step: int,
         kind: int,
-        parts: list[sealed.Buffer],
+        parts: Sequence[sealed.Buffer | attempt.Rows],
         whole: Callable[[], bool] = lambda: True,
     ) -> None:
         """Keep the record of `step`, `parts` end to end, unless the copy is not `whole`. Drops the
@@ -191,7 +191,7 @@ class Entries:
         if file is None or length > file.capacity:
             file = self._grow(length)
         index = self._kept.begin()
-        checksum = file.write(index, step, kind, parts, whole)
+        checksum = file.write(index, step, kind, list(parts), whole)
         if checksum is None:
             return
         self._trusted[index] = (step, checksum)
@@ -217,10 +217,15 @@ class Entries:
     def read(self, step: int) -> tuple[int, bytes] | None:
         """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails
         does not exist."""
+        found = self.view(step)
+        return (found[0], bytes(found[1])) if found is not None else None
+
+    def view(self, step: int) -> tuple[int, memoryview] | None:
+        """The same without a copy: valid until the next write."""
         for slot in reversed(self._file.valid() if self._file else []):
             if slot.step == step and self._whole(slot) and self._file is not None:
                 at = self._file.offset(slot.index)
-                return slot.kind, self._file.buffer[at : at + slot.length]
+                return slot.kind, memoryview(self._file.buffer)[at : at + slot.length]
         return None
 
     def _whole(self, slot: Slot) -> bool:

@@ -121,7 +121,7 @@ def _members(work: Path, order: to_rank.SaveState) -> list[Member]:
                     rank,
                     parts.decode(structure["parts"]),
                     memoryview(held.private),
-                    memoryview(held.shards or b""),
+                    memoryview(held.shards),  # type: ignore[arg-type]
                     held.settings,
                     structure["parts"]["groups"],
                 )

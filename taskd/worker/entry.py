@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from taskd.cython_api.attempt import Rows
 from taskd.records.sealed import BadRecord, Buffer, Seal
 from taskd.worker import plain
 from taskd.worker.gradients import Row
@@ -47,7 +48,7 @@ class Entry:
     skipped: tuple[int, ...]
     mark: int
     private: Buffer = b""
-    shards: Buffer | None = b""
+    shards: Buffer | Rows | None = b""
     every: int = 1
     calls: bool = False
     draws: bytes = b""
@@ -81,8 +82,8 @@ assert {
 } == {f.name for f in fields(Entry)}
 
 
-def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
-    """Encode the record, in parts. CPU gradients are not copied."""
+def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
+    """Encode the record, in parts. Shards and gradients on the CPU are not copied."""
     described, memories = [], []
     for index, name, tensor in entry.gradients:
         shape, memory = plain.tensor_bytes(tensor)
@@ -104,7 +105,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer]:
         there,
     )
     assert entry.shards is not None, "a record without shards stays in its process"
-    sections: list[Buffer] = [
+    sections: list[Buffer | Rows] = [
         _layout((tuple(entry.orders), entry.synced, entry.skipped, tuple(described))),
         entry.random,
         entry.fetch or b"",

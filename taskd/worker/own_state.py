@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from taskd.cython_api.attempt import Rows
 from taskd.worker import buckets, replicas
 from taskd.worker.state import TrainingState
 from taskd.worker.verify import gather
@@ -12,7 +13,8 @@ from taskd.worker.verify import gather
 class Own(NamedTuple):
     """`random`: generators' states; `settings`: see state.py; `buffers`: memory of private ones;
     `synced`: see buckets.py; `mark`: of the replicated state, see replicas.py; `draws`: places of
-    job.iterate; `shards`: memory of private parameters and optimizer state, None if not taken."""
+    job.iterate; `shards`: private parameters and optimizer state, None if not taken; the tensors
+    themselves if they are on the CPU."""
 
     random: bytes
     settings: bytes
@@ -20,7 +22,7 @@ class Own(NamedTuple):
     synced: tuple[bool, ...]
     mark: int
     draws: bytes
-    shards: bytes | None
+    shards: bytes | Rows | None
 
 
 class OwnState:
@@ -28,9 +30,9 @@ class OwnState:
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
-        self._buffers = self._shards = b""  # what was gathered last
+        self._buffers = b""  # what was gathered last
         self._versions = b""
-        self._mark = 0
+        self._mark = self._mark_of_shards = 0
 
     def take(self, random: bytes, draws: bytes, step: int, whole: bool) -> Own:
         """The state as it is now. `random`, `draws`: numbers' states and places that belong to it;
@@ -38,11 +40,10 @@ class OwnState:
         state = self._state
         rows = state.buffer_rows
         self._buffers = rows.gather(self._buffers) if rows.hosted else gather(state.buffers)
-        rows = state.shard_rows
-        if not whole:
-            self._shards = b""  # no second copy of them stays
-        else:
-            self._shards = rows.gather(self._shards) if rows.hosted else gather(state.shards)
+        shards: bytes | Rows | None = None
+        if whole:
+            rows = state.shard_rows
+            shards = rows if rows.hosted and rows.total else gather(state.shards)
         return Own(
             random,
             state.settings(),
@@ -50,26 +51,34 @@ class OwnState:
             buckets.synced(state.ddps),
             replicas.mark(state.replicated_rows, step),
             draws,
-            self._shards if whole else None,
+            shards,
         )
 
     def same(self, own: Own, last: Own) -> bool:
         """Whether `own`, just taken, equals `last`, taken when `note` was called."""
         if own._replace(shards=None) != last._replace(shards=None):
             return False
-        if own.shards is None or last.shards is None:
-            return self._state.versions() == self._versions
-        return own.shards == last.shards
+        if isinstance(own.shards, bytes) and isinstance(last.shards, bytes):
+            return own.shards == last.shards
+        return self._untouched(self._step)
 
     def note(self, step: int, mark: int | None = None) -> None:
         """Parameters and optimizer state are now those of the start of `step`. `mark`: of the
         replicated ones, where it is known."""
-        self._versions = self._state.versions()
+        self._versions, self._step = self._state.versions(), step
         self._mark = replicas.mark(self._state.replicated_rows, step) if mark is None else mark
+        self._mark_of_shards = replicas.mark(self._state.shard_rows, step)
 
     def is_clean(self, step: int) -> bool:
         """Whether they still are; `parameter.data` is written to without a word of torch's."""
         return (
+            self._untouched(step) and replicas.mark(self._state.replicated_rows, step) == self._mark
+        )
+
+    _step = 0  # of the last `note`
+
+    def _untouched(self, step: int) -> bool:
+        return (
             self._state.versions() == self._versions
-            and replicas.mark(self._state.replicated_rows, step) == self._mark
+            and replicas.mark(self._state.shard_rows, step) == self._mark_of_shards
         )

@@ -315,7 +315,7 @@ class RepairSession:
 
     def _record(self, plan: Plan) -> tuple[int, Entry]:
         """This rank's record of the plan's step, and its kind."""
-        found = self.entries.read(plan.step)
+        found = self.entries.view(plan.step)
         if found is not None:
             return found[0], records.decode(found[1], self.entries.seal, plan.step)
         start = self.start(plan.step)

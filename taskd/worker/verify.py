@@ -41,8 +41,8 @@ def memory(session: RepairSession, entry: Entry) -> None:
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
         wrong.append("settings of optimizers and small objects")
-    own = entry.private if entry.shards is None else bytes(entry.private) + bytes(entry.shards)
-    if gather(state.buffers if entry.shards is None else state.private) != bytes(own):
+    shards = _same_rows(entry.shards, state.shards)
+    if gather(state.buffers) != bytes(entry.private) or not shards:
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
         wrong.append("what DDP broadcasts next")
@@ -192,21 +192,30 @@ def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
             f" {sum(r.numel() for r in rows)}"
         )
     if rows:
-        torch._foreach_copy_(
-            rows,
-            list(
-                torch.frombuffer(bytearray(data), dtype=torch.uint8).split(
-                    [r.numel() for r in rows]
-                )
-            ),
-        )
+        torch._foreach_copy_(rows, list(_bytes(memoryview(data)).split([r.numel() for r in rows])))
+
+
+def _same_rows(data: object, rows: list[torch.Tensor]) -> bool:
+    """Whether recorded bytes, if there are any, are those of `rows`."""
+    if not isinstance(data, Buffer):
+        return True
+    view, at = memoryview(data), 0
+    for row in rows:
+        if not torch.equal(_bytes(view[at : at + row.numel()]), row.cpu()):
+            return False
+        at += row.numel()
+    return at == len(view)
+
+
+def _bytes(view: memoryview) -> torch.Tensor:
+    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
 
 
 def put_tensors(entry: Entry, state: TrainingState) -> None:
     """Restore the private tensors that a record has. Raises RuntimeError if it is of another
     model."""
     scatter(entry.private, state.buffers)
-    if entry.shards is not None:
+    if isinstance(entry.shards, Buffer):
         scatter(entry.shards, state.shards)
 
 
