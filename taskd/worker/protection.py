@@ -79,7 +79,9 @@ def protect(objects: dict[str, Any]) -> Job:
         atexit.register(lambda: slot.progress(0, slot.DONE))
         channel.close()
         return Job(None)
-    communicators = Communicators()
+    communicators, pipelines = Communicators(), Pipelines()
+    if pipelines:
+        state.small["(pipeline schedules)"] = pipelines
     vault = Path(os.environ["TASKD_VAULT"])
     local_rank, local_size = (
         int(os.environ["TASKD_LOCAL_RANK"]),
@@ -97,7 +99,7 @@ def protect(objects: dict[str, Any]) -> Job:
         random=RandomState(_device(state)),
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
-        pipelines=Pipelines(),
+        pipelines=pipelines,
         verifies=settings.verify(os.environ),
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])

@@ -34,7 +34,7 @@ from taskd.worker.copies import Copies
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import Gradients
 from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
-from taskd.worker.parallel import fsdp2
+from taskd.worker.parallel import fsdp2, trials
 from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
@@ -258,7 +258,7 @@ class RepairSession:
     def settled(self) -> None:
         """End the incident for this rank: the restored state is its state."""
         # on every rank, also where no attempt failed: stages agree on shapes in their next step
-        self.pipelines.reset()
+        self.pipelines.reset(lambda: trials.unchanged(self.state, self.random))
         self._touched = self._rewound = False
 
     def _restore(self, plan: Plan) -> Resumed:

@@ -42,6 +42,9 @@ class SmallState:
         """The attributes of modules that have changed."""
         return self._attributes.take()
 
+    def put_attributes(self, values: Any) -> None:
+        self._attributes.put(values)
+
     def take(self) -> bytes:
         """The state as bytes; the same object if nothing has changed. Raises UnsupportedState,
         which names the value, for one that cannot be recorded."""

@@ -177,6 +177,13 @@ class TrainingState:
     def put_settings(self, data: bytes) -> None:
         self._small_state.put(data)
 
+    def attributes(self) -> Any:
+        """The attributes of modules that have changed, see attributes.py."""
+        return self._small_state.attributes()
+
+    def put_attributes(self, values: Any) -> None:
+        self._small_state.put_attributes(values)
+
     def is_individual(self) -> bool:
         """Whether another rank's forward over the same input may differ: it depends on more than
         parameters and buffers."""
@@ -185,7 +192,7 @@ class TrainingState:
             for module in self._given.all_modules
             for value in vars(module).values()
         )
-        return bool(self.apart or draws or self._small_state.attributes())
+        return bool(self.apart or draws or self.attributes())
 
     # -- structure ---------------------------------------------------------------------------------
 

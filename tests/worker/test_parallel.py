@@ -9,7 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from taskd.worker import parallel
-from taskd.worker.parallel import fsdp2, pipelines, sharded
+from taskd.worker.parallel import fsdp2, pipelines, sharded, trials
+from taskd.worker.random_state import RandomState
+from taskd.worker.state import TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -115,19 +117,72 @@ def test_a_shard_and_what_is_made_of_one():
     assert sharded.local(plain) is plain and sharded.like(plain, plain) is plain
 
 
-def test_schedules_are_found_and_reset():
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+class Counting(nn.Linear):
+    """Counts its forwards."""
 
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        torch.rand(1)
+        return super().forward(x)
+
+
+def pipeline(name: str) -> tuple[object, Counting]:
+    from torch.distributed import pipelining
+
+    net = Counting()
+    stage = pipelining.PipelineStage(net, 0, 1, torch.device("cpu"))
+    kind = getattr(pipelining, name)
+    several = issubclass(kind, pipelining.schedules.PipelineScheduleMulti)
+    return kind([stage] if several else stage, 2, loss_fn=lambda out, x: (out - x).sum()), net
+
+
+@pytest.mark.parametrize("name", ["Schedule1F1B", "ScheduleInterleaved1F1B"])
+def test_schedules_are_found_and_reset(name):
     assert pipelines.Pipelines().lacking() == []
-    stage = PipelineStage(nn.Linear(4, 4), 0, 1, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 2, loss_fn=lambda out, wanted: (out - wanted).sum())
-    found = pipelines.Pipelines()
+    schedule, net = pipeline(name)
+    found, state = pipelines.Pipelines(), TrainingState({"model": net})
     assert found.lacking() == [] and found._living() == [schedule]
+    assert found.state_dict() == [(False, False)]
     x = torch.ones(4, 4)
     schedule.step(x, target=x, losses=[])
+    assert found.state_dict() == [(True, True)] and net.calls == 3
     schedule._internal_losses.append(x)  # as a step that failed leaves it
-    found.reset()
-    assert not schedule._internal_losses and not schedule._stage_forward_initialized
+    random = RandomState(torch.device("cpu"))
+    for _ in range(2):  # a second repair before the first has learnt again
+        found.reset(lambda: trials.unchanged(state, random))
+        assert not schedule._internal_losses and found.state_dict() == [(True, True)]
     losses: list[torch.Tensor] = []
     schedule.step(x, target=x, losses=losses)
-    assert len(losses) == 2
+    assert len(losses) == 2 and net.calls == 5  # what it has learnt again was not counted
+    # a record of before the first step: this time it counts
+    found.load_state_dict([(False, False)])
+    found.reset(lambda: trials.unchanged(state, random))
+    schedule.step(x, target=x, losses=losses)
+    assert net.calls == 8
+
+
+def test_what_a_torch_without_pipeline_names_lacks(monkeypatch):
+    schedule, _ = pipeline("ScheduleInterleaved1F1B")
+    monkeypatch.setattr(pipelines, "RUNTIME", ("_no_such_name",))
+    monkeypatch.setattr(pipelines, "STAGE", ("_nor_this",))
+    missing = pipelines.Pipelines().lacking()
+    assert missing == ["PipelineStage._nor_this", "ScheduleInterleaved1F1B._no_such_name"]
+    assert schedule is not None
+
+
+def test_what_a_trial_leaves():
+    net = Counting()
+    net.note = 1
+    net.register_buffer("none", None)
+    state, random = TrainingState({"model": net}), RandomState(torch.device("cpu"))
+    before, calls = random.take(), net.calls
+    with trials.unchanged(state, random):
+        net(torch.ones(1, 4))
+        net.note = 2
+        net.register_buffer("later", torch.ones(1))
+    assert net.calls is calls and calls == 0 and net.note == 1 and random.take() == before
+    assert list(net._buffers) == ["calls", "none"]

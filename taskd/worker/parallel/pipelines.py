@@ -1,7 +1,9 @@
 """Pipelines (torch.distributed.pipelining): what stages and schedules keep of a failed step.
 
-A stage learns the shapes of what it receives in the first step, from its neighbors. A replacement
-has not learnt them, so after a failed step all ranks do it again.
+A stage learns the shapes of what it receives in the first step: from its neighbors, and from a
+forward and a backward whose numbers are thrown away. A replacement has not learnt them, so after a
+failed step all ranks do it again. Where an undisturbed run would not, nothing may come of it: the
+forward writes to the statistics of batch norms, for one.
 """
 
 from __future__ import annotations
@@ -9,50 +11,110 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 PACKAGE = "torch.distributed.pipelining"
 SINGLE = ("_stage_forward_initialized", "_stage_backward_initialized")
 MULTI = ("_stages_forward_initialized", "_stages_backward_initialized")
+SCHEDULE = ("_internal_losses", "_has_backward", "_initialize_pp_stages")
+# of schedules that are lists of actions; all are containers
+RUNTIME = ("fwd_recv_ops", "bwd_recv_ops", "unshard_ops", "unsharded_stages", "backward_counter")
+STAGE = ("bwd_cache", "backward_state", "dw_runner")
+# an FSDP2 stage's switches, which a step turns off for all but its last backward
+SYNC = ("set_is_last_backward", "set_reshard_after_backward", "set_requires_gradient_sync")
+
+Learnt = tuple[bool, bool]  # forward, backward
 
 
 class Pipelines:
-    """The schedules of this process."""
+    """The schedules of this process. What their stages have learnt is part of a rank's record."""
 
     def __init__(self) -> None:
         self._schedules: list[weakref.ref[Any]] = []
+        # what an undisturbed run would know in place of a schedule that was reset
+        self._before: weakref.WeakKeyDictionary[Any, Learnt] = weakref.WeakKeyDictionary()
         schedules = sys.modules.get(f"{PACKAGE}.schedules")
         if schedules is not None:
             # type(), not isinstance(): the latter wakes proxies, which are asked for their class
-            self._schedules = [
-                weakref.ref(o)
-                for o in gc.get_objects()
-                if issubclass(type(o), schedules._PipelineSchedule)
+            found = [
+                o for o in gc.get_objects() if issubclass(type(o), schedules._PipelineSchedule)
             ]
+            found.sort(key=lambda s: [stage.stage_index for stage in _stages(s)])
+            self._schedules = [weakref.ref(s) for s in found]
+
+    def __bool__(self) -> bool:
+        return bool(self._schedules)
 
     def lacking(self) -> list[str]:
         """What this torch lacks for the schedules to be reset."""
         missing = []
         for schedule in self._living():
-            names = MULTI if hasattr(schedule, "_stages") else SINGLE
-            for name in ("_internal_losses", *names):
+            runtime = RUNTIME if hasattr(schedule, "pipeline_order_with_comms") else ()
+            for name in (*SCHEDULE, *_flags(schedule), *runtime):
                 if not hasattr(schedule, name):
                     missing.append(f"{type(schedule).__name__}.{name}")
             if not _stages(schedule):
                 missing.append(f"{type(schedule).__name__}._stage")
-        return missing
+            for stage in _stages(schedule):
+                missing += [f"PipelineStage.{name}" for name in STAGE if not hasattr(stage, name)]
+        return sorted(set(missing))
 
-    def reset(self) -> None:
-        """Forget what the failed attempt has received and computed."""
+    def state_dict(self) -> list[Learnt]:
+        return [self._learnt(schedule) for schedule in self._living()]
+
+    def load_state_dict(self, learnt: list[Learnt]) -> None:
+        for schedule, (forward, backward) in zip(self._living(), learnt, strict=True):
+            self._before[schedule] = (forward, backward)
+
+    def _learnt(self, schedule: Any) -> Learnt:
+        forward, backward = (getattr(schedule, name) for name in _flags(schedule))
+        return self._before.get(schedule, (forward, backward))
+
+    def reset(self, unchanged: Callable[[], AbstractContextManager[None]]) -> None:
+        """Forget what the failed attempt has received and computed. `unchanged()`: what is computed
+        inside leaves this rank's state as it was."""
         for schedule in self._living():
+            self._before[schedule] = self._learnt(schedule)
             schedule._internal_losses.clear()
-            for name in MULTI if hasattr(schedule, "_stages") else SINGLE:
+            for name in RUNTIME:
+                if hasattr(schedule, name):
+                    getattr(schedule, name).clear()
+            for name in _flags(schedule):
                 setattr(schedule, name, False)
             for stage in _stages(schedule):
                 stage.clear_runtime_states()
+                for name in STAGE:
+                    getattr(stage, name).clear()
+                for name in SYNC:
+                    if hasattr(stage.submod, name):
+                        getattr(stage.submod, name)(True)
+            self._learn_again(schedule, unchanged)
+
+    def _learn_again(
+        self, schedule: Any, unchanged: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        schedule.__dict__.pop("_initialize_pp_stages", None)
+        original = schedule._initialize_pp_stages
+
+        def initialize(*arguments: Any, **more: Any) -> Any:
+            schedule.__dict__.pop("_initialize_pp_stages", None)
+            forward, backward = self._before.pop(schedule)
+            # else torch learns here in an undisturbed run too
+            if forward and backward == schedule._has_backward:
+                with unchanged():
+                    return original(*arguments, **more)
+            return original(*arguments, **more)
+
+        schedule._initialize_pp_stages = initialize
 
     def _living(self) -> list[Any]:
         return [s for s in (ref() for ref in self._schedules) if s is not None]
+
+
+def _flags(schedule: Any) -> tuple[str, str]:
+    return MULTI if hasattr(schedule, "_stages") else SINGLE
 
 
 def _stages(schedule: Any) -> list[Any]:
