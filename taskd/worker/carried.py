@@ -88,7 +88,7 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
         kind = type(value)
         # types, not isinstance(): the latter asks proxies for their __class__, which wakes them
         if kind is torch.Tensor:
-            if value.grad_fn is None and value._version and _memory(value) not in known:
+            if _graph(value) is None and value._version and _memory(value) not in known:
                 seen.written[id(value)] = (weakref.ref(value), value._version)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)
@@ -125,8 +125,8 @@ def compare(
     for value in gc.get_objects():
         if (
             type(value) is torch.Tensor
-            and value.grad_fn is not None
-            and _oldest(value.grad_fn) <= before.node
+            and (node := _graph(value)) is not None
+            and _oldest(node) <= before.node
         ):
             found.append((value, "graph"))
     return found
@@ -150,6 +150,14 @@ def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]
         name = names.get(id(value))
         texts.append(f"{name} ({what}): {REMEDY[key]}" if name else f"{what}: {REMEDY[key]}")
     return sorted(set(texts))
+
+
+def _graph(tensor: torch.Tensor) -> Any:
+    """The node that made the tensor, or None."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view whose base was written to since: torch refuses to name it
+        return None
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -75,6 +75,15 @@ def test_a_result_whose_graph_reaches_back():
     assert text.startswith("main.self.sum (") and "detach()" in text
 
 
+def test_a_view_whose_node_torch_refuses_to_name():
+    script = Script()
+    base = torch.zeros(4)
+    with torch.no_grad():
+        view = base.view(2, 2)
+    base.add_(torch.ones(4, requires_grad=True))
+    assert script.found(script.step, view=view) == []
+
+
 def test_a_loader_that_the_script_steps():
     script = Script()
     batches = iter(DataLoader(torch.randn(64, 4), 8))
