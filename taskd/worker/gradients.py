@@ -34,7 +34,7 @@ GRAD, MAIN = "grad", "main_grad"
 
 @dataclass(frozen=True)
 class Row:
-    """A gradient that waits: of parameter number `index`, in its attribute `name`."""
+    """A gradient that waits: of parameter number `index`, in its attribute `name` (see `_name`)."""
 
     index: int
     name: str
@@ -183,12 +183,7 @@ class Gradients:
                 skipped.append(index)
             else:
                 parameter = self._parameters[index]
-                if sharded.differently_placed(gradient, parameter):
-                    raise UnsupportedState(
-                        f"the gradient of parameter {index} is not sharded as its parameter is, and"
-                        " waits between two steps: clear it with zero_grad(), or redistribute it"
-                    )
-                rows.append(Row(index, GRAD, sharded.local(gradient)))
+                rows.append(Row(index, _name(index, gradient, parameter), sharded.local(gradient)))
                 versions.append(gradient._version)
         for index, parameter in enumerate(self._parameters if self._main else ()):
             if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
@@ -225,6 +220,7 @@ class Gradients:
             if id(parameter) not in untouched:
                 parameter.grad = None
         for index, name, gradient in rows:
+            name, _, laid_out = name.partition(" ")
             if not 0 <= index < len(parameters) or name not in (GRAD, MAIN):
                 raise RuntimeError(
                     f"the record has a {name} of parameter {index}; this process has"
@@ -233,13 +229,13 @@ class Gradients:
             parameter = parameters[index]
             present = getattr(parameter, name, None)
             part = sharded.local(parameter)
-            if gradient.shape != part.shape and name == GRAD:
+            if gradient.shape != part.shape and name == GRAD and not laid_out:
                 raise RuntimeError(
                     f"the record has a gradient of shape {tuple(gradient.shape)} for parameter"
                     f" {index}, which has shape {tuple(part.shape)}"
                 )
             if name == GRAD:
-                parameter.grad = sharded.like(parameter, gradient.to(part.device))
+                parameter.grad = sharded.like(parameter, gradient.to(part.device), laid_out)
             elif isinstance(present, torch.Tensor) and present.numel() == gradient.numel():
                 present.copy_(gradient)  # a view of the wrapper's buffer
             else:
@@ -263,6 +259,18 @@ class Gradients:
             if used:
                 self._used[id(optimizer)], self._clears[id(optimizer)] = used, True
                 self._unrecorded.add(id(optimizer))
+
+
+def _name(index: int, gradient: torch.Tensor, parameter: torch.Tensor) -> str:
+    """ "grad", and how it is laid out if not as its parameter is."""
+    try:
+        return f"{GRAD} {sharded.otherwise(gradient, parameter)}".rstrip()
+    except ValueError as error:
+        raise UnsupportedState(
+            f"the gradient of parameter {index} waits between two steps and cannot be recorded:"
+            f" its layout is not that of the parameter ({error}): clear it with zero_grad(), or"
+            " redistribute it"
+        ) from None
 
 
 def _of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

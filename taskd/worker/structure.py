@@ -22,7 +22,7 @@ def take(given: Given, apart: set[Key], parts: dict[str, Any] | None = None) -> 
         states = []
         for parameter in parameters_of(optimizer):
             state = optimizer.state.get(parameter) or {}
-            states.append({k: _describe(v) for k, v in state.items()})
+            states.append({k: _describe(name, k, v, parameter) for k, v in state.items()})
         optimizers[name] = states
     try:
         found = {
@@ -79,23 +79,38 @@ def _conform_state(
         if kind == "value":
             state[key] = value
             continue
-        shape, stride, dtype, device = value
+        shape, stride, dtype, device, laid_out = value
         have = state.get(key)
         if (
             isinstance(have, torch.Tensor)
             and sharded.is_sharded(have) == (kind == "sharded")
             and sharded.local(have).shape == torch.Size(shape)
             and have.dtype == dtype
+            and (kind == "tensor" or sharded.otherwise(have, parameter) == laid_out)
         ):
             continue
         place = sharded.local(parameter).device if device else "cpu"
         part = torch.empty_strided(shape, stride, dtype=dtype, device=place)
-        state[key] = sharded.like(parameter, part) if kind == "sharded" else part
+        state[key] = sharded.like(parameter, part, laid_out) if kind == "sharded" else part
 
 
-def _describe(value: Any) -> tuple[str, Any]:
+def _describe(name: str, key: Any, value: Any, parameter: torch.nn.Parameter) -> tuple[str, Any]:
     if not isinstance(value, torch.Tensor):
         return "value", value
-    part = sharded.local(value)
+    part, laid_out = sharded.local(value), ""
+    if sharded.is_sharded(value):
+        try:
+            laid_out = sharded.otherwise(value, parameter)
+        except ValueError as error:
+            raise UnsupportedState(
+                f"protect({name}=...): the layout of its state {key!r} is not that of the"
+                f" parameter: {error}"
+            ) from None
     kind = "sharded" if sharded.is_sharded(value) else "tensor"
-    return kind, (tuple(part.shape), part.stride(), part.dtype, part.device.type != "cpu")
+    return kind, (
+        tuple(part.shape),
+        part.stride(),
+        part.dtype,
+        part.device.type != "cpu",
+        laid_out,
+    )

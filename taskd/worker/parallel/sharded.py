@@ -21,12 +21,13 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, LOCAL, tensor)
 
 
-def like(pattern: Any, part: torch.Tensor) -> torch.Tensor:
-    """A sharded tensor laid out like `pattern`, of which this rank's part is `part`; `part` itself
-    where `pattern` is an ordinary tensor. Raises ValueError where the parts' shapes differ."""
+def like(pattern: Any, part: torch.Tensor, laid_out: str = "") -> torch.Tensor:
+    """A sharded tensor laid out like `pattern`, or as `laid_out` says (see `otherwise`), of which
+    this rank's part is `part`; `part` itself where `pattern` is an ordinary tensor. Raises
+    ValueError where the part does not fit."""
     if not is_sharded(pattern):
         return part
-    if part.shape != local(pattern).shape:
+    if part.shape != local(pattern).shape and not laid_out:
         raise ValueError(
             f"a part of shape {tuple(part.shape)} does not fit a tensor whose part here has shape"
             f" {tuple(local(pattern).shape)}"
@@ -36,7 +37,7 @@ def like(pattern: Any, part: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(
         part,
         pattern.device_mesh,
-        pattern.placements,
+        _placements(laid_out) if laid_out else pattern.placements,
         run_check=False,
         shape=pattern.shape,
         stride=pattern.stride(),
@@ -60,10 +61,39 @@ def place(tensor: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
     return (tuple(offsets) if tuple(shape) == tuple(local(tensor).shape) else None), ranks
 
 
-def differently_placed(gradient: Any, parameter: Any) -> bool:
-    """Whether a gradient is not laid out like its parameter, so that `like` could not make it."""
-    return is_sharded(gradient) != is_sharded(parameter) or (
-        is_sharded(gradient)
-        and (gradient.placements, gradient.device_mesh)
-        != (parameter.placements, parameter.device_mesh)
-    )
+def otherwise(tensor: Any, pattern: Any) -> str:
+    """How `tensor` is laid out, "" if like `pattern`. Where a sum is still to come, as in the
+    gradients of sequence parallelism: "Psum". Raises ValueError for what `like` cannot make."""
+    if is_sharded(tensor) != is_sharded(pattern):
+        raise ValueError("one is sharded, the other is not")
+    if not is_sharded(tensor):
+        return ""
+    if tensor.device_mesh != pattern.device_mesh or tensor.shape != pattern.shape:
+        raise ValueError("they are on different meshes, or of different shapes")
+    if tensor.placements == pattern.placements:
+        return ""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    found = []
+    for placement in tensor.placements:
+        kind = type(placement)
+        if kind is Shard:
+            found.append(f"S{placement.dim}")
+        elif kind is Replicate:
+            found.append("R")
+        elif kind is Partial:
+            found.append(f"P{placement.reduce_op}")
+        else:
+            raise ValueError(f"its placement {placement} is not known")
+    return " ".join(found)
+
+
+def _placements(text: str) -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    made = {
+        "S": lambda rest: Shard(int(rest)),
+        "R": lambda rest: Replicate(),
+        "P": lambda rest: Partial(rest),
+    }
+    return [made[word[0]](word[1:]) for word in text.split()]
