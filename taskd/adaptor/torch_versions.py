@@ -20,8 +20,8 @@ def refusal() -> str | None:
         "LocalElasticAgent._setup_local_watchdog(envs)": (
             "envs" in inspect.signature(LocalElasticAgent._setup_local_watchdog).parameters
         ),
-        "DistributedDataParallel._update_process_group": hasattr(
-            DistributedDataParallel, "_update_process_group"
+        "Reducer._update_process_group": hasattr(
+            getattr(dist, "Reducer", None), "_update_process_group"
         ),
         "DistributedDataParallel._ddp_init_helper": hasattr(
             DistributedDataParallel, "_ddp_init_helper"

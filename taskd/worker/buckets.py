@@ -4,16 +4,16 @@ one.
 After its first backward DDP rebuilds its buckets in the order in which gradients became ready. The
 layout decides the order in which numbers are added, so bit-for-bit equality depends on it. A rank
 records the order once, with its private state. After a rebuild of the communicators *every* rank,
-old or new, makes a fresh reducer and replays the order, if there is one: one synthetic backward on
-a group of one, over terms created in the reverse of the order (autograd runs the latest-created
-first). No user code runs. See `docs/design.md`, "DDP buckets".
+old or new, makes a fresh reducer and replays the order, if there is one: on a group of one, the
+reducer's hooks are called in that order, with gradients of zeros, from within a backward. No user
+code runs. See `docs/design.md`, "DDP buckets".
 """
 
 from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,12 +22,26 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
+from taskd.worker.parallel import static_graph
+
+REDUCER = (
+    "_autograd_hook",
+    "_rebuild_buckets",
+    "_remove_autograd_hooks",
+    "_update_process_group",
+    "prepare_for_backward",
+)
 
 
 def unsupported(ddp: DistributedDataParallel) -> str | None:
     """Why this DDP's reducer cannot be rebuilt, or None."""
-    if getattr(ddp, "static_graph", False):
-        return "DDP(static_graph=True) cannot be rebuilt; leave it out"
+    if missing := [f"Reducer.{name}" for name in REDUCER if not hasattr(ddp.reducer, name)]:
+        return f"torch {torch.__version__} lacks {', '.join(missing)}, so no DDP can be rebuilt"
+    if getattr(ddp, "static_graph", False) and (missing := static_graph.lacking(ddp)):
+        return (
+            f"torch {torch.__version__} lacks {', '.join(missing)}, so DDP(static_graph=True)"
+            " cannot be rebuilt; leave it out"
+        )
     if getattr(ddp, "_delay_all_reduce_params", []):
         return (
             "DDP(delay_all_reduce_named_params=...) keeps gradients in a buffer of its own that"
@@ -91,6 +105,10 @@ _CONSTANT = (
 )
 
 
+def listener(ddp: DistributedDataParallel) -> ReadyOrder | static_graph.Firings:
+    return static_graph.Firings(ddp) if ddp.static_graph else ReadyOrder(ddp)
+
+
 class ReadyOrder:
     """Records the order in which gradients become ready in the first whole backward through a DDP.
 
@@ -103,6 +121,10 @@ class ReadyOrder:
         self._seen: list[int] = []
         self._handles: list[Any] = []
         self.listen()
+
+    @property
+    def listening(self) -> bool:
+        return bool(self._handles)
 
     def listen(self) -> None:
         """Start to listen, or listen again after the recorded backward was taken back.
@@ -134,6 +156,13 @@ class ReadyOrder:
         self.stop()
         return list(self._seen)
 
+    def put(self, order: list[int] | None) -> None:
+        """Go on from `order`, which a record has."""
+        if order is None:
+            self.listen()
+        else:
+            self.stop()
+
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -146,7 +175,11 @@ def agreed(
     """For each DDP the order of its group's first rank, which DDP uses on all of them. Collectives
     on these groups. Raises RuntimeError if this rank's order and that one have different
     lengths: their layouts would differ."""
-    return [_agreed(home(ddp), order, device) for ddp, order in zip(ddps, orders, strict=True)]
+    return [
+        # of a static graph each rank has its own, and DDP agrees on the buckets itself
+        order if ddp.static_graph else _agreed(home(ddp), order, device)
+        for ddp, order in zip(ddps, orders, strict=True)
+    ]
 
 
 def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[int] | None:
@@ -220,22 +253,32 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp.reducer._remove_autograd_hooks()
     group = home(ddp)
-    ddp.process_group = _alone() if order else group
+    alone = bool(order) and not ddp.static_graph
+    ddp.process_group = _alone() if alone else group
     ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
+    ddp._has_rebuilt_buckets = False
+
+    def in_backward(indices: Sequence[int]) -> None:
+        _in_backward(lambda: [ddp.reducer._autograd_hook(i) for i in indices])
+
+    seen = (order or [])[ddp.static_graph :]
+    for index in set(seen):
+        parameters[index].grad = _zeros_for(parameters[index], expect_sparse[index])
+    if ddp.static_graph:
+        static_graph.replay(ddp, parameters, order, in_backward)
+    elif order:
+        ddp.reducer.prepare_for_backward([])
+        in_backward(order)
+        ddp.reducer._rebuild_buckets()
+        # not ddp._update_process_group: it would have the buckets laid anew after the next backward
+        ddp.process_group = group
+        ddp.reducer._update_process_group(group)
+        ddp._has_rebuilt_buckets = True
+    for parameter in parameters:
+        parameter.grad = None
+    # after the replay, whose buckets mean nothing to a hook
     for hook, state in getattr(ddp, "_comm_hooks", []):
         dist._register_comm_hook(ddp.reducer, state, hook)
-    ddp._has_rebuilt_buckets = False
-    if order:
-        ddp.reducer.prepare_for_backward([])
-        # created last, ready first
-        torch.autograd.backward(
-            [_nothing_of(parameters[i], expect_sparse[i]) for i in reversed(order)]
-        )
-        ddp.reducer._rebuild_buckets()
-        for parameter in parameters:
-            parameter.grad = None
-        ddp._update_process_group(group)
-        ddp._has_rebuilt_buckets = True
 
 
 def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
@@ -249,13 +292,32 @@ def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -
         ddp.require_forward_param_sync = flag
 
 
-def _nothing_of(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
-    """A zero whose gradient reaches `parameter`; sparse if the reducer expects that (an
-    embedding)."""
+def _zeros_for(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
+    """A gradient of zeros; sparse if the reducer expects that (an embedding)."""
     if sparse:
-        row = torch.zeros(1, dtype=torch.long, device=parameter.device)
-        return torch.nn.functional.embedding(row, parameter, sparse=True).sum() * 0
-    return parameter.reshape(-1)[:1].sum() * 0
+        return torch.zeros_like(parameter, layout=torch.sparse_coo)
+    return torch.zeros_like(parameter)
+
+
+class _Backward(torch.autograd.Function):
+    """Calls something in a backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, call: Callable[[], Any]) -> torch.Tensor:
+        ctx.call = call
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.call()
+        return gradients[0], None
+
+
+def _in_backward(call: Callable[[], Any]) -> None:
+    """`call()` where autograd's engine takes callbacks. No hook of the script's runs."""
+    with torch.enable_grad():
+        made: Any = _Backward.apply(torch.zeros((), requires_grad=True), call)  # type: ignore[no-untyped-call]
+        made.backward()
 
 
 def mark_next_layout(ddp: DistributedDataParallel) -> None:

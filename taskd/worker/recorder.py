@@ -59,7 +59,7 @@ class Recorder:
         self._structure = session.state.structure()
         # per DDP, see buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
-        self._ready = [buckets.ReadyOrder(ddp) for ddp in session.state.ddps]
+        self._ready = [buckets.listener(ddp) for ddp in session.state.ddps]
         self._own = OwnState(session.state)
         self.is_clean, self.note_memory = self._own.is_clean, self._own.note
         self._last: Own | None = None  # what was recorded at the last commit
@@ -131,8 +131,7 @@ class Recorder:
 
     def commit(self, step: int, random: bytes, own: Own) -> None:
         """What `look` found is the start of `step`."""
-        if None in self._orders:
-            self._note_orders()
+        self._note_orders()
         self._left = self._session.gradients.committed()
         self.index += 1
         if own.shards is not None:
@@ -175,10 +174,9 @@ class Recorder:
     def listen(self) -> None:
         """An attempt begins: what an attempt before it left half done of a backward does not
         count."""
-        if None in self._orders:
-            for order, ready in zip(self._orders, self._ready, strict=True):
-                if order is None:
-                    ready.again()
+        for ready in self._ready:
+            if ready.listening:
+                ready.again()
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
         """A repair has put this rank to the start of `step`, as `entry` has it where its state was
@@ -191,10 +189,7 @@ class Recorder:
             self._committed = (step, entry.committed)
             self._orders, self._structure = entry.orders, entry.structure
             for order, ready in zip(self._orders, self._ready, strict=True):
-                if order is not None:
-                    ready.stop()
-                else:
-                    ready.listen()
+                ready.put(order)
         self._session.state.refresh()
         self._session.gradients.watch(self._session.state.parameters())
         self.lay_out()
@@ -313,7 +308,7 @@ class Recorder:
         """The first whole backward through a DDP is over: keep its order; DDP lays its buckets anew
         when the next forward begins."""
         for i, ddp in enumerate(self._session.state.ddps):
-            if self._orders[i] is None and (order := self._ready[i].take()) is not None:
+            if self._ready[i].listening and (order := self._ready[i].take()) is not None:
                 self._orders[i] = order
                 buckets.mark_next_layout(ddp)
 

@@ -10,8 +10,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 from taskd.worker import buckets
+from taskd.worker.parallel import static_graph
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,6 +73,90 @@ def test_a_hook_with_a_state_of_its_own_is_refused(given, why):
     model._comm_hooks.append((given, None))
     said = buckets.unsupported(model)
     assert said is None if why is None else (why in said and "must have no state" in said)
+
+
+def learnt(ddp: DDP) -> tuple[object, ...]:
+    """What a reducer has learnt, as far as torch shows it."""
+    data = ddp._get_ddp_logging_data()
+    used = ddp.reducer._get_local_used_map().tolist() if ddp.static_graph else None
+    return data.get("has_rebuilt_buckets"), data.get("rebuilt_per_bucket_param_indices"), used
+
+
+class Twice(nn.Module):
+    """Its first layer's gradient comes twice, from backwards inside the backward; one parameter is
+    not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = checkpoint(self.first, x, use_reentrant=True)
+        return self.second(x)
+
+
+@pytest.mark.parametrize("backwards", [0, 1, 2, 3])
+def test_a_static_graph_is_learnt_again(backwards):
+    """Whenever it is made again, the reducer goes on as it would have done."""
+
+    def run(again: bool) -> tuple[object, ...]:
+        torch.manual_seed(0)
+        ddp = DDP(Twice(), static_graph=True, bucket_cap_mb=1e-5)
+        firings, order = buckets.listener(ddp), None
+        assert buckets.unsupported(ddp) is None
+        x = torch.ones(1, 2, requires_grad=True)
+        for step in range(4):
+            if again and step == backwards:
+                buckets.rebuild(ddp, order)
+                firings.put(order)
+            firings.again()
+            ddp(x).sum().backward()
+            order = firings.take() or order
+        ddp(x)  # lays the buckets anew if that has not been done
+        ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
+        ddp(x)
+        assert order[0] == 2 and sorted(order[1:]) == [1, 1, 2, 2, 3, 4]
+        return learnt(ddp), [p.grad is None or p.grad.tolist() for p in ddp.parameters()]
+
+    assert run(True) == run(False)
+
+
+def test_backwards_of_a_failed_attempt_do_not_count():
+    ddp = DDP(nn.Linear(2, 2), static_graph=True)
+    firings = buckets.listener(ddp)
+    for _ in range(2):
+        firings.again()
+        ddp(torch.ones(1, 2)).sum().backward()
+    assert firings.take()[0] == 1 and firings.listening
+
+
+def test_a_torch_without_these_names_is_named(monkeypatch):
+    monkeypatch.setattr(static_graph, "REDUCER", ("_no_such_name",))
+    why = buckets.unsupported(DDP(nn.Linear(2, 2), static_graph=True))
+    assert "lacks Reducer._no_such_name" in why and "static_graph" in why
+    monkeypatch.setattr(buckets, "REDUCER", ("_nor_this",))
+    assert "lacks Reducer._nor_this" in buckets.unsupported(DDP(nn.Linear(2, 2)))
+
+
+def test_the_layout_stays_after_a_rebuild():
+    """The next backward may be in another order: an undisturbed run does not look at it."""
+    ddp = DDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), bucket_cap_mb=1e-5)
+    buckets.rebuild(ddp, [0, 2, 1, 3])
+    for _ in range(3):
+        ddp(torch.ones(1, 2)).sum().backward()
+    rebuilt, layout, _ = learnt(ddp)
+    assert rebuilt and layout.replace(",", "").split() == ["0", "2", "1", "3"]
+
+
+def test_no_hook_of_the_script_runs_in_a_rebuild():
+    net = nn.Linear(2, 2)
+    ddp, called = DDP(net), []
+    net.weight.register_hook(lambda gradient: called.append(1))
+    net.weight.register_post_accumulate_grad_hook(lambda parameter: called.append(2))
+    buckets.rebuild(ddp, [1, 0])
+    assert called == []
 
 
 def test_what_else_is_refused():

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from taskd.worker import parallel
+from taskd.worker.gradients import Gradients
 from taskd.worker.parallel import fsdp2, pipelines, sharded, trials
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
@@ -93,6 +94,42 @@ def test_an_evaluation_leaves_shards():
     assert all(sharded.is_sharded(p) for p in model.parameters())
 
 
+def test_tensor_parallel_modules_in_a_ddp_are_refused_by_name():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
+    model = parallelize_module(nn.Sequential(nn.Linear(4, 4)), mesh["tp"], {"0": ColwiseParallel()})
+    assert parallel.unsupported([model]) is None
+    ddp = nn.parallel.DistributedDataParallel(model, device_mesh=mesh["dp"])
+    assert "is tensor parallel inside DDP" in parallel.unsupported([ddp.module])
+
+
+def test_gradients_of_which_a_sum_is_still_to_come():
+    """As those of a norm under sequence parallelism; and state made of them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh = init_device_mesh("cpu", (1,))
+    net = nn.Module()
+    net.weight = nn.Parameter(DTensor.from_local(torch.ones(4), mesh, [Replicate()]))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    net.weight.grad = DTensor.from_local(torch.arange(4.0), mesh, [Partial()])
+    optimizer.state[net.weight]["momentum_buffer"] = net.weight.grad.clone()
+    state, watched = TrainingState({"net": net, "optimizer": optimizer}), Gradients([optimizer])
+    watched.watch(state.parameters())
+    (row,) = watched.now().rows
+    assert row.name == "grad Psum"
+    structure = state.structure()
+    net.weight.grad = None
+    optimizer.state[net.weight].clear()
+    watched.restore([(row.index, row.name, row.tensor)], ())
+    state.conform(structure)
+    assert net.weight.grad.placements == (Partial(),)
+    assert torch.equal(sharded.local(net.weight.grad), torch.arange(4.0))
+    assert optimizer.state[net.weight]["momentum_buffer"].placements == (Partial(),)
+
+
 def test_fsdp1_is_refused_by_name():
     class FullyShardedDataParallel(nn.Module):
         pass
@@ -102,13 +139,21 @@ def test_fsdp1_is_refused_by_name():
 
 
 def test_a_shard_and_what_is_made_of_one():
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
     model = net()
     weight = model[0].weight
     assert sharded.is_sharded(weight) and not sharded.is_sharded(sharded.local(weight))
     made = sharded.like(weight, torch.zeros_like(sharded.local(weight)))
     assert made.placements == weight.placements and made.shape == weight.shape
-    assert not sharded.differently_placed(made, weight)
-    assert sharded.differently_placed(torch.zeros(4, 4), weight)
+    assert sharded.otherwise(made, weight) == ""
+    for placement, text in ((Replicate(), "R"), (Partial(), "Psum"), (Shard(1), "S1")):
+        other = DTensor.from_local(torch.ones(4, 4), weight.device_mesh, [placement])
+        assert sharded.otherwise(other, weight) == text
+        again = sharded.like(weight, torch.ones(4, 4), text)
+        assert again.placements == (placement,) and again.shape == weight.shape
+    with pytest.raises(ValueError, match="one is sharded, the other is not"):
+        sharded.otherwise(torch.zeros(4, 4), weight)
     with pytest.raises(ValueError, match=r"part of shape \(1,\)"):
         sharded.like(weight, torch.zeros(1))
     assert sharded.place(weight) == ((0, 0), (0,))

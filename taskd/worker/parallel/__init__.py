@@ -14,6 +14,9 @@ import torch
 from taskd.worker.parallel import fsdp2
 from taskd.worker.parallel.pipelines import Pipelines
 
+# the hook by which DDP(device_mesh=...) takes DTensors for ordinary tensors
+LOCALIZED = "_localize_dtensor"
+
 
 def unsupported(modules: Iterable[torch.nn.Module]) -> str | None:
     """Why modules or schedules of this process cannot be brought back, or None."""
@@ -22,6 +25,15 @@ def unsupported(modules: Iterable[torch.nn.Module]) -> str | None:
         for name, module in root.named_modules():
             if type(module).__name__ == "FullyShardedDataParallel":
                 return f"{name or 'the model'} is an FSDP1 module: use fully_shard (FSDP2)"
+            if any(
+                getattr(hook, "__name__", "") == LOCALIZED
+                for hook in module._forward_hooks.values()
+            ):
+                return (
+                    f"{name or 'the model'} is tensor parallel inside DDP, whose first forward"
+                    " takes the parameters out of their modules: use fully_shard (FSDP2) instead of"
+                    " DDP"
+                )
     if missing := [*fsdp2.lacking(modules), *Pipelines().lacking()]:
         return f"torch {torch.__version__} lacks {', '.join(missing)}"
     return None

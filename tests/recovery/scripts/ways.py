@@ -1,9 +1,9 @@
 """More ways of training in parallel, and combinations of them; see parallel.py.
 
 ways.py OUT STEPS KIND   pp-interleaved | pp-bfs | pp-zb | pp-zbv | pp-dual | pp-ddp | pp-fsdp |
-                         pp-interleaved-fsdp | cube | cube-ddp | sp | spdp | fsdp-offload | cp |
-                         static | static-unused | powersgd | powersgd-batched | post-local |
-                         zero | zero-view
+                         pp-interleaved-fsdp | cube | sp | spdp | fsdp-offload |
+                         static | static-unused | static-uneven | static-nested | static-view |
+                         ddp-shuffled | powersgd | powersgd-batched | post-local | zero | zero-view
 Faults come from the environment, see faults.py.
 """
 
@@ -57,6 +57,34 @@ def block(width: int = 64, wide: int = 128) -> nn.Sequential:
 
 def net_of_blocks() -> nn.Sequential:
     return nn.Sequential(block(), Point(), block(), block(64, 96))
+
+
+class Nested(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        for _ in range(2):
+            x = checkpoint(self.net[0], x, use_reentrant=True)
+        return self.net(x.requires_grad_() if not x.requires_grad else x)
+
+
+class Shuffled(nn.Module):
+    """Gradients become ready in another order at each step."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        blocks = [self.net[0], self.net[2], self.net[3]]
+        turn = current[0] % 3
+        for part in (*blocks[turn:], self.net[1], *blocks[:turn]):
+            x = part(x)
+        return x
 
 
 def squares(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -178,20 +206,16 @@ elif kind in ("pp-ddp", "pp-fsdp", "pp-interleaved-fsdp"):
     parts = list(stages.values())
     name = "ScheduleInterleaved1F1B" if "interleaved" in kind else "Schedule1F1B"
     train = pipeline(stages, 2 * len(numbers), name, mesh["pp"].get_group())
-elif kind in ("cube", "cube-ddp"):  # 8 ranks
+elif kind == "cube":  # 8 ranks
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
     place, data = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
     torch.manual_seed(7 + place)
     net = tensor_parallel(net_of_blocks(), mesh["tp"])
-    if kind == "cube":
-        from torch.distributed.fsdp import fully_shard
-
-        for part in (net[0], net[2], net[3]):
-            fully_shard(part, mesh=mesh["dp"])
-        fully_shard(net, mesh=mesh["dp"])
-    else:
-        net = DDP(net, device_mesh=mesh["dp"])
-    parts = [net]
+    for part in (net[0], net[2], net[3]):
+        fully_shard(part, mesh=mesh["dp"])
+    parts = [fully_shard(net, mesh=mesh["dp"])]
     train = pipeline({place: net}, 2, "Schedule1F1B", mesh["pp"].get_group())
 elif kind in ("sp", "spdp"):
     from torch.distributed.fsdp import fully_shard
@@ -221,30 +245,21 @@ elif kind == "fsdp-offload":
         fully_shard(part, offload_policy=CPUOffloadPolicy(pin_memory=False))
     parts = [fully_shard(net, offload_policy=CPUOffloadPolicy(pin_memory=False))]
     train = alone(parts[0])
-elif kind == "cp":
-    from torch.distributed.tensor.experimental import context_parallel
-
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
-    data = 0
-    net = nn.ModuleDict({"qkv": nn.Linear(64, 192), "point": Point(), "out": nn.Linear(64, 64)})
-    parts = [DDP(net)]
-
-    def train(step: int) -> torch.Tensor:
-        x = batch(step, 32).view(1, 32, 64)
-        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
-            q, k, v = net["qkv"](x).view(1, -1, 3, 4, 16).permute(2, 0, 3, 1, 4)
-            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            y = net["out"](net["point"](y.transpose(1, 2).reshape(1, -1, 64)))
-            loss = y.square().mean()
-            loss.backward()
-        return loss.detach()
 else:
     net = net_of_blocks()
     more: dict[str, Any] = {}
     if kind.startswith("static"):
         more["static_graph"] = True
+        if kind == "static-view":
+            more["gradient_as_bucket_view"] = True
+    if kind == "ddp-shuffled":
+        net = Shuffled(net)
+    elif kind == "static-uneven" and rank % 2:  # some parameters are used on half of the ranks
+        net.forward = lambda x: net[3](net[1](net[0](x)))
     if kind == "static-unused":
         net[3].register_parameter("unused", nn.Parameter(torch.ones(100)))
+    elif kind == "static-nested":  # a backward in a backward, two for one block
+        net = Nested(net)
     model = DDP(net, bucket_cap_mb=0.05, **more)
     if kind.startswith("powersgd"):
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
