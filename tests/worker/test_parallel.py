@@ -114,8 +114,8 @@ def test_gradients_of_which_a_sum_is_still_to_come():
     net = nn.Module()
     net.weight = nn.Parameter(DTensor.from_local(torch.ones(4), mesh, [Replicate()]))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    net.weight.grad = DTensor.from_local(torch.arange(4.0), mesh, [Partial()])
-    optimizer.state[net.weight]["momentum_buffer"] = net.weight.grad.clone()
+    partial = DTensor.from_local(torch.arange(4.0), mesh, [Partial()])
+    net.weight.grad = optimizer.state[net.weight]["momentum_buffer"] = partial
     state, watched = TrainingState({"net": net, "optimizer": optimizer}), Gradients([optimizer])
     watched.watch(state.parameters())
     (row,) = watched.now().rows
