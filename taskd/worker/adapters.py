@@ -46,6 +46,9 @@ def adapt(value: Any) -> Stateful | None:
         return _InPlace(value, lambda t: t.detach(), _put_tensor)
     if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
         return _InPlace(value, lambda a: a, _put_array)
+    averaging = sys.modules.get("torch.distributed.algorithms.model_averaging.averagers")
+    if averaging is not None and isinstance(value, averaging.ModelAverager):
+        return _InPlace(value, lambda a: a.step, lambda a, step: setattr(a, "step", step))
     for kind, put in _CONTAINERS.items():
         if isinstance(value, kind):
             return _InPlace(value, kind, put)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
-from taskd.worker.parallel import static_graph
+from taskd.worker.parallel import comm_hooks, static_graph
 
 REDUCER = (
     "_autograd_hook",
@@ -51,8 +51,12 @@ def unsupported(ddp: DistributedDataParallel) -> str | None:
         return "DDP(mixed_precision=...) cannot be rebuilt; use torch.autocast"
     for hook, state in getattr(ddp, "_comm_hooks", []):
         name = getattr(hook, "__name__", hook)
-        if state is not None and not isinstance(state, dist.ProcessGroup):
-            return f"the DDP communication hook {name} has its own state, which cannot be rebuilt"
+        if (
+            state is not None
+            and not isinstance(state, dist.ProcessGroup)
+            and (why := comm_hooks.unsupported(name, state)) is not None
+        ):
+            return why
         if (kept := _kept_by(hook)) is not None:
             return (
                 f"the DDP communication hook {name} keeps {kept}, which cannot be rebuilt; a hook"
@@ -278,7 +282,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         parameter.grad = None
     # after the replay, whose buckets mean nothing to a hook
     for hook, state in getattr(ddp, "_comm_hooks", []):
-        dist._register_comm_hook(ddp.reducer, state, hook)
+        dist._register_comm_hook(ddp.reducer, state, comm_hooks.followed(hook, state))
 
 
 def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:

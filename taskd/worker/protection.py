@@ -39,6 +39,7 @@ from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
 from taskd.worker.outcomes import LeftAlone
+from taskd.worker.parallel import comm_hooks
 from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.session import RepairSession, scratch
@@ -80,6 +81,7 @@ def protect(objects: dict[str, Any]) -> Job:
         channel.close()
         return Job(None)
     communicators, pipelines = Communicators(), Pipelines()
+    state.small.update(comm_hooks.states(state.ddps))
     if pipelines:
         state.small["(pipeline schedules)"] = pipelines
     vault = Path(os.environ["TASKD_VAULT"])
@@ -142,8 +144,12 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
     with scratch():
         for ddp in session.state.ddps:
             buckets.rebuild(ddp, None)
-    differing = replicas.differing(
-        session.state.replicated, session.communicators.world_size, session.state.layout()
+    differing = (
+        list(range(len(session.state.replicated)))
+        if comm_hooks.diverging(session.state.ddps)
+        else replicas.differing(
+            session.state.replicated, session.communicators.world_size, session.state.layout()
+        )
     )
     if differing:
         log.info(

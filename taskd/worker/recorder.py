@@ -28,7 +28,7 @@ from taskd.worker.draws import Draws
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import NOTHING, Left
 from taskd.worker.own_state import Own, OwnState
-from taskd.worker.parallel import sharded
+from taskd.worker.parallel import comm_hooks, sharded
 from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
@@ -301,6 +301,7 @@ class Recorder:
         yield from (sharded.local(p.grad) for p in state.parameters() if p.grad is not None)
         if session.stripes is not None:
             yield from session.stripes.rows()
+        yield from comm_hooks.seen()
         held = [("", {**state.modules, **state.optimizers, **state.small})]
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 

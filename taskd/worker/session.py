@@ -34,7 +34,7 @@ from taskd.worker.copies import Copies
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import Gradients
 from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
-from taskd.worker.parallel import fsdp2, trials
+from taskd.worker.parallel import comm_hooks, fsdp2, trials
 from taskd.worker.parallel.pipelines import Pipelines
 from taskd.worker.random_state import RandomState
 from taskd.worker.state import TrainingState
@@ -190,6 +190,7 @@ class RepairSession:
             self.communicators.generation = order.generation
             return
         self.device.leave_collectives()
+        comm_hooks.leave()
         with scratch():
             self.communicators.rebuild(
                 order.generation,
