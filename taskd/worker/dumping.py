@@ -32,9 +32,10 @@ log = logging.getLogger("taskd.worker")
 
 
 def state_dict(state: TrainingState) -> dict[str, Any]:
-    """The state as the script knows it: name given to protect() -> that object's state_dict()."""
+    """The state as the script knows it: name given to protect() -> that object's state_dict(). Not
+    what taskd has found in torch, under names in parentheses: that is in the records."""
     objects = {**state.modules, **state.optimizers, **state.small}
-    return {name: value.state_dict() for name, value in objects.items()}
+    return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:

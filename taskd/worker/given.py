@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker import loading
 from taskd.worker.adapters import adapt
+from taskd.worker.parallel import zero
 from taskd.worker.wrappers import unwrap
 
 
@@ -29,6 +30,7 @@ class Given:
     def __init__(self, objects: dict[str, Any]) -> None:
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.split: set[str] = set()  # names of those whose parameters are this rank's share
         self.small: dict[str, Any] = {}
         self.generators: dict[str, Any] = {}
         self.ddps: list[DistributedDataParallel] = []
@@ -59,6 +61,11 @@ class Given:
             self.modules[name] = value
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizers[name] = value
+            if zero.is_split(value):
+                if (why := zero.unsupported(value)) is not None:
+                    raise NotProtectable(f"{name}: {why}")
+                self.split.add(f"{name}.optim")
+                self.optimizers[f"{name}.optim"] = zero.share(value)
         elif loading.is_generator(value):
             self.generators[name] = value
         elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):

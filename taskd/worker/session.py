@@ -207,6 +207,8 @@ class RepairSession:
         from taskd.worker import dumping
 
         try:
+            if self.state.split:
+                raise RuntimeError("the state of ZeroRedundancyOptimizer cannot be saved by dump")
             if (found := self.entries.read(order.step)) is not None:
                 entry = records.decode(found[1], self.entries.seal, order.step)
                 self.state.conform(entry.structure)

@@ -39,7 +39,7 @@ class TrainingState:
             if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
         ]
         self.apart: set[Key] = set()  # parameters that differ between ranks
-        self.sharded = False  # some are parts of DTensors
+        self.sharded = False  # some are parts of a whole: DTensors, ZeroRedundancyOptimizer
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []  # private
@@ -58,7 +58,7 @@ class TrainingState:
         for key, tensor, *_ in cells:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
-        self.sharded = any(part is not whole for _, part, whole, *_ in cells)
+        self.sharded = self.split or any(part is not whole for _, part, whole, *_ in cells)
         now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells]
         if now == self._print:
             return False
@@ -130,9 +130,14 @@ class TrainingState:
                     owners[id(parameter)] = (name, index, LOOSE)
                     yield (name, index, LOOSE), parameter, False, False
                 state = optimizer.state.get(parameter) or {}
-                apart = owners.get(id(parameter)) in self.apart
+                apart = name in self._given.split or owners.get(id(parameter)) in self.apart
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
                     yield (name, index, key), state[key], False, apart
+
+    @property
+    def split(self) -> bool:
+        """Whether an optimizer has this rank's share of the parameters (ZeroRedundancyOptimizer)."""
+        return bool(self._given.split)
 
     def layout(self) -> int:
         """A checksum of what is replicated: names and sizes, the same on ranks that have the

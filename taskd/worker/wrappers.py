@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from taskd.worker.parallel import zero
+
 # module and name of a wrapper -> the attribute with what it wraps
 KNOWN = {
     ("accelerate.optimizer", "AcceleratedOptimizer"): "optimizer",
@@ -31,7 +33,7 @@ def unwrap(value: Any) -> Any:
             raise TypeError(
                 f"{name} is not built like a torch optimizer: give the optimizer inside it"
             )
-        for attribute, inner in vars(value).items():
+        for attribute, inner in () if zero.is_split(value) else vars(value).items():
             if isinstance(inner, torch.optim.Optimizer):
                 raise TypeError(
                     f"{name} wraps an optimizer (its attribute {attribute}) and may update"

@@ -31,6 +31,20 @@ def test_bit_for_bit(tmp_path, reference, kind):
     assert 5 <= len(result.incidents) <= len(FAULTS), result.incidents
 
 
+# and this one: the other schedules with several stages a rank, pipelines with DDP or FSDP2 alone,
+# sequence parallelism, CPU offload, other static graphs, post-local SGD
+WAYS = {"pp-interleaved": 4, "cube": 8, "static-uneven": 4, "powersgd": 4, "zero": 4}
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_more_ways_bit_for_bit(tmp_path, reference, kind):
+    world = WAYS[kind]
+    result = training.taskd(tmp_path / "job", world, "ways.py", "10", kind, faults=",".join(FAULTS))
+    training.assert_equal(result, reference(world, "ways.py", "10", kind), world)
+    assert "job is not protected" not in result.output
+    assert 5 <= len(result.incidents) <= len(FAULTS), result.incidents
+
+
 def test_a_group_that_is_made_in_the_loop(tmp_path, reference):
     """Its connections are cut too, so no rank waits in it; it is made before a step, once."""
     faults = "1:3:tail:cut,2:5:tail:cut,3:7:forward:cut"

@@ -44,5 +44,16 @@ def test_tensors_and_arrays_are_put_back_in_place():
         adapt(torch.zeros(4)).load_state_dict(torch.zeros(3))
 
 
+def test_model_averagers_count_their_steps():
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    averager = PeriodicModelAverager(4, process_group=object())
+    averager.step = 7
+    saved = plain.encode(adapt(averager).state_dict())
+    averager.step = 0
+    adapt(averager).load_state_dict(plain.decode(saved))
+    assert averager.step == 7
+
+
 def test_what_is_not_known_is_left_to_others():
     assert adapt(object()) is None and adapt(3) is None and adapt(numpy.array([object()])) is None

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
-from taskd.worker import buckets
-from taskd.worker.parallel import static_graph
+from taskd.worker import buckets, plain
+from taskd.worker.parallel import comm_hooks, static_graph
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,6 +162,97 @@ def test_no_hook_of_the_script_runs_in_a_rebuild():
     net.weight.register_post_accumulate_grad_hook(lambda parameter: called.append(2))
     buckets.rebuild(ddp, [1, 0])
     assert called == []
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Recorded(Counted):
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, values):
+        self.count = values["count"]
+
+
+def test_states_of_hooks_that_can_be_recorded():
+    powersgd = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+    local = post_localSGD_hook.PostLocalSGDState(None, dist.group.WORLD, 4)
+    recorded = Recorded()
+    ddps = []
+    for given, state in (
+        (powerSGD_hook.powerSGD_hook, powersgd),
+        (post_localSGD_hook.post_localSGD_hook, local),
+        (hook, recorded),
+        (hook, recorded),
+    ):
+        ddps.append(DDP(nn.Linear(2, 2)))
+        ddps[-1].register_comm_hook(state, given)
+        assert buckets.unsupported(ddps[-1]) is None
+    found = comm_hooks.states(ddps)
+    assert len(found) == 3 and recorded in found.values()
+    assert comm_hooks.diverging(ddps) and not comm_hooks.diverging(ddps[:1])
+
+
+def test_states_of_hooks_that_cannot(monkeypatch):
+    assert "give it a subgroup" in comm_hooks.unsupported(
+        "x", post_localSGD_hook.PostLocalSGDState(None, None, 4)
+    )
+    model = DDP(nn.Linear(2, 2))
+    model.register_comm_hook(Counted(), hook)
+    assert "hook has its own state, a Counted: give that a state_dict" in buckets.unsupported(model)
+    state = powerSGD_hook.PowerSGDState(None)
+    monkeypatch.setattr(type(state), "__slots__", [*type(state).__slots__, "momentum"])
+    assert "is not what taskd knows: momentum" in comm_hooks.unsupported("x", state)
+
+
+def test_powersgd_goes_on_as_it_would_have():
+    """From a record of the state, in another process: from errors, low-rank factors and random
+    numbers."""
+
+    def run(taken_up: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        ddp = DDP(nn.Linear(16, 16))
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, warm_start=False)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        buckets.rebuild(ddp, None)
+        ready, order, found = buckets.listener(ddp), None, []
+        for step in range(6):
+            if taken_up and step == 4:
+                (recorded,) = comm_hooks.states([ddp]).values()
+                data = plain.encode(recorded.state_dict())
+                state.__init__(None, start_powerSGD_iter=2, warm_start=False)
+                recorded.load_state_dict(plain.decode(data))
+                assert state.iter == 4
+                buckets.rebuild(ddp, order)
+            ddp.zero_grad()
+            ddp(torch.randn(4, 16)).square().sum().backward()
+            found.append(ddp.module.weight.grad.clone())
+            order = ready.take() or order
+            comm_hooks.leave()
+        assert list(comm_hooks.seen())
+        return found
+
+    assert all(torch.equal(a, b) for a, b in zip(run(True), run(False), strict=True))
+
+
+def test_a_hook_that_is_cut_has_ended_before_anything_is_restored():
+    state = powerSGD_hook.PowerSGDState(None)
+    started, ended = torch.futures.Future(), []
+
+    class Bucket:
+        def buffer(self):
+            return torch.ones(1)
+
+    def slow(state, bucket):
+        return started.then(lambda _: ended.append(1))
+
+    comm_hooks.followed(slow, state)(state, Bucket())
+    threading.Timer(0.2, lambda: started.set_exception(RuntimeError("cut"))).start()
+    comm_hooks.leave()
+    assert ended == [1]
 
 
 def test_what_else_is_refused():

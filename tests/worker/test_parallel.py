@@ -10,9 +10,9 @@ from torch import nn
 
 from taskd.worker import parallel
 from taskd.worker.gradients import Gradients
-from taskd.worker.parallel import fsdp2, pipelines, sharded, trials
+from taskd.worker.parallel import fsdp2, pipelines, sharded, trials, zero
 from taskd.worker.random_state import RandomState
-from taskd.worker.state import TrainingState
+from taskd.worker.state import NotProtectable, TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +128,52 @@ def test_gradients_of_which_a_sum_is_still_to_come():
     assert net.weight.grad.placements == (Partial(),)
     assert torch.equal(sharded.local(net.weight.grad), torch.arange(4.0))
     assert optimizer.state[net.weight]["momentum_buffer"].placements == (Partial(),)
+
+
+def zero_optimizer(**more: object) -> tuple[nn.Module, torch.optim.Optimizer]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1, **more)
+
+
+def test_the_share_of_a_rank_is_private_and_restored():
+    def steps(restore: bool) -> torch.Tensor:
+        model, optimizer = zero_optimizer()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        state = TrainingState({"model": model, "optimizer": optimizer, "scheduler": scheduler})
+        assert list(state.optimizers) == ["optimizer", "optimizer.optim"] and state.sharded
+        for step in range(4):
+            if step == 2:
+                state.refresh()
+                kept, settings = [row.clone() for row in state.private], state.settings()
+                structure = state.structure()
+                assert len(kept) == 6 and len(state.replicated) == 2  # steps and moments of two
+                if restore:
+                    optimizer.optim.state.clear()
+                    optimizer.param_groups[0]["lr"] = 7.0
+                    state.conform(structure)
+                    for row, value in zip(state.private, kept, strict=True):
+                        row.copy_(value)
+                    state.put_settings(settings)
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+            scheduler.step()
+        return model.weight.detach()
+
+    assert torch.equal(steps(True), steps(False))
+
+
+def test_which_zero_optimizers_are_refused_by_name(monkeypatch):
+    model, optimizer = zero_optimizer()
+    monkeypatch.setattr(zero, "NEEDED", (*zero.NEEDED, "_no_such_name"))
+    with pytest.raises(NotProtectable, match="lacks ZeroRedundancyOptimizer._no_such_name"):
+        TrainingState({"model": model, "optimizer": optimizer})
+    model, optimizer = zero_optimizer(overlap_with_ddp=True)
+    with pytest.raises(NotProtectable, match="overlap_with_ddp=True"):
+        TrainingState({"model": model, "optimizer": optimizer})
 
 
 def test_fsdp1_is_refused_by_name():
