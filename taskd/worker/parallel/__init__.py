@@ -1,8 +1,10 @@
 """What ways of training in parallel keep between and within steps, one file each.
 
-`sharded`: tensors of which this rank has a part. `fsdp2` and `pipelines`: clear what a failed
-attempt has left behind, so that the step can be repeated. Each touches private names of one part of
-torch, which it lists; tests/worker/test_parallel.py holds them against the installed torch.
+`sharded`: tensors of which this rank has a part. `zero`: optimizers that are split between ranks.
+`fsdp2` and `pipelines`: clear what a failed attempt has left behind, so that the step can be
+repeated; `trials`: forwards that leave nothing. `static_graph` and `comm_hooks`: what DDP learns,
+and what its hooks carry on. Each touches private names of one part of torch, which it lists;
+tests/worker/test_parallel.py and test_buckets.py hold them against the installed torch.
 """
 
 from __future__ import annotations
