@@ -75,6 +75,8 @@ class Forward:
         found = pair(plan)
         if found is None or session.rank not in found or not session.state.modules:
             return
+        if session.pipelines:  # each stage is another module, and waits for the one before
+            return
         self._given, self._had = found
         self._name, module = next(iter(session.state.modules.items()))
         if session.rank == self._given:

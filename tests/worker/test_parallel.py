@@ -3,12 +3,14 @@ takes."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from taskd.worker import parallel
+from taskd.worker import parallel, verify
 from taskd.worker.gradients import Gradients
 from taskd.worker.parallel import fsdp2, pipelines, sharded, trials, zero
 from taskd.worker.random_state import RandomState
@@ -254,6 +256,20 @@ def test_schedules_are_found_and_reset(name):
     found.reset(lambda: trials.unchanged(state, random))
     schedule.step(x, target=x, losses=losses)
     assert net.calls == 8
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_forwards_of_stages_are_not_compared(stages):
+    """The ranks of a pipeline wait for each other within a forward."""
+    schedule = pipeline("Schedule1F1B") if stages else None
+    net = nn.Linear(2, 2)
+    session = SimpleNamespace(
+        rank=0, state=TrainingState({"model": net}), pipelines=pipelines.Pipelines()
+    )
+    plan = SimpleNamespace(stripes=(0,), copies=(), keep=(1,))
+    forward = verify.Forward(session, plan, lambda reason: None)
+    assert bool(net._forward_hooks) != stages and (schedule is not None) == stages
+    forward.stop()
 
 
 def test_what_a_torch_without_pipeline_names_lacks(monkeypatch):
