@@ -3,6 +3,7 @@ takes."""
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from taskd.worker.state import NotProtectable, TrainingState
 
 @pytest.fixture(autouse=True)
 def world():
+    gc.collect()  # schedules of the test before
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
