@@ -62,7 +62,7 @@ def _memory(job: Job, options: dict[str, str]) -> str:
     rows: dict[str, list[torch.Tensor]] = {
         "parameter": state.of_modules(),
         "optimizer": state.of_optimizers(),
-        "buffer": state.private,
+        "buffer": state.buffers,
         "stripe": session.stripes.rows() if session.stripes is not None else [],
     }
     if where in rows:

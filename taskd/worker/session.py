@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from taskd import settings
 from taskd.core.snapshots import FINAL
@@ -25,7 +24,7 @@ from taskd.devices import Device
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
 from taskd.records.store import Entries
-from taskd.worker import buckets, replicas, verify
+from taskd.worker import buckets, replicas, transfer, verify
 from taskd.worker import entry as records
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
@@ -45,7 +44,6 @@ log = logging.getLogger("taskd.worker")
 
 # seconds; below the coordinator's deadline for the phase, so that the rank reports the reason
 REBUILD_LIMIT = 15.0
-CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 
 @dataclass
@@ -286,9 +284,9 @@ class RepairSession:
             self.stripes.read_all(plan.step, self.state.replicated)
         for destination, source in plan.copies:
             if self.rank == source:
-                self._give(destination)
+                transfer.give(self.state.replicated, destination, self.place())
             elif self.rank == destination:
-                self._take(source)
+                transfer.take(self.state.replicated, source, self.place())
         self.device.synchronize()
         # skipped if code between the steps may have changed parameters since, or if this rank's
         # memory is in doubt
@@ -328,31 +326,8 @@ class RepairSession:
             raise RuntimeError(f"the state at step {plan.step} was not recorded whole")
         return start
 
-    def _give(self, destination: int) -> None:
-        damaged = damage.damaged()
-        for pieces in _chunks(self.state.replicated):
-            dist.send(torch.cat(pieces), destination)
-        # a page found lost only while it was read arrives as zeros: without this flag the receiver
-        # would take them for state and be a source in the next round
-        dist.send(
-            torch.tensor([damage.damaged() != damaged], dtype=torch.uint8, device=self.place()),
-            destination,
-        )
-
     def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
-
-    def _take(self, source: int) -> None:
-        for pieces in _chunks(self.state.replicated):
-            buffer = torch.empty(
-                sum(p.numel() for p in pieces), dtype=torch.uint8, device=pieces[0].device
-            )
-            dist.recv(buffer, source)
-            torch._foreach_copy_(pieces, list(buffer.split([p.numel() for p in pieces])))
-        lost = torch.ones(1, dtype=torch.uint8, device=self.place())
-        dist.recv(lost, source)
-        if lost:
-            raise RuntimeError(f"rank {source} lost a memory page while it sent its state")
 
     def _digest(self) -> str:
         """The checksum of the replicated state."""
@@ -376,23 +351,6 @@ def digest(tensors: list[torch.Tensor]) -> str:
         host = row if row.device.type == "cpu" else row.cpu()
         value = memory.checksum(host.data_ptr(), host.numel(), value)
     return f"{value:016x}"
-
-
-def _chunks(rows: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield views of the rows, in order, in lists of at most CHUNK bytes."""
-    pieces: list[torch.Tensor] = []
-    room = CHUNK
-    for row in rows:
-        at = 0
-        while at < row.numel():
-            take = min(room, row.numel() - at)
-            pieces.append(row[at : at + take])
-            at, room = at + take, room - take
-            if room == 0:
-                yield pieces
-                pieces, room = [], CHUNK
-    if pieces:
-        yield pieces
 
 
 HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {

@@ -136,7 +136,7 @@ class TrainingState:
 
     @property
     def split(self) -> bool:
-        """Whether an optimizer has this rank's share of the parameters (ZeroRedundancyOptimizer)."""
+        """Whether an optimizer has this rank's share of the parameters: ZeroRedundancyOptimizer."""
         return bool(self._given.split)
 
     def layout(self) -> int:
