@@ -20,7 +20,7 @@ always: their tensors never change, so nothing shows whether they were cleared.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,7 @@ from taskd.worker.given import UnsupportedState
 from taskd.worker.parallel import sharded
 
 GRAD, MAIN = "grad", "main_grad"
+EARLY = 6  # updates, of all optimizers
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Gradients:
         # those whose gradients are not in the current step's record
         self._unrecorded: set[int] = set()
         self._stepped: set[int] = set()  # in this attempt
+        self._met: list[weakref.ref[torch.Tensor]] = []
+        self._updates = 0
         self._fresh = True  # this process has committed no attempt
         self.broken = False  # the current step uses gradients that its record lacks
 
@@ -115,8 +118,17 @@ class Gradients:
 
     def updating(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that `optimizer` is about to use `.grad`."""
+        if self._updates < EARLY:
+            self._updates += 1
+            grads = (p.grad for p in _of(optimizer))
+            self._met += [weakref.ref(g) for g in grads if g is not None]
         self._look(id(optimizer))
         self._stepped.add(id(optimizer))
+
+    def met(self) -> Iterator[torch.Tensor]:
+        """Gradients of early updates that still exist, though no parameter may have them now: views
+        of DDP's buckets."""
+        yield from (sharded.local(g) for g in (ref() for ref in self._met) if g is not None)
 
     def _look(self, owner: int) -> None:
         """Check whether the gradients used by the last update of `owner` were replaced since. Once

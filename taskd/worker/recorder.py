@@ -301,6 +301,7 @@ class Recorder:
         yield from (sharded.local(p.grad) for p in state.parameters() if p.grad is not None)
         if session.stripes is not None:
             yield from session.stripes.rows()
+        yield from session.gradients.met()
         yield from comm_hooks.seen()
         held = [("", {**state.modules, **state.optimizers, **state.small})]
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))

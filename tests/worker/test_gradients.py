@@ -141,3 +141,16 @@ def test_change_between_two_attempts_is_seen(script):
     before = script.gradients.now()
     script.weights[1].grad = None
     assert not script.gradients.now().same(before)
+
+
+def test_buckets_that_gradients_were_views_of_are_known():
+    """DDP(gradient_as_bucket_view=True) writes them at each step, whatever zero_grad() does."""
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    gradients = Gradients([optimizer])
+    bucket = torch.zeros(6)
+    views = [bucket[:4].view(2, 2), bucket[4:]]  # the reducer holds them
+    net.weight.grad, net.bias.grad = views
+    gradients.updating(optimizer)
+    optimizer.zero_grad()
+    assert [id(v) for v in gradients.met()] == [id(v) for v in views]
