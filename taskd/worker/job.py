@@ -147,8 +147,10 @@ class Job:
             job = taskd.protect(model=model)
             data = job.iterate(torch.ones(1) for _ in range(3))
 
+
             def train_step(data, model):
                 return model(next(data)).item()
+
 
             for step in range(job.step, 3):
                 loss = job.call(train_step, data, model)
