@@ -1,4 +1,5 @@
-"""A sharded job loses nodes: what exists once comes back from the node that keeps its records."""
+"""A sharded job moves a node and loses others: what exists once comes from its process, or from the
+node that keeps its records."""
 
 from __future__ import annotations
 
@@ -9,19 +10,34 @@ import training
 from cluster import Cluster
 from test_nodes import STRATEGY
 
-ARGUMENTS = ("parallel.py", "120", "fsdp")
+ARGUMENTS = ("parallel.py", "150", "fsdp")
 
 
-def test_a_node_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
+def test_a_node_moves_another_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
+    """Whole states are recorded at every third step."""
     reference = training.undisturbed(tmp_path / "undisturbed", 4, *ARGUMENTS)
+    machines = hosts(5)
     with Cluster(
-        (machines := hosts(4)), tmp_path / "job", 2, 2, *ARGUMENTS, strategy=STRATEGY
+        machines,
+        tmp_path / "job",
+        2,
+        2,
+        *ARGUMENTS,
+        strategy=STRATEGY,
+        TASKD_SNAPSHOT_STEPS="3",
+        TASKD_SUBHEALTHY_STRATEGY="hotSwitch",
     ) as job:
-        job.standby(2, 3)
-        job.ready(2)
-        machines.signal(1, signal.SIGKILL)
-        first = job.repaired()
-        assert first["strategy"] == "recover" and first["ranks"] == [2, 3], first
+        job.standby(2, 3, 4)
+        job.ready(3)
+        asked = job.subhealth(1)
+        text, _ = asked.communicate(timeout=90)
+        assert "node 1 has moved to standby" in text, (text, job.log("*.log")[-9000:])
+        moved = job.repaired()
+        assert moved["strategy"] == "hot-switch" and moved["ranks"] == [2, 3], moved
+        job.trains()
+        machines.signal(job.host_of(2), signal.SIGKILL)
+        lost = job.repaired()
+        assert lost["strategy"] == "recover" and lost["ranks"] == [2, 3], lost
         job.trains()
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
@@ -30,5 +46,6 @@ def test_a_node_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
         # the manager was there too: the next one may begin when the node is taken over already
         assert job.repaired()["strategy"] in ("recover", "recover-in-place")
         job.trains()
-        result = job.end(0, 1)
+        gone = [host for host in range(5) if host not in {job.host_of(r) for r in range(4)}]
+        result = job.end(*gone)
     training.assert_equal(result, reference, 4)
