@@ -194,6 +194,7 @@ class Calls:
         except BaseException:
             if self._attempts is not None:
                 self._attempts.close()
+                self._attempts = None
             raise
         if attempt.committed and step < self._target:
             self._go_on(step + 1)

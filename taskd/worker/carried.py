@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +105,9 @@ def compare(
     found: list[tuple[Any, str]] = []
     # a loader whose __iter__ is a generator draws from an iterator of its own
     held = reach.find(
-        [("", {"own": list(own)})], lambda kind: issubclass(kind, _BaseDataLoaderIter), limit=HELD
+        [("", {"own": [*own, *_in_generators(own)]})],
+        lambda kind: issubclass(kind, _BaseDataLoaderIter),
+        limit=HELD,
     )
     ours = {id(iterator) for _, iterator in held}
     for kind, early, late in (
@@ -158,6 +161,17 @@ def _graph(tensor: torch.Tensor) -> Any:
         return tensor.grad_fn
     except RuntimeError:  # a view whose base was written to since: torch refuses to name it
         return None
+
+
+def _in_generators(values: Iterable[Any]) -> list[Any]:
+    """What the generators among `values` hold: the iterator of a `for` in one has no name."""
+    found: list[Any] = []
+    todo = [v for v in values if isinstance(v, types.GeneratorType)]
+    while todo and len(found) < HELD:
+        inside = gc.get_referents(todo.pop())
+        todo += [v for v in inside if type(v) is types.GeneratorType]
+        found += [v for v in inside if issubclass(type(v), Iterator)]
+    return found
 
 
 def _memory(tensor: torch.Tensor) -> int:

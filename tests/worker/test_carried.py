@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -116,3 +117,25 @@ def test_a_loader_that_is_a_generator_draws_from_its_own_iterator():
 
     assert len(script.found(body, iterator=iterator)) == 1
     assert script.found(body, own=[iterator], iterator=iterator) == []
+
+
+@pytest.mark.parametrize("delegates", [False, True])
+def test_a_loader_inside_a_generator_of_our_own(delegates):
+    script, loader = Script(), DataLoader(torch.randn(32, 4), batch_size=4)
+
+    def batches():
+        while True:
+            if delegates:
+                yield from loader
+            for batch in loader:
+                yield batch + 1
+
+    ours, theirs = batches(), batches()
+
+    def body(source):
+        next(source)
+        return script.step()
+
+    assert script.found(lambda: body(ours), own=[ours]) == []
+    (text,) = script.found(lambda: body(theirs), own=[ours])
+    assert "the script draws batches from it by itself" in text
