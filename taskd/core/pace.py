@@ -31,15 +31,17 @@ class Pace:
 
     def due(self, step: int) -> bool:
         """Whether the state at the start of `step` is recorded whole."""
-        return step >= self._next or step in self._recorded[-1:]
+        return step >= self._next or (bool(self._recorded) and step == self._recorded[-1])
 
     def recorded(self, step: int) -> None:
-        if step not in self._recorded[-1:]:
+        if not self._recorded or step != self._recorded[-1]:
             self._recorded = [*self._recorded[-1:], step]
         self._next = step + self.every
 
     def oldest(self, step: int) -> int:
         """The first step that may still be repeated when `step` begins."""
+        if step == self._next and self._recorded:  # the usual case
+            return self._recorded[-1]
         earlier = [s for s in self._recorded if s < step]
         if not earlier:
             return step

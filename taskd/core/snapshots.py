@@ -79,10 +79,11 @@ class Snapshots:
     def stripe(self, step: int) -> int:
         """Start writing the stripe of `step`, which clears its slot; return the slot: that of the
         same step, a free one, or that of the older one."""
-        if step in self.stripes:
+        first, second = self.stripes
+        if step in (first, second):
             index = self.stripes.index(step)
         else:
-            index = min(range(STRIPES), key=lambda i: -1 if (s := self.stripes[i]) is None else s)
+            index = 0 if first is None or (second is not None and first < second) else 1
         self.stripes[index] = None
         return index
 

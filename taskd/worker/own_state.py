@@ -40,10 +40,10 @@ class OwnState:
         state = self._state
         rows = state.buffer_rows
         self._buffers = rows.gather(self._buffers) if rows.hosted else gather(state.buffers)
-        shards: bytes | Rows | None = None
-        if whole:
+        shards: bytes | Rows | None = b"" if whole else None
+        if whole and state.shards:
             rows = state.shard_rows
-            shards = rows if rows.hosted and rows.total else gather(state.shards)
+            shards = rows if rows.hosted else gather(state.shards)
         return Own(
             random,
             state.settings(),
@@ -56,7 +56,7 @@ class OwnState:
 
     def same(self, own: Own, last: Own) -> bool:
         """Whether `own`, just taken, equals `last`, taken when `note` was called."""
-        if own._replace(shards=None) != last._replace(shards=None):
+        if own[:-1] != last[:-1]:
             return False
         if isinstance(own.shards, bytes) and isinstance(last.shards, bytes):
             return own.shards == last.shards
@@ -67,7 +67,8 @@ class OwnState:
         replicated ones, where it is known."""
         self._versions, self._step = self._state.versions(), step
         self._mark = replicas.mark(self._state.replicated_rows, step) if mark is None else mark
-        self._mark_of_shards = replicas.mark(self._state.shard_rows, step)
+        if self._state.shards:
+            self._mark_of_shards = replicas.mark(self._state.shard_rows, step)
 
     def is_clean(self, step: int) -> bool:
         """Whether they still are; `parameter.data` is written to without a word of torch's."""
@@ -78,7 +79,7 @@ class OwnState:
     _step = 0  # of the last `note`
 
     def _untouched(self, step: int) -> bool:
-        return (
-            self._state.versions() == self._versions
-            and replicas.mark(self._state.shard_rows, step) == self._mark_of_shards
+        return self._state.versions() == self._versions and (
+            not self._state.shards
+            or replicas.mark(self._state.shard_rows, step) == self._mark_of_shards
         )

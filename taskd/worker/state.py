@@ -155,7 +155,8 @@ class TrainingState:
     def versions(self) -> bytes:
         """Version counters of parameters and optimizer state; equal before and after means
         untouched."""
-        return self.replicated_rows.versions() + self.shard_rows.versions()
+        versions = self.replicated_rows.versions()
+        return versions + self.shard_rows.versions() if self.shards else versions
 
     @property
     def private(self) -> list[torch.Tensor]:

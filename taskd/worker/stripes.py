@@ -33,6 +33,7 @@ class Stripes:
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0
         self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
+        self._look()
 
     def lay_out(self, tensors: list[torch.Tensor]) -> None:
         """Set which tensors are copied. Raises OSError(ENOSPC) if /dev/shm cannot hold the
@@ -52,6 +53,7 @@ class Stripes:
             grown.publish()
             file = self._file = grown
             self._written = [(-1, -1), (-1, -1)]
+            self._look()
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
         for slot in range(2):
@@ -78,11 +80,12 @@ class Stripes:
         """Copy this rank's stripe as the start of `step`."""
         file = self._file
         assert file is not None, "lay_out first"
-        slot = self._slot(file, step)
-        if self._written[slot] == (step, self._length):
+        if (step, self._length) in self._written:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
             return
+        slot = self._slots.stripe(step)
+        self._written[slot] = (-1, -1)
         # if a page was lost during the copy, the result is not the start of the step
         if self._by_torch():
             file.begin(slot)
@@ -94,13 +97,13 @@ class Stripes:
         elif not file.write_rows(slot, step, self._pieces):
             return
         self._written[slot] = (step, self._length)
+        self._slots.striped(step, slot)
 
-    def _slot(self, file: SlotFile, step: int) -> int:
-        """Where the stripe of `step` goes: over one of the same step, or over the older one."""
-        kept = Snapshots(stripes=[None, None])
-        for slot in file.valid():
-            kept.stripes[slot.index] = slot.step
-        return kept.stripe(step)
+    def _look(self) -> None:
+        """Which steps the file has, in which slots."""
+        self._slots = Snapshots()
+        for slot in self._file.valid() if self._file is not None else ():
+            self._slots.stripes[slot.index] = slot.step
 
     def _by_torch(self) -> bool:
         """Whether torch copies: from another device, or with several threads if that pays."""
@@ -130,6 +133,7 @@ class Stripes:
                 if slot.step > step:
                     self._file.begin(slot.index)
                     self._written[slot.index] = (-1, -1)
+            self._look()
 
     def forget_lost(self, begin: int, end: int) -> None:
         """Invalidate the slots that include the lost bytes [begin, end) of this process's
@@ -141,12 +145,14 @@ class Stripes:
         if begin < file.address + file.offset(0):
             file.path.unlink(missing_ok=True)
             self._file, self._written = None, [(-1, -1), (-1, -1)]
+            self._look()
             return
         for index in range(file.slots):
             at = file.address + file.offset(index)
             if begin < at + file.capacity and at < end:
                 file.begin(index)
                 self._written[index] = (-1, -1)
+        self._look()
 
     def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
         """Read the whole state at the start of `step` into `tensors` from the stripes of all local
