@@ -96,8 +96,10 @@ class Admission:
         elif not same:
             self._started_anew(event, now)
         node = topology.nodes[event.node]
-        if event.keeper >= 0:
-            node.keeper, node.keeper_notified = event.keeper, True
+        if event.keeper >= 0 and node.keeper is None:
+            # Chosen by an earlier manager. It is told again: another agent may have the keeper's
+            # node since, and that order may have been lost with the manager.
+            node.keeper = event.keeper
         self._succession.keeps(event)
         if event.generation and not job.protected and topology.complete:
             self._succession.take_over(now)
@@ -151,6 +153,7 @@ class Admission:
         incident.new |= set(event.new)
         incident.ready |= set(event.ready)
         self._recovery.again(now, frozenset(event.dead))
+        self._recovery.nodes.keep_records()
 
     def answered(self, event: e.AgentAnswered, now: float) -> None:
         """The agent of a node is alive: refuse the other one that has registered for it."""

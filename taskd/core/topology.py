@@ -18,8 +18,7 @@ class Node:
     assignee: str = ""  # the standby that was ordered to take it over
     keeper: int | None = None  # the node that keeps a copy of its ranks' records
     keeper_notified: bool = False  # its agent knows the keeper
-    # the keeper's agent when notified, "" if an earlier manager chose it and it is not checked yet
-    kept_by: str = ""
+    kept_by: str = ""  # the keeper's agent when notified
 
     @property
     def living(self) -> bool:
@@ -161,9 +160,6 @@ class Topology:
         able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
             keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
-            if keeper is not None and keeper.living and not node.kept_by:
-                # chosen by an earlier manager, as reported by the agent
-                node.kept_by = keeper.agent
             same = keeper is not None and keeper.living and node.kept_by == keeper.agent
             if not node.living or (same and node.keeper_notified):
                 continue

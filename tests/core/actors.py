@@ -8,7 +8,7 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED as PAUSED_RECORD
-from taskd.messages import from_agent, from_rank, to_agent, to_operator
+from taskd.messages import from_agent, from_rank, to_operator
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
 
@@ -37,9 +37,7 @@ GUARDED = (
 )
 
 # commands that the world does not carry out
-UNHEARD = (
-    c.Note | to_operator.Answer | to_agent.KeepRecords | c.Admit | c.Refuse | c.Challenge | c.Resign
-)
+UNHEARD = c.Note | to_operator.Answer | c.Admit | c.Refuse | c.Challenge | c.Resign
 
 
 @dataclass
@@ -107,6 +105,9 @@ class Node:
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
     joined: int = -1  # the manager that it has registered with
+    keeper: int = -1  # the node that keeps its records
+    kept_by: str = ""  # the agent that they are sent to
+    unkept: float | None = None  # since when that agent has no node
 
 
 @dataclass
@@ -114,6 +115,7 @@ class Former:
     """The state of a node before its move, as long as it may be put back."""
 
     assignee: str
+    manager: int  # that began the move
     node: dict[str, Any]
     ranks: list[dict[str, Any]]
     lost: bool = False

@@ -97,6 +97,8 @@ class Agents:
                     ),
                 ),
             )
+        elif isinstance(command, to_agent.KeepRecords):
+            node.keeper, node.kept_by = command.keeper, command.at[0]
         elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:

@@ -36,6 +36,7 @@ class Cluster:
                 self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
             )
         node.protected, node.generation, node.pause = False, 0, None
+        node.keeper, node.kept_by, node.unkept = -1, "", None
         self.world.electorate.connect(node.agent)
         self.announce(node)
 
@@ -64,7 +65,8 @@ class Cluster:
             node.generation if node.protected else 0,
             node.interruption,
             node.agent,
-            (f"node-{node.number}", 8000),
+            (node.agent, 8000),
+            node.keeper,
         )
         self.world.say(node, event)
         for rank in node.ranks:
@@ -161,7 +163,10 @@ class Cluster:
         if order.former:
             node = self.world.nodes[order.node]
             former = Former(
-                order.agent, dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]
+                order.agent,
+                self.world.manager,
+                dict(node.__dict__),
+                [dict(r.__dict__) for r in node.ranks],
             )
             self.world.formers[order.node] = former
             if self.world.likely(0.6):
@@ -228,7 +233,7 @@ class Cluster:
                 **former.node,
                 "sent": self.world.now,
                 "received": self.world.now,
-                "joined": self.world.manager,
+                "joined": self.world.manager if former.manager == self.world.manager else -1,
             }
         )
         self.world.wires[number].begin()
@@ -289,7 +294,7 @@ class Cluster:
                 old.number,
                 old.agent,
                 (f"node-{old.number}", 7001),
-                (f"node-{old.number}", 8001),
+                (old.agent, 8000),
                 left,
             ),
         )

@@ -80,6 +80,7 @@ class Invariants:
         )
         assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
         self._nothing_is_lost()
+        self._records_are_kept()
         if incident is None:
             return
         assert len(incident.timeline.entered) < 2000
@@ -123,6 +124,21 @@ class Invariants:
                         or state.incarnation != rank.incarnation
                         or world.coordinator.job.over
                     ), f"{rank} is dead"
+
+    def _records_are_kept(self) -> None:
+        """No node sends its records for long to an agent that has no node any more."""
+        world, job = self.world, self.world.coordinator.job
+        quiet = job.protected and not job.over and world.coordinator.recovery.incident is None
+        agents = {n.agent for n in world.nodes}
+        for wire in world.wires:
+            node = wire.node
+            if not quiet or not wire.settled or not node.kept_by or node.kept_by in agents:
+                node.unkept = None
+            elif node.unkept is None:
+                node.unkept = world.now
+            else:
+                late = world.now - node.unkept > SOON
+                assert not late, f"node {node.number} copies to {node.kept_by}, which has no node"
 
     def begins(self, rank: Rank) -> None:
         assert not self._standing, (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.messages import from_rank
+from taskd.messages import from_rank, to_agent, to_rank
 
 if TYPE_CHECKING:
     from tests.core.world import Rank, World
@@ -31,6 +32,17 @@ KINDS = (
     "sleep",
     "quit",
     *["node"] * 3,
+)
+OF_A_MOVE = (
+    to_agent.Prepare
+    | to_agent.TakeOver
+    | to_agent.StandDown
+    | to_agent.Fence
+    | to_agent.KeepRecords
+    | to_agent.AskSteps
+    | to_rank.Pause
+    | to_rank.Continue
+    | to_rank.Resume
 )
 PAGES = (0x1000, 0x2000, 0)
 
@@ -108,13 +120,8 @@ class Nemesis:
         elif kind == "stuck" and not world.jam:
             world.jam, world.jammed = self.chance.randint(1, 3), node.generation
             world.jam_from = max(r.step for r in world.ranks) + 1
-        elif (
-            kind == "manager"
-            and all(n.protected and not n.gone for n in world.nodes)
-            and all(r.mode != "ended" for r in world.ranks)
-        ):
-            world.counts["new manager"] += 1
-            world.new_manager()
+        elif kind == "manager":
+            self._new_manager()
         elif kind == "sleep":
             world.sleep()
         elif kind == "quit":
@@ -134,6 +141,33 @@ class Nemesis:
             node.gone = True
             for o in node.ranks:
                 o.alive = False
+
+    def kills_the_manager(self, command: c.Command) -> bool:
+        """Kill the manager at or soon after an order of a move, perhaps before it has given the
+        others of the same moment; return whether it is dead."""
+        moving = isinstance(command, OF_A_MOVE) or (
+            isinstance(command, to_rank.Interrupt | to_rank.Rebuild | to_rank.Restore)
+            and bool(self.world.formers)
+        )
+        if not moving or not self.world.likely(0.04):
+            return False
+        at_once, manager = self.chance.random() < 0.5, self.world.manager
+        if at_once:
+            return self._new_manager()
+        self.world.after(
+            self.chance.choice([0.0, 0.001, 0.02, 0.3, 2.0]),
+            lambda: self._new_manager() if manager == self.world.manager else None,
+        )
+        return False
+
+    def _new_manager(self) -> bool:
+        world = self.world
+        able = not world.over and all(n.protected and not n.gone for n in world.nodes)
+        if not able or any(r.mode == "ended" for r in world.ranks):
+            return False
+        world.counts["manager killed in a move" if world.formers else "new manager"] += 1
+        world.new_manager()
+        return True
 
     def _soon(self, rank: Rank, action) -> None:
         """Act a little later, in whatever phase the job is then."""

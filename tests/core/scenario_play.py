@@ -126,7 +126,7 @@ class Play:
         for name, value in pairs(rest or "").items():
             if name == "left":
                 given[name] = tuple(position(p) for p in value.split("/"))
-            elif name in ("epoch", "generation", "interruption"):
+            elif name in ("epoch", "generation", "interruption", "keeper"):
                 given[name] = int(value)
             elif name == "agent":
                 given[name] = value

@@ -144,6 +144,9 @@ class World:
                 self.now = max(self.now, due)
                 self.deliver(e.Tick())
                 later = self.coordinator.deadline()
+                if later is not None and later <= self.now:  # a probe's end may make the next due
+                    self.deliver(e.Tick())
+                    later = self.coordinator.deadline()
                 assert later is None or later > self.now, (
                     f"a tick at {self.now} leaves the deadline at {later}"
                 )
@@ -220,6 +223,8 @@ class World:
             self.trace.append(f"{self.now:9.3f}     {command}")
             self.invariants.check(command)
             self.carry_out(command)
+            if self.nemesis.kills_the_manager(command):
+                return
         self.invariants.after(commands)
 
     def carry_out(self, command: c.Command) -> None:
@@ -249,6 +254,8 @@ class World:
                 to_rank.Pause | to_rank.Continue | to_agent.AskSteps | to_rank.ProbeProgress,
             )
             for node in self.nodes:
+                if isinstance(command, to_agent.KeepRecords) and command.node != node.number:
+                    continue
                 if node.gone or node.cut or (late and node.joined != self.manager):
                     continue
                 if isinstance(command, to_rank.Interrupt) and self.likely(0.02):
