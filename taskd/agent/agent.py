@@ -205,10 +205,13 @@ class Agent:
     def announce(self) -> None:
         """Send the manager everything that it must know about this node."""
         assert self.managers is not None
+        self.standby.look_at_manager()
         self.managers.send_voter_state()
         if self.standby.room is not None:
             self.managers.begin(
-                from_agent.StandbyJoined(self.name, self.standby.room, self.addresses[1])
+                from_agent.StandbyJoined(
+                    self.name, self.standby.room, self.addresses[1], self.standby.prepares
+                )
             )
         epoch = self.epoch
         if epoch is None or self.standby.preparing:

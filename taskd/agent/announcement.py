@@ -39,4 +39,7 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         keeper=agent.keeper,
         keeps=agent.records.keeps() if agent.records is not None else (),
         released=epoch.released,
+        moves_to=epoch.moves_to,
+        former=epoch.former,
+        moving=epoch.moving,
     )

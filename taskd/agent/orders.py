@@ -74,7 +74,10 @@ class Orders:
         self, order: to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown
     ) -> None:
         agent = self._agent
-        if order.agent != agent.name:
+        if isinstance(order, to_agent.TakeOver) and order.former == agent.name:
+            if agent.epoch is not None:
+                agent.epoch.moves_to = order.agent  # whom a new manager has to hear first
+        elif order.agent != agent.name:
             log.error("%s is for another agent, %s: ignored", type(order).__name__, order.agent[:8])
         elif isinstance(order, to_agent.StandDown):
             agent.standby.stand_down(order)
@@ -145,6 +148,8 @@ class Orders:
             self._pause(epoch, to_rank.Continue())
 
     def _interruption(self, epoch: Epoch, order: to_rank.Interrupt) -> None:
+        if order.interruption > epoch.interruption:
+            epoch.moving, epoch.moves_to, epoch.former = epoch.passing, "", ""
         epoch.interruption = max(epoch.interruption, order.interruption)
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():

@@ -127,6 +127,8 @@ class RankLines:
                 self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
+        elif isinstance(message, from_rank.RankRestored):
+            rank.restored = message.generation
         elif isinstance(message, from_rank.RankReady):
             rank.ready = True
             if self._agent.standby.preparing:

@@ -29,6 +29,7 @@ class Rank:
     joined: bool = False
     blank: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
+    restored: int = 0  # the generation in which it was last given its state
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None
@@ -69,6 +70,9 @@ class Epoch:
     released: int = -1  # no step before this one will be repeated
     protected: bool = False
     passing: bool = False  # its ranks are paused temporarily, by a manager that may be gone
+    moving: bool = False  # the newest interruption came in such a pause
+    moves_to: str = ""  # the standby that this node was given to
+    former: str = ""  # the agent that had this node until it moved here
     dropped: bool = False
 
     def find(self, number: int) -> Rank | None:

@@ -38,6 +38,8 @@ class _Preparation:
     order: to_agent.Prepare
     manager: tuple[int, str]  # that ordered it
     taken: bool = False  # the node is ours, and its ranks are getting their state
+    former: str = ""  # the agent that had it
+    ready: bool = False
 
 
 class Standby:
@@ -51,6 +53,8 @@ class Standby:
         self.room: int | None = None  # how many ranks it can run, while it has no node
         self._preparation: _Preparation | None = None
         self._moved: to_agent.Prepare | None = None  # the node that it prepared for, and has
+        # a move that ended with its manager, until the next one knows of it
+        self._broken_off: to_agent.Prepare | None = None
 
     # -- the launcher's thread ---------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class Standby:
 
     def ordered(self, order: Order) -> None:
         """Handle the manager's order to this agent."""
-        preparation = self._preparation
+        preparation, self._broken_off = self._preparation, None
         if self.room is None:
             return
         if (
@@ -177,7 +181,7 @@ class Standby:
     def _take_prepared(self, preparation: _Preparation, order: to_agent.TakeOver) -> None:
         agent, epoch = self._agent, self._agent.epoch
         assert epoch is not None and agent.records is not None
-        preparation.taken, self.room = True, None
+        preparation.taken, preparation.former, self.room = True, order.former, None
 
         def arrange(found: list[between_agents.Keep] | None) -> None:
             if self._preparation is not preparation or epoch.dropped:
@@ -219,7 +223,7 @@ class Standby:
         )
 
     def stand_down(self, order: to_agent.StandDown) -> None:
-        preparation = self._preparation
+        preparation, self._broken_off = self._preparation, None
         if preparation is not None and preparation.order.node == order.node:
             self._stand_down(order.reason)
 
@@ -247,6 +251,8 @@ class Standby:
     def moved(self) -> None:
         """The node's ranks have their state: it stays with this agent."""
         if self._preparation is not None:
+            if self._agent.epoch is not None:  # the order that fences that agent may be lost
+                self._agent.epoch.former = self._preparation.former
             self._moved, self._preparation = self._preparation.order, None
 
     def holds(self, order: Order) -> bool:
@@ -260,6 +266,7 @@ class Standby:
         ready = sum(r.ready for r in epoch.ranks.values())
         log.info("%d of %d ranks of the node to be taken over are ready", ready, len(epoch.ranks))
         if self._preparation is not None and ready == len(epoch.ranks):
+            self._preparation.ready = True
             self._agent.tell(
                 from_agent.NodePrepared(self._preparation.order.node, self._agent.name)
             )
@@ -275,7 +282,37 @@ class Standby:
             )
             self._stand_down(why)
 
+    @property
+    def prepares(self) -> from_agent.Preparation | None:
+        """The move that the manager must know of, if it did not order it."""
+        preparation, order = self._preparation, self._broken_off
+        if preparation is not None and not preparation.taken:
+            order = preparation.order
+        if order is None:
+            return None
+        return from_agent.Preparation(
+            order.node,
+            order.epoch,
+            order.incarnations if order is not self._broken_off else (),
+            preparation is not None and preparation.ready,
+            order.reason,
+        )
+
     def look_at_manager(self) -> None:
-        """Stand down if another manager is in charge: it knows nothing of the preparation."""
-        if self._preparation is not None and self._preparation.manager != self._agent.obeyed:
-            self._stand_down("the manager that ordered it is gone")
+        """Another manager may be in charge. What is prepared stays so until it decides. A node that
+        is being taken over stays with us if its ranks have their state: nobody else may have it.
+        Otherwise its former agent still does."""
+        preparation, epoch = self._preparation, self._agent.epoch
+        if preparation is None or preparation.manager == self._agent.obeyed:
+            return
+        preparation.manager = self._agent.obeyed
+        if not preparation.taken:
+            return
+        if epoch is not None and all(
+            r.over is None and r.restored == epoch.generation for r in epoch.ranks.values()
+        ):
+            log.warning("node %d stays here: its ranks have their state", preparation.order.node)
+            self.moved()
+            return
+        self._broken_off = preparation.order
+        self._stand_down("the manager that ordered it is gone")

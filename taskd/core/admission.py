@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.claims import Claims
 from taskd.core.election.election import STANDBY
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
@@ -33,11 +34,13 @@ class Admission:
         pause: Pause,
         forming: Forming,
         succession: Succession,
+        claims: Claims,
         drop: Callable[[str], None],
     ) -> None:
         """`drop`: forgets everything about the processes of before a restart; takes the reason."""
         self._job, self._recovery, self._pause = job, recovery, pause
         self._forming, self._succession, self._drop = forming, succession, drop
+        self._claims = claims
         # node -> registration that waits for the challenge of the node's agent
         self._applicants: dict[int, from_agent.AgentJoined] = {}
         # standbys not on the roster yet
@@ -52,10 +55,14 @@ class Admission:
         if event.agent in topology.stood_down:
             job.say(to_agent.StandDown(event.agent, event.node, "the node stays where it is"))
             return []
+        if self._claims.holds(event, now):
+            return []
         known = topology.nodes.get(event.node)
         # The agent of a lost node may be unknown: perhaps the previous manager gave it to this one.
         unknown = known is not None and known.lost and not known.agent
         another = known is not None and known.agent != event.agent and not unknown
+        if another and known is not None and known.agent == event.former and not job.protected:
+            another = False  # it has the node from that agent
         if (
             job.election.stranger(event.agent)
             or (known is not None and known.assignee)
@@ -204,13 +211,15 @@ class Admission:
 
     # -- standbys ----------------------------------------------------------------------------------
 
-    def standby_joined(self, event: from_agent.StandbyJoined, now: float) -> None:
+    def standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
+        """Handle a standby's registration. Returns those of agents that have waited for it."""
         election = self._job.election
         self._job.topology.stood_down.discard(event.agent)
         election.arrive(event.agent, STANDBY, event.records[0])
         election.candidate.want(event.agent, True)
         self._standbys[event.agent] = event
         self.roster_changed(now)
+        return [*self._claims.stands(event.agent)]
 
     def roster_changed(self, now: float) -> None:
         """Admit the standbys that are now on the roster: they may be given nodes."""

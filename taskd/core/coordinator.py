@@ -16,6 +16,7 @@ from collections.abc import Callable
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.admission import OVER, Admission
+from taskd.core.claims import Claims
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
@@ -55,9 +56,16 @@ class Coordinator:
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
-        self.succession = Succession(self.job, self.recovery, self.pause, self.forming)
+        self.claims = Claims(self.job)
+        self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.admission = Admission(
-            self.job, self.recovery, self.pause, self.forming, self.succession, self._drop
+            self.job,
+            self.recovery,
+            self.pause,
+            self.forming,
+            self.succession,
+            self.claims,
+            self._drop,
         )
         # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
@@ -70,7 +78,7 @@ class Coordinator:
             e.AgentAnswered: self.admission.answered,
             from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
-            from_agent.StandbyJoined: self.admission.standby_joined,
+            from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
             from_agent.NodeTaken: self.admission.taken,
             from_operator.NodeSubHealthy: self.switch.reported,
@@ -186,6 +194,7 @@ class Coordinator:
         due = (
             self.forming.deadline,
             self.succession.deadline,
+            self.claims.deadline,
             self.recovery.due(),
             self.watch.due,
             self.switch.due,
@@ -212,6 +221,10 @@ class Coordinator:
     def _roster_kept(self, event: e.RosterKept, now: float) -> None:
         self.election.candidate.kept(event.agent, event.stamp)
         self.admission.roster_changed(now)
+
+    def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
+        self.switch.inherit(event)
+        return self.admission.standby_joined(event, now)
 
     def _former_lost(self, event: e.FormerLost, now: float) -> None:
         self.election.depart(event.agent)
@@ -327,11 +340,14 @@ class Coordinator:
 
     # -- time and whole restarts -------------------------------------------------------------------
 
-    def _tick(self, event: e.Tick, now: float) -> None:
+    def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
+        if overdue := self.claims.overdue(now):
+            return [*overdue]
         if not (self.forming.tick(now) or self.succession.tick(now)):
             self.recovery.tick(now)
             self.watch.tick(now)
             self.switch.tick(now)
+        return []
 
     def _drop(self, why: str) -> None:
         """Forget everything about processes that are gone."""

@@ -8,6 +8,7 @@ nodes were lost in between.
 from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
+from taskd.core.claims import Claims
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
 from taskd.core.pause import Pause
@@ -18,8 +19,11 @@ UNDER_WAY = "an incident was under way when the manager was lost"
 
 
 class Succession:
-    def __init__(self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming) -> None:
+    def __init__(
+        self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming, claims: Claims
+    ) -> None:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
+        self._claims = claims
         self.deadline: float | None = None  # for the last agent
         # node -> the newest step of its kept records, and their keeper, as reported by agents
         self._keeps: dict[int, tuple[int, int]] = {}
@@ -79,6 +83,8 @@ class Succession:
         incident = self._recovery.join(text, now=now)
         incident.new |= self._new
         incident.ready |= self._ready
+        if self._claims.interrupted:
+            incident.rungs = self._claims.rungs(bool(self._new))
 
     def tick(self, now: float) -> bool:
         """Act if the deadline has passed; return whether it has."""

@@ -50,6 +50,9 @@ class Switch:
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
         self._job, self._recovery, self._pause = job, recovery, pause
         self._plans: list[_Plan] = []  # the first one is under way
+        # moves that an earlier manager began, by standby
+        self._inherited: dict[str, from_agent.Preparation] = {}
+        self._ordered: set[str] = set()  # standbys whose preparation is known here
 
     @property
     def due(self) -> float | None:
@@ -107,6 +110,33 @@ class Switch:
         elif plan.moving is not None and not plan.moving.done and not plan.moving.failed:
             self._recovery.fault(why, now)
 
+    def inherit(self, event: from_agent.StandbyJoined) -> None:
+        """A standby prepares for a node. A manager takes that up if an earlier one ordered it."""
+        if event.prepares is None:
+            self._inherited.pop(event.agent, None)
+        elif event.agent not in self._ordered:
+            self._ordered.add(event.agent)
+            self._inherited[event.agent] = event.prepares
+
+    def _take_up(self, agent: str, begun: from_agent.Preparation, now: float) -> None:
+        """Continue an earlier manager's move, or begin it anew."""
+        node, why = begun.node, self.refusal(begun.node)
+        if why or any(p.node == node for p in self._plans):
+            self._job.say(to_agent.StandDown(agent, node, why or "the node moves already"))
+            return
+        self._plans.append(plan := _Plan(node, begun.reason))
+        self._job.note(f"node {node} moves, as ordered by the previous manager: {begun.reason}")
+        fits = begun.incarnations == self._incarnations(node)
+        if len(self._plans) > 1 or not fits or begun.epoch != self._epoch(node):
+            self._job.say(to_agent.StandDown(agent, node, "its move begins anew"))
+            return
+        self._reserve(plan, agent, now)
+        if begun.ready:
+            self.prepared(from_agent.NodePrepared(node, agent), now)
+
+    def _epoch(self, node: int) -> int:
+        return self._job.topology.nodes[node].epoch + 1
+
     def _with(self, node: int, agent: str) -> _Plan | None:
         """Return the plan under way, if it is for that node and standby."""
         plan = self._plans[0] if self._plans else None
@@ -116,6 +146,9 @@ class Switch:
 
     def look(self, now: float) -> None:
         """Continue or abort the move under way; called after every event."""
+        standbys = self._job.topology.standbys
+        for agent in [a for a in self._inherited if self._job.protected and a in standbys]:
+            self._take_up(agent, self._inherited.pop(agent), now)
         while self._plans and self._advance(self._plans[0], now):
             pass
 
@@ -158,9 +191,7 @@ class Switch:
                 job.note(f"node {plan.node} waits for a standby to move to")
                 plan.deadline = now + job.settings.reschedule
             return False
-        topology.reserved[agent] = plan.node
-        plan.assignee, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
-        plan.deadline, plan.incarnations = now + job.settings.prepare, self._incarnations(plan.node)
+        self._reserve(plan, agent, now)
         job.say(
             to_agent.Prepare(
                 agent=agent,
@@ -169,12 +200,19 @@ class Switch:
                 incarnations=plan.incarnations,
                 nodes=len(topology.nodes),
                 world_size=topology.world_size,
-                epoch=node.epoch + 1,
+                epoch=self._epoch(plan.node),
                 records=node.records,
                 reason=plan.why,
             )
         )
         return False
+
+    def _reserve(self, plan: _Plan, agent: str, now: float) -> None:
+        self._job.topology.reserved[agent] = plan.node
+        self._ordered.add(agent)
+        plan.assignee, plan.stage, plan.tries = agent, Stage.PREPARING, plan.tries + 1
+        plan.deadline = now + self._job.settings.prepare
+        plan.incarnations = self._incarnations(plan.node)
 
     def _incarnations(self, node: int) -> tuple[int, ...]:
         """Return the incarnations of the next processes of the node's ranks."""

@@ -162,7 +162,7 @@ class Membership:
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
         self._asked.pop(origin.route, None)
-        self._offer(peer, now)
+        self._offer(peer, now, message.prepares)
 
     def offer_all(self, now: float) -> None:
         """Check all standbys again: device faults have changed, so they may have become usable or
@@ -170,12 +170,14 @@ class Membership:
         for standby in list(self.standbys.values()):
             self._offer(standby, now)
 
-    def _offer(self, standby: Peer, now: float) -> None:
+    def _offer(
+        self, standby: Peer, now: float, prepares: from_agent.Preparation | None = None
+    ) -> None:
         name, room = standby.agent, len(standby.ranks)
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
         else:
-            self._feed(from_agent.StandbyJoined(name, room, standby.records), now)
+            self._feed(from_agent.StandbyJoined(name, room, standby.records, prepares), now)
 
     def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:
         """Handle the report of a standby that has become a node."""
@@ -306,6 +308,7 @@ class Membership:
         log.info("%s", command)
         former = self.agents.get(command.node)
         if former is not None and former.agent == command.former:
+            self._out.send(former, command)
             self.former[former.agent] = self.agents.pop(command.node)
         self._send_standby(command)
 

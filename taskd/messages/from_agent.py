@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from taskd.messages import from_rank
 from taskd.messages.to_agent import Ack
@@ -109,6 +109,11 @@ class AgentJoined(Message, frozen=True):
     # nodes whose records it keeps, and the newest step of which it has those of all ranks
     keeps: tuple[tuple[Node, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated
+    # while the node moves: the standby that it was given to, as its former agent knows; and the
+    # former agent, as the standby says once its ranks have their state
+    moves_to: Name = ""
+    former: Name = ""
+    moving: bool = False  # its newest interruption came in a pause for a move
 
 
 class AgentLeft(Message, frozen=True):
@@ -119,13 +124,25 @@ class AgentLeft(Message, frozen=True):
     why: Text = ""
 
 
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node's move to a standby, as an earlier manager ordered it: fields as in Prepare. `ready`:
+    see NodePrepared. No `incarnations`: the standby had taken the node over, and stood down."""
+
+    node: Node
+    epoch: Number
+    incarnations: Numbers
+    ready: bool
+    reason: Text
+
+
 class StandbyJoined(Message, frozen=True):
     """A standby registers and waits for a node. `agent` names its process, `ranks` is how many it
-    can run; `records`: see AgentJoined."""
+    can run; `records`: see AgentJoined. `prepares`: the node that it prepares for."""
 
     agent: Name
     ranks: Annotated[int, Meta(ge=1, le=ROOM)]
     records: Address = ("", 0)
+    prepares: Preparation | None = None
 
 
 class NodeTaken(Message, frozen=True):

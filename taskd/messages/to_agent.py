@@ -120,7 +120,7 @@ class TakeOver(Message, frozen=True):
     """Standby `agent` takes over `node`: it fetches the node's records from `records`, unless that
     is ("", 0), and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
-    the node until the new ranks have their state, "" if the node is lost."""
+    the node until the new ranks have their state, "" if the node is lost. It is told too."""
 
     agent: Name
     node: Node

@@ -37,7 +37,7 @@ GUARDED = (
 )
 
 # commands that the world does not carry out
-UNHEARD = c.Note | to_operator.Answer | c.Admit | c.Refuse | c.Challenge | c.Resign
+UNHEARD = c.Note | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
 
 
 @dataclass
@@ -108,6 +108,9 @@ class Node:
     keeper: int = -1  # the node that keeps its records
     kept_by: str = ""  # the agent that they are sent to
     unkept: float | None = None  # since when that agent has no node
+    moves_to: str = ""  # the standby that it was given to, as its former agent knows
+    moving: bool = False  # its newest interruption came in a pause for a move
+    former: str = ""  # the agent that a standby has it from
 
 
 @dataclass

@@ -34,7 +34,10 @@ class Agents:
         if node.gone:
             return
         if isinstance(command, to_rank.Interrupt):
+            if command.interruption > node.interruption:
+                node.moving = node.passing
             node.interruption = max(node.interruption, command.interruption)
+            node.moves_to = node.former = ""
             for rank in node.ranks:
                 if rank.alive and rank.mode not in (ENDED,):
                     self.leave(rank, command.interruption)

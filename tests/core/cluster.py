@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Position
@@ -41,10 +42,23 @@ class Cluster:
         self.announce(node)
 
     def announce(self, node: Node) -> None:
+        self.world.say(node, self.announcement(node))
+        for rank in node.ranks:
+            if rank.quit:
+                self.world.say(
+                    node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+                )
+        ended = [r for r in node.ranks if r.mode == ENDED]
+        for rank in ended:  # its earlier reports may have been lost
+            self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
+        if len(ended) == len(node.ranks):
+            self.world.say(node, from_agent.AgentLeft(node.number, True))
+
+    def announcement(self, node: Node) -> from_agent.AgentJoined:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive and not r.quit]
         new = [r for r in node.ranks if r.alive and r.blank]
-        event = from_agent.AgentJoined(
+        return from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
             (f"node-{node.number}", 7000),
@@ -67,18 +81,10 @@ class Cluster:
             node.agent,
             (node.agent, 8000),
             node.keeper,
+            moves_to=node.moves_to,
+            former=node.former,
+            moving=node.moving,
         )
-        self.world.say(node, event)
-        for rank in node.ranks:
-            if rank.quit:
-                self.world.say(
-                    node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
-                )
-        ended = [r for r in node.ranks if r.mode == ENDED]
-        for rank in ended:  # its earlier reports may have been lost
-            self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
-        if len(ended) == len(node.ranks):
-            self.world.say(node, from_agent.AgentLeft(node.number, True))
 
     def standby(self, agent: str) -> None:
         """Register a waiting standby, again if a new manager orders it."""
@@ -86,7 +92,14 @@ class Cluster:
         self.world.standbys.add(agent)
         if not again:
             self.world.electorate.connect(agent)
-        self.world.deliver(from_agent.StandbyJoined(agent, self.world.settings.ranks_per_node))
+        order = self.world.prepared.get(agent)
+        prepares = self.world.broken_off.get(agent)
+        if order is not None:
+            prepares = from_agent.Preparation(
+                order.node, order.epoch, order.incarnations, agent in self.world.ready, order.reason
+            )
+        each = self.world.settings.ranks_per_node
+        self.world.deliver(from_agent.StandbyJoined(agent, each, ("", 0), prepares))
         if self.world.likely(0.1) and not again:
             self.world.after(self.world.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
 
@@ -94,6 +107,7 @@ class Cluster:
         if agent in self.world.standbys:
             self.world.counts["standby lost"] += 1
             self.world.standbys.discard(agent)
+            self.world.prepared.pop(agent, None)
             self.world.deliver(e.AgentDisconnected(agent))
             self.world.deliver(e.StandbyLost(agent, "its connection has ended"))
 
@@ -156,12 +170,15 @@ class Cluster:
             node.cut, node.sent = False, self.world.now
             node.received = self.world.now
             self.world.wires[node.number].begin()
-            self.world.electorate.connect(agent)
-            self.announce(node)
+            if not self.world.over:
+                self.world.electorate.connect(agent)
+                self.announce(node)
 
     def take_over(self, order: to_agent.TakeOver) -> None:
+        self.world.broken_off.pop(order.agent, None)
         if order.former:
             node = self.world.nodes[order.node]
+            node.moves_to = order.agent
             former = Former(
                 order.agent,
                 self.world.manager,
@@ -188,18 +205,21 @@ class Cluster:
         if order.agent not in self.world.standbys or self.world.likely(0.05):
             return
         assert order.agent not in self.world.prepared
-        self.world.prepared[order.agent], manager = order, self.world.manager
+        self.world.prepared[order.agent] = order
+        self.world.ready.discard(order.agent)
+        self.world.broken_off.pop(order.agent, None)
         why = "rank 0 left with exit code 1" if self.world.likely(0.2) else ""
 
         def done() -> None:
             if (
                 self.world.prepared.get(order.agent) is not order
-                or manager != self.world.manager
                 or order.agent not in self.world.standbys
             ):
                 return
             if why:
                 del self.world.prepared[order.agent]
+            else:
+                self.world.ready.add(order.agent)
             self.world.counts["not prepared" if why else "prepared"] += 1
             told = (
                 from_agent.PreparationFailed(order.node, order.agent, why)
@@ -215,6 +235,7 @@ class Cluster:
     def stand_down(self, agent: str, number: int) -> None:
         """Let the standby wait again, and give the node back to its former agent."""
         self.world.prepared.pop(agent, None)
+        self.world.broken_off.pop(agent, None)
         former = self.world.formers.get(number)
         if former is not None and former.assignee == agent:
             node = self.world.nodes[number]
@@ -226,11 +247,48 @@ class Cluster:
                 )
             self.world.counts["put back"] += 1
 
+    def new_manager(self) -> None:
+        """The manager of the moves under way is gone. A standby whose ranks have their state keeps
+        the node, any other one stands down."""
+        world = self.world
+        for number, former in list(world.formers.items()):
+            node, agent = world.nodes[number], former.assignee
+            taken = node.agent == agent and not node.gone
+            if taken and all(r.alive and not r.blank for r in node.ranks):
+                world.counts["standby keeps the node"] += 1
+                node.former = former.node["agent"]
+                continue
+            if taken or agent in world.standbys:
+                world.standbys.add(agent)
+                world.broken_off[agent] = from_agent.Preparation(
+                    number, former.node["epoch"] + 1, (), False, "it is hot"
+                )
+            self.put_back(number)
+
+    def announce_former(self, number: int, former: Former) -> None:
+        """The agent of a node that a standby has registers with another manager."""
+        world = self.world
+        if world.formers.get(number) is not former or former.lost or world.over:
+            return
+        node = Node(number, [])
+        node.__dict__.update(former.node)
+        node.ranks = [Rank(r["number"], number) for r in former.ranks]
+        for rank, before in zip(node.ranks, former.ranks, strict=True):
+            rank.__dict__.update(before)
+        world.hear(self.announcement(node), node.agent)
+
+    def admitted(self, command: c.Admit) -> None:
+        former = self.world.formers.get(command.node)
+        if former is not None and former.node["agent"] == command.agent:
+            self.world.counts["former gets its node back"] += 1
+            self.put_back(command.node)
+
     def put_back(self, number: int) -> None:
         former, node = self.world.formers.pop(number), self.world.nodes[number]
         node.__dict__.update(
             {
                 **former.node,
+                "cut": False,  # nobody would notice its loss: it was another agent's node
                 "sent": self.world.now,
                 "received": self.world.now,
                 "joined": self.world.manager if former.manager == self.world.manager else -1,

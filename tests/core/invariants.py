@@ -81,6 +81,7 @@ class Invariants:
         assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
         self._nothing_is_lost()
         self._records_are_kept()
+        self._nothing_waits_after_a_move()
         if incident is None:
             return
         assert len(incident.timeline.entered) < 2000
@@ -124,6 +125,17 @@ class Invariants:
                         or state.incarnation != rank.incarnation
                         or world.coordinator.job.over
                     ), f"{rank} is dead"
+
+    def _nothing_waits_after_a_move(self) -> None:
+        """A manager knows who has a node that was moving, and what standbys prepare for."""
+        world, job = self.world, self.world.coordinator.job
+        if not job.protected or job.over:
+            return
+        for number, former in world.formers.items():
+            assert former.manager == world.manager or former.lost, f"two agents have node {number}"
+        for agent in world.prepared:
+            known = agent not in job.topology.standbys or agent in job.topology.reserved
+            assert known, f"{agent} prepares for nothing"
 
     def _records_are_kept(self) -> None:
         """No node sends its records for long to an agent that has no node any more."""

@@ -50,7 +50,11 @@ PAGES = (0x1000, 0x2000, 0)
 class Nemesis:
     def __init__(self, world: World) -> None:
         self.world, self.chance = world, world.chance
-        self.left = world.chance.randint(0, 5)
+        self.left = (
+            world.chance.choice([0, 0, 0, 1, 2]) if world.moves else world.chance.randint(0, 5)
+        )
+        # how likely the manager is killed at an order of a move
+        self.deadly = world.chance.choice([0.03, 0.1]) if world.moves else 0.01
         self.slow = world.chance.randint(0, 3)
         self.broken = 0  # generations in which the link between `ends` and the others fails
         self.ends: tuple[int, ...] = ()
@@ -143,28 +147,50 @@ class Nemesis:
                 o.alive = False
 
     def kills_the_manager(self, command: c.Command) -> bool:
-        """Kill the manager at or soon after an order of a move, perhaps before it has given the
-        others of the same moment; return whether it is dead."""
+        """Kill the manager at or soon after an order of a move, which has reached some agents or
+        none, as have none of the same moment that follow; return whether it is dead."""
+        world, manager = self.world, self.world.manager
         moving = isinstance(command, OF_A_MOVE) or (
             isinstance(command, to_rank.Interrupt | to_rank.Rebuild | to_rank.Restore)
-            and bool(self.world.formers)
+            and bool(world.formers)
         )
-        if not moving or not self.world.likely(0.04):
+        # what follows the Fence of a move is the end of it
+        last = isinstance(command, to_agent.Fence) and command.node in world.formers
+        deadly = 0.5 if last and world.moves else self.deadly * bool(world.trouble)
+        if not moving or self.chance.random() >= deadly:
             return False
-        at_once, manager = self.chance.random() < 0.5, self.world.manager
-        if at_once:
-            return self._new_manager()
-        self.world.after(
-            self.chance.choice([0.0, 0.001, 0.02, 0.3, 2.0]),
-            lambda: self._new_manager() if manager == self.world.manager else None,
-        )
-        return False
+        if self.chance.random() < 0.5:
+            world.after(
+                self.chance.choice([0.0, 0.001, 0.02, 0.3, 2.0]),
+                lambda: self._new_manager() if manager == world.manager else None,
+            )
+            return False
+        if not self._may_kill():
+            return False
+        name = type(command).__name__
+        if world.formers or isinstance(command, to_agent.Fence | to_agent.TakeOver):
+            world.counts[f"manager killed at {name}"] += 1
+        world.invariants.new_manager()
+        if isinstance(command, to_agent.Fence | to_agent.TakeOver | to_agent.Prepare):
+            if self.chance.random() < 0.5:
+                world.carry_out(command)
+        elif not isinstance(command, to_agent.StandDown):
+            for node in self.chance.sample(world.nodes, self.chance.randint(0, len(world.nodes))):
+                of_another = getattr(command, "node", node.number) != node.number
+                if not node.gone and not node.cut and not of_another:
+                    world.agents.obey(node, command)
+        return self._kill_manager()
 
-    def _new_manager(self) -> bool:
+    def _may_kill(self) -> bool:
         world = self.world
         able = not world.over and all(n.protected and not n.gone for n in world.nodes)
-        if not able or any(r.mode == "ended" for r in world.ranks):
-            return False
+        return able and all(r.mode != "ended" for r in world.ranks)
+
+    def _new_manager(self) -> bool:
+        return self._may_kill() and self._kill_manager()
+
+    def _kill_manager(self) -> bool:
+        world = self.world
         world.counts["manager killed in a move" if world.formers else "new manager"] += 1
         world.new_manager()
         return True

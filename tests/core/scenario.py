@@ -16,7 +16,9 @@ begins a comment. Inputs:
     node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48
     node 1 leaves | node 1 leaves with an error: text
     node 1 is lost: text
-    standby S waits [ranks=2]                                default: as many as a node has
+    standby S waits [ranks=2]                                default: as many as a node has; prepares=1 epoch=1
+                                                             incarnations=1,1 ready=1: for node 1, by an
+                                                             earlier manager's order
     standby S is lost: text
     recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A

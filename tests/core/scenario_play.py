@@ -128,8 +128,10 @@ class Play:
                 given[name] = tuple(position(p) for p in value.split("/"))
             elif name in ("epoch", "generation", "interruption", "keeper"):
                 given[name] = int(value)
-            elif name == "agent":
+            elif name in ("agent", "moves_to", "former"):
                 given[name] = value
+            elif name == "moving":
+                given[name] = value == "1"
             elif name == "keeps":
                 given[name] = tuple(numbers(kept.replace("@", ",")) for kept in value.split("/"))
             else:
@@ -146,9 +148,17 @@ class Play:
 
     def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
         assert self.settings is not None
-        return self.step(
-            from_agent.StandbyJoined(name, int(options.get("ranks", self.settings.ranks_per_node)))
-        )
+        each, prepares = self.settings.ranks_per_node, None
+        if "prepares" in options:
+            prepares = from_agent.Preparation(
+                int(options["prepares"]),
+                int(options.get("epoch", 1)),
+                numbers(options["incarnations"]) if "incarnations" in options else (),
+                options.get("ready") == "1",
+                "its link flaps",
+            )
+        room = int(options.get("ranks", each))
+        return self.step(from_agent.StandbyJoined(name, room, ("", 0), prepares))
 
     def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
         return self.step(e.StandbyLost(name, why))

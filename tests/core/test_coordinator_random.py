@@ -14,8 +14,8 @@ SEEDS = 2000
 LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
 
 
-def play(seed, trouble=1.0):
-    world = World(seed, trouble)
+def play(seed, trouble=1.0, moves=False):
+    world = World(seed, trouble, moves)
     try:
         outcome = world.run()
         assert world.now < LIMIT
@@ -39,6 +39,30 @@ def played(block):
 @pytest.mark.parametrize("block", range(10))
 def test_every_job_ends_and_what_must_hold_holds(block):
     assert sum(played(block)[1].values()) == SEEDS // 10
+
+
+@cache
+def moved(block):
+    """Count the events where nodes move and managers are killed meanwhile."""
+    counts = Counter()
+    for seed in range(block * 100, block * 100 + 100):
+        world, outcome = play(seed, 0.2, moves=True)
+        counts += world.counts
+        counts[outcome] += 1
+    return counts
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_managers_are_killed_in_the_middle_of_moves(block):
+    assert moved(block)["well"] > 50
+
+
+def test_managers_are_killed_at_every_order_of_a_move():
+    counts = sum((moved(block) for block in range(6)), Counter())
+    orders = ["Pause", "Interrupt", "TakeOver", "KeepRecords", "Rebuild", "Restore", "Fence"]
+    wanted = [f"manager killed at {order}" for order in orders]
+    wanted += ["standby keeps the node", "move taken up", "put back", "closed by hot-switch"]
+    assert not [name for name in wanted if counts[name] < 5], counts
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -41,11 +41,12 @@ from tests.core.wire import Wire
 class World:
     seed: int
     trouble: float = 1.0  # scales every probability of something going wrong
+    moves: bool = False  # nodes move, and little else happens, but that managers are killed
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.chance = chance = random.Random(self.seed)
-        nodes = chance.choice([1, 1, 2, 3])
+        nodes = chance.choice([2, 3] if self.moves else [1, 1, 2, 3])
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
         both, three = (
             ("retry", "recover-in-place", "exit"),
@@ -66,7 +67,8 @@ class World:
             ("dump", "exit"),
         ]
         ladder = chance.choice(ladders)
-        sub_healthy = chance.choice([*["move"] * 8, "ignore", "save", "end"])
+        others = [] if self.moves else ["ignore", "save", "end"]
+        sub_healthy = chance.choice([*["move"] * 8, *others])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
         self.manager = 0  # number of the current manager
@@ -74,7 +76,7 @@ class World:
         self.operators, self.cluster = Operators(self), Cluster(self)
         self.training, self.agents = Training(self), Agents(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
-        self.total = chance.randint(3, 12)
+        self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
         self.ranks = [Rank(n, n // per_node) for n in range(nodes * per_node)]
         self.nodes = [
             Node(n, self.ranks[n * per_node : (n + 1) * per_node], agent=f"agent-{n}")
@@ -82,6 +84,9 @@ class World:
         ]
         self.standbys: set[str] = set()  # waiting, preparing for a node, or taking one over
         self.prepared: dict[str, to_agent.Prepare] = {}  # standby -> its order
+        self.ready: set[str] = set()  # of these, those whose ranks wait for orders
+        # standbys that have stood down by themselves -> the move that an earlier manager ordered
+        self.broken_off: dict[str, from_agent.Preparation] = {}
         self.formers: dict[int, Former] = {}  # by node
         self.fenced: set[str] = set()
         self.now = 0.0
@@ -116,14 +121,15 @@ class World:
             self.cluster.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.pause)
-        for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
+        moves = [1, 2, 3] if self.moves else [0, 0, 1, 2]
+        for _ in range(self.chance.choice(moves) if self.trouble else 0):
             self.after(
-                self.chance.choice([4.0, self.chance.uniform(2.0, 15.0)]),
+                self.chance.choice([4.0, self.chance.uniform(4.0 if self.moves else 2.0, 15.0)]),
                 self.operators.sub_healthy,
             )
         for _ in range(self.chance.choice([0, 0, 0, 1, 3]) if self.trouble else 0):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.device)
-        for number in range(self.chance.choice([0, 1, 2, 3])):
+        for number in range(self.chance.choice([1, 2, 3] if self.moves else [0, 1, 2, 3])):
             self.after(
                 self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]),
                 lambda n=number: self.cluster.standby(f"standby-{n}"),
@@ -221,10 +227,12 @@ class World:
         ), "a command after the end"
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
+            if isinstance(command, c.Note) and "moves, as ordered by the previous" in command.text:
+                self.counts["move taken up"] += 1
             self.invariants.check(command)
-            self.carry_out(command)
             if self.nemesis.kills_the_manager(command):
                 return
+            self.carry_out(command)
         self.invariants.after(commands)
 
     def carry_out(self, command: c.Command) -> None:
@@ -240,6 +248,8 @@ class World:
             )
         elif isinstance(command, c.Closed):
             self.counts[f"closed by {command.strategy}"] += 1
+        elif isinstance(command, c.Admit):
+            self.cluster.admitted(command)
         elif isinstance(command, to_agent.Fence):
             self.cluster.fence(command.agent)
         elif isinstance(command, to_agent.TakeOver):
@@ -273,6 +283,9 @@ class World:
         for node in self.nodes:
             if node.agent == agent and not node.gone and not node.cut:
                 self.after(delay, self.announcing(node))
+        for number, former in self.formers.items():
+            if former.node["agent"] == agent and former.manager != manager:
+                self.after(delay, lambda n=number, f=former: self.cluster.announce_former(n, f))
         if agent in self.standbys:
             self.after(
                 delay, lambda: self.cluster.standby(agent) if manager == self.manager else None
@@ -300,11 +313,7 @@ class World:
 
     def new_manager(self) -> None:
         self.manager += 1
-        self.prepared.clear()
-        for number, former in list(self.formers.items()):
-            if self.nodes[number].agent == former.assignee and not self.nodes[number].gone:
-                self.standbys.add(former.assignee)  # it stands down
-            self.cluster.put_back(number)
+        self.cluster.new_manager()
         for node in self.nodes:
             if node.passing and not node.gone:
                 node.passing = False
@@ -316,7 +325,8 @@ class World:
             wire.begin()
         for node in self.nodes:
             node.received = self.now  # messages in flight to the agents are lost too
-        for agent in [*(n.agent for n in self.nodes), *sorted(self.standbys)]:
+        formers = [f.node["agent"] for f in self.formers.values() if not f.lost]
+        for agent in [*(n.agent for n in self.nodes), *formers, *sorted(self.standbys)]:
             self.after(self.chance.uniform(0.05, 1.0), self.connecting(agent))
         manager = self.manager
         self.after(60.0, lambda: self.no_majority() if manager == self.manager else None)

@@ -141,6 +141,52 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
     training.assert_equal(result, reference, 4)
 
 
+def test_the_manager_is_killed_in_the_middle_of_moves(hosts, tmp_path, reference):
+    """The next one finishes the move; what the standby has prepared is used if it can be."""
+    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch"}
+    with Cluster(
+        hosts(3), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY, **environment
+    ) as job:
+        job.standby(2)
+        job.ready(1)
+        killed_at(job, "Prepare(agent", 2)
+        assert job.repaired()["strategy"] == "hot-switch"
+        job.trains()
+        assert job.host_of(2) == job.host_of(3) == 2
+        assert job.log("manager*.log").count("Prepare(agent") == 1
+        job.emptied(1)
+        job.standby(1)
+        known = job.log("manager*.log").count("waits for a node")
+        job.until(
+            "the standby waited",
+            lambda: job.log("manager*.log").count("waits for a node") > known,
+        )
+        killed_at(job, "TakeOver(agent", 3)
+        job.until(
+            "the node had moved",
+            lambda: "node 1 has moved: its link flaps" in job.result().output.split("== host 2")[1],
+        )
+        job.trains()
+        assert job.host_of(2) == job.host_of(3) == 1
+        assert "GiveUp" not in job.log("manager*.log")
+        result = job.end(2)
+    training.assert_equal(result, reference, 4)
+
+
+def killed_at(job: Cluster, order: str, term: int) -> None:
+    """Move node 1, and kill the manager once it has given the order."""
+    known = job.log("manager*.log").count(order)
+    asked = job.subhealth(1)
+    job.until("the order", lambda: job.log("manager*.log").count(order) > known)
+    os.kill(job.managers(0)[0], signal.SIGKILL)
+    job.until(
+        "another manager was in charge",
+        lambda: f"in charge in term {term}" in job.log("manager*.log"),
+    )
+    asked.kill()
+    asked.communicate()
+
+
 def half_ready(job: Cluster) -> int:
     """How often one of the two ranks of a standby was ready."""
     return job.log("agent*.log").count("1 of 2 ranks of the node to be taken over are ready")
