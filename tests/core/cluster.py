@@ -281,6 +281,9 @@ class Cluster:
         former = self.world.formers.get(command.node)
         if former is not None and former.node["agent"] == command.agent:
             self.world.counts["former gets its node back"] += 1
+            node = self.world.nodes[command.node]
+            there = node.agent == former.assignee and not node.gone and not node.cut
+            assert not there, f"{former.assignee} has node {command.node}, with its ranks' state"
             self.put_back(command.node)
 
     def put_back(self, number: int) -> None:
