@@ -113,8 +113,8 @@ def run(args: argparse.Namespace, variant: dict[str, str] | None, kill: bool) ->
             lines = [json.loads(line) for line in incidents.read_text().splitlines()]
             found["recovery"] = sum(line.get("seconds", 0.0) for line in lines)
         log = "".join(p.read_text() for p in (out / "log").glob("worker-0.log"))
-        every = [line.split()[-2] for line in log.splitlines() if "recorded at every" in line]
-        found["every"] = every[-1] if every else "1."
+        every = [line.split()[-2] for line in log.splitlines() if "is recorded every" in line]
+        found["every"] = every[-1] if every else "1"
         return found
 
 

@@ -45,9 +45,8 @@ class Calls:
         self._loop, self._recorder = loop, loop.recorder
         self._attempts: Generator[Attempt, None, bool] | None = None
         self._calls: dict[int, _Call] = {}  # by step: those that may be repeated
-        self._between: dict[
-            int, Entry
-        ] = {}  # by step: its start, as the code between calls made it
+        # by step: its start, as the code between calls made it
+        self._between: dict[int, Entry] = {}
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
         self._target = -1  # the step of the call under way, or that finish() waits for
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
@@ -149,15 +148,15 @@ class Calls:
             self._rewritten.add(step)
             if self._made < EARLY:
                 log.warning(
-                    "parameters or optimizer state are changed between two calls of job.call: after"
-                    " a fault processes are replaced that could be kept; do it inside the function"
+                    "parameters or optimizer state change between two calls of job.call, so a fault"
+                    " may replace processes that could be kept: change them inside the function"
                 )
 
     def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
         """A replacement makes its first call: it must be the one that its predecessor made."""
         entry, recorder = given.entry, self._recorder
         if entry is None or given.kind == PROVISIONAL:
-            return  # the predecessor has not come so far
+            return  # the predecessor had not got that far
         why = "" if clean else "parameters or optimizer state are changed between two calls"
         if entry.draws and recorder.draws.places() != entry.draws:
             why = "other batches were drawn between two calls"

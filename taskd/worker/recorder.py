@@ -14,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -76,7 +77,8 @@ class Recorder:
         self._structure = self._session.state.structure()
         self.pass_number = -1
         own = self._take(random, 0)
-        self._write(0, PASS_END, own, random, None, self._session.gradients.now())
+        left = self._session.gradients.now()
+        self.keep_entry(0, PASS_END, self._entry(0, PASS_END, own, random, None, left))
         self.pass_number = 0
 
     def new_pass(self, random: bytes, loader_place: bytes, step: int) -> None:
@@ -106,9 +108,10 @@ class Recorder:
         ):
             session.entries.promote(step)
         elif whole:
-            self._write(step, FINAL, record, after, fetch, left)
+            self.keep_entry(step, FINAL, self._entry(step, FINAL, record, after, fetch, left))
         if self.calls or not whole:
-            self._remember(step, FINAL, record, after, fetch, left, oldest)
+            start = self._entry(step, FINAL, record, after, fetch, left.copied())
+            self._remember(step, FINAL, start, oldest)
         self._left = NOTHING  # the tensors are the script's to let go of
         if whole and session.stripes is not None:
             session.stripes.write(step)
@@ -136,10 +139,13 @@ class Recorder:
         self.index += 1
         if own.shards is not None:
             self._start, began = None, time.monotonic()
-            self._write(step, PROVISIONAL, own, random, None, self._left)
+            entry = self._entry(step, PROVISIONAL, own, random, None, self._left)
+            self.keep_entry(step, PROVISIONAL, entry)
             self._spent = time.monotonic() - began
         else:
-            self._remember(step, PROVISIONAL, own, random, None, self._left, -1)
+            left = self._left.copied()
+            start = self._entry(step, PROVISIONAL, own, random, None, left)
+            self._remember(step, PROVISIONAL, start, -1)
         self._last = own
         self.draws.committed(step)
         self.note_memory(step, own.mark)
@@ -155,7 +161,7 @@ class Recorder:
         random = self._session.random.take()
         record, left = self._take(random, step), self._session.gradients.now()
         self._note_drift(step, self._unchanged(record, left))
-        self._write(step, PASS_END, record, random, None, left)
+        self.keep_entry(step, PASS_END, self._entry(step, PASS_END, record, random, None, left))
 
     def next_pass(self) -> None:
         self.pass_number += 1
@@ -169,7 +175,7 @@ class Recorder:
         record, left = self._take(random, step), session.gradients.now()
         if not damage.spoiled():
             self._note_drift(step, self._unchanged(record, left))
-            self._write(step, PAUSED, record, random, None, left)
+            self.keep_entry(step, PAUSED, self._entry(step, PAUSED, record, random, None, left))
 
     def listen(self) -> None:
         """An attempt begins: what an attempt before it left half done of a backward does not
@@ -206,24 +212,12 @@ class Recorder:
         last = self._last
         return last is not None and left.same(self._left) and self._own.same(own, last)
 
-    def _remember(
-        self,
-        step: int,
-        kind: int,
-        record: Own,
-        random: bytes,
-        fetch: bytes | None,
-        left: Left,
-        oldest: int,
-    ) -> None:
+    def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
         """Keep what is small of the start of a step in this process."""
-        own = record._replace(shards=None)
-        entry = self._entry(step, kind, own, random, fetch, left.copied())
-        self._start = None
-        if record.shards is None:
-            self._start = (step, kind, entry)
+        self._start = (step, kind, entry) if entry.shards is None else None
         if self.calls and kind == FINAL:
-            self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: entry}
+            kept = {s: e for s, e in self.starts.items() if s >= oldest}
+            self.starts = kept | {step: replace(entry, shards=None)}
 
     def start(self, step: int) -> tuple[int, Entry] | None:
         """Kind and content of what this process knows of the start of the current step."""
@@ -291,7 +285,7 @@ class Recorder:
         before = pace.every
         pace.agree(replicas.most(pace.wanted(size), session.communicators.world_size))
         if pace.every != before:
-            text = "rank %d: its whole state (%.1f MiB) is recorded at every %d. step"
+            text = "rank %d: its whole state (%.1f MiB) is recorded every %d steps"
             log.info(text, session.rank, size / 2**20, pace.every)
 
     def protected_tensors(self) -> Iterator[torch.Tensor]:
@@ -313,17 +307,6 @@ class Recorder:
             if self._ready[i].listening and (order := self._ready[i].take()) is not None:
                 self._orders[i] = order
                 buckets.mark_next_layout(ddp)
-
-    def _write(
-        self,
-        step: int,
-        kind: int,
-        record: Own,
-        random: bytes,
-        fetch: bytes | None,
-        left: Left,
-    ) -> None:
-        self.keep_entry(step, kind, self._entry(step, kind, record, random, fetch, left))
 
     def _entry(
         self,
