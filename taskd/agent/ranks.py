@@ -79,6 +79,14 @@ class Epoch:
         """The rank of that global number, or None."""
         return next((r for r in self.ranks.values() if r.number == number), None)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether each rank lives and has got its state in the present generation. Before the node
+        is part of the job, in generation 0, none has."""
+        return self.generation > 0 and all(
+            r.over is None and r.restored == self.generation for r in self.ranks.values()
+        )
+
     def drop(self) -> None:
         self.dropped = True
         for rank in self.ranks.values():

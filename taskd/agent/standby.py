@@ -308,9 +308,7 @@ class Standby:
         preparation.manager = self._agent.obeyed
         if not preparation.taken:
             return
-        if epoch is not None and all(
-            r.over is None and r.restored == epoch.generation for r in epoch.ranks.values()
-        ):
+        if epoch is not None and epoch.has_state:
             log.warning("node %d stays here: its ranks have their state", preparation.order.node)
             self.moved()
             return

@@ -1,0 +1,93 @@
+"""Who has a node that moves when the manager that ordered it is gone. The agent around the standby
+is played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.standby import Standby
+from taskd.messages import from_agent, to_agent
+
+NAME, FORMER, AT = "b" * 32, "a" * 32, ("10.0.0.1", 7)
+NODE = (1, (2, 3), (1, 1), 2, 4, 1)  # ..., nodes, world size, epoch
+
+
+class Agent:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.name, self.addresses, self.obeyed = NAME, (AT, AT), (1, "m1")
+        self.epoch = Epoch(1, Path("/nowhere"), SimpleNamespace(interrupt=lambda n: None))
+        self.epoch.ranks = {i: Rank(2 + i, i, None, None, -1, incarnation=1) for i in range(2)}
+        self.told, self.fetching, self.node = [], [], None
+        self.records = SimpleNamespace(fetch=lambda node, at, done: self.fetching.append(done))
+
+    def call(self, what):
+        what()
+
+    def announce(self):
+        pass
+
+    def tell(self, message):
+        self.told.append(message)
+
+    def tell_rank(self, rank, message):
+        pass
+
+    def be_node(self, node, epoch):
+        self.node = node
+
+    def be_standby(self):
+        self.node = None
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    monkeypatch.setattr("taskd.agent.standby.put_back", lambda *found: None)
+    monkeypatch.setattr("taskd.records.store.left_behind", lambda *where: None)
+    return Agent()
+
+
+@pytest.fixture
+def standby(agent):
+    """It is ready to be node 1, and has just been given it."""
+    standby = Standby(agent)
+    standby.room = 2
+    standby.ordered(to_agent.Prepare(NAME, *NODE, AT, "its link flaps"))
+    for rank in agent.epoch.ranks.values():
+        rank.ready = True
+    standby.ready(agent.epoch)
+    standby.ordered(to_agent.TakeOver(NAME, *NODE, 2, 1, AT, "its link flaps", FORMER))
+    return standby
+
+
+def another_manager(agent, standby):
+    agent.obeyed = (2, "m2")
+    standby.look_at_manager()
+
+
+def test_a_node_whose_records_are_still_on_their_way_stays_with_its_former_agent(agent, standby):
+    assert len(agent.fetching) == 1 and agent.node is None
+    another_manager(agent, standby)
+    assert standby.room == 2 and standby.prepares.node == 1
+    agent.fetching[0](())
+    assert agent.node is None
+    assert not any(isinstance(m, from_agent.NodeTaken) for m in agent.told)
+
+
+@pytest.mark.parametrize("restored", [(), (0,), (0, 1)])
+def test_a_node_stays_with_the_standby_once_all_ranks_have_their_state(agent, standby, restored):
+    agent.fetching[0](())
+    assert agent.node == 1
+    agent.epoch.generation = 3
+    for local in restored:
+        agent.epoch.ranks[local].restored = 3
+    another_manager(agent, standby)
+    whole = len(restored) == 2
+    assert agent.epoch.former == (FORMER if whole else "")
+    assert standby.room == (None if whole else 2)
+    assert (standby.prepares is None) == whole
