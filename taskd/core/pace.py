@@ -40,7 +40,7 @@ class Pace:
 
     def oldest(self, step: int) -> int:
         """The first step that may still be repeated when `step` begins."""
-        if step == self._next and self._recorded:  # the usual case
+        if step == self._next and self._recorded and self._recorded[-1] < step:  # the usual case
             return self._recorded[-1]
         earlier = [s for s in self._recorded if s < step]
         if not earlier:

@@ -6,16 +6,17 @@ private state (random numbers, loader position, batch-norm statistics) of every 
 A rank that has run ahead goes back; no rank goes forward alone, because the random numbers that a
 dead rank would have drawn are unknown.
 
-The replicated state at the start of that step is found, for each rank, in this order:
+The replicated state at the start of that step is found, for each rank, in this order; replicas are
+the ranks of its replica set (replica_sets.py):
 1. its own memory, if no attempt has changed it;
-2. the stripes on its node: each of a node's L ranks keeps 1/L of the state at the start of the
-step, in shared memory that outlives it, so L complete stripes are a whole copy;
+2. the stripes on its node: each of the L replicas of a node keeps 1/L of the state at the start of
+the step, in shared memory that outlives it, so L complete stripes are a whole copy;
 3. the memory of a clean replica, on the same node if possible, sources taken in turn;
 4. a replica that is itself restored from its node's stripes first (the other nodes wait for it).
 
 A *doubted* rank (its result was not finite, so its memory may be silently corrupt) takes the state
-from one that is not doubted, if there is any, and then the stripes that it wrote a part of are not
-used.
+from a replica that is not doubted, if there is any, and then the stripes that it wrote a part of
+are not used.
 
 A *provisional* entry (recorded at the previous commit) counts, for dead and living ranks alike, if
 a living rank has begun that step and found that user code between the steps had changed nothing:
@@ -39,7 +40,10 @@ class Member:
     node: int
     alive: bool
     position: Position | None
-    shard: int = 0
+
+    @property
+    def replica_set(self) -> int:
+        return self.position.replica_set if self.position is not None else 0
 
 
 @dataclass(frozen=True)
@@ -100,30 +104,30 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         if m.alive and m.position is not None and m.position.clean == step
     ]
     doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
-    trusted = [r for r in clean if r not in doubted]
-    keep = trusted or clean  # if all are doubted, no rank is better than another
+    sure = {ranks[r].replica_set for r in clean if r not in doubted}
+    # if all replicas are doubted, none is better than another
+    keep = [r for r in clean if r not in doubted or ranks[r].replica_set not in sure]
     keeping = frozenset(keep)
-    nodes: dict[tuple[int, int], list[Member]] = {}
+    near: dict[tuple[int, int], list[Member]] = {}  # replicas of a node
     for m in ranks.values():
-        nodes.setdefault((m.node, m.shard), []).append(m)
+        near.setdefault((m.node, m.replica_set), []).append(m)
     whole = {
-        key
-        for key, members in nodes.items()
+        (node, of)
+        for (node, of), members in near.items()
         if all(m.position is not None and step in m.position.stripes for m in members)
+        and not (of in sure and any(m.rank in doubted for m in members))
     }
-    if trusted:
-        whole = {key for key in whole if not any(m.rank in doubted for m in nodes[key])}
-    stripes = [r for r, m in ranks.items() if r not in keeping and (m.node, m.shard) in whole]
+    stripes = [r for r, m in ranks.items() if r not in keeping and (m.node, m.replica_set) in whole]
     having = keeping.union(stripes)
     rest = [r for r in ranks if r not in having]
     given: dict[int, int] = dict.fromkeys(ranks, 0)
     copies: list[tuple[int, int]] = []
     for r in rest:
-        shard, node = ranks[r].shard, ranks[r].node
-        holders = [h for h in (*keep, *stripes) if ranks[h].shard == shard]
+        of, node = ranks[r].replica_set, ranks[r].node
+        holders = [h for h in (*keep, *stripes) if ranks[h].replica_set == of]
         if not holders:
             return (
-                f"at step {step} no rank holds the state of shard {shard}: no rank's memory is"
+                f"at step {step} no rank holds the state of {_of(of, ranks)}: no rank's memory is"
                 " unchanged and no node's stripes are complete"
             )
         source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keeping, h))
@@ -149,6 +153,12 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         tuple(copies),
         ": ".join([parts[0], ", ".join(parts[1:])]),
     )
+
+
+def _of(replica_set: int, ranks: Mapping[int, Member]) -> str:
+    """In words, whose state it is."""
+    members = [r for r, m in ranks.items() if m.replica_set == replica_set]
+    return "the job" if len(members) == len(ranks) else _ranks(members)
 
 
 def _ranks(ranks: list[int]) -> str:

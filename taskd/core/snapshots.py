@@ -117,16 +117,24 @@ class Snapshots:
         clean: int | None,
         drifted: frozenset[int] = frozenset(),
         doubted: bool = False,
+        replica_set: int = 0,
     ) -> Position:
         """Return the position of a living rank at `step`; see Position."""
         return Position(
-            step, clean, self.final, self.provisional, self.striped_steps, drifted, doubted
+            step,
+            clean,
+            self.final,
+            self.provisional,
+            self.striped_steps,
+            drifted,
+            doubted,
+            replica_set=replica_set,
         )
 
-    def left(self) -> Position | None:
+    def left(self, replica_set: int = 0) -> Position | None:
         """Return the position of a dead rank; None if it left no record."""
         known = self.final | self.provisional
-        return self.position(max(known), None) if known else None
+        return self.position(max(known), None, replica_set=replica_set) if known else None
 
 
 def drifting(drifted: set[int], step: int) -> set[int]:

@@ -60,7 +60,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     whose start the replicated state in memory is, None once an attempt has changed it. `drifted`:
     steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
     silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
-    only this process knows of.
+    only this process knows of. `replica_set`: the lowest of the ranks that have the same replicated
+    state, see core/replica_sets.py.
     """
 
     step: Step
@@ -71,6 +72,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     drifted: Steps = frozenset()
     doubted: bool = False
     remembered: Steps = frozenset()
+    replica_set: Rank = 0
 
     @property
     def recorded(self) -> Position:

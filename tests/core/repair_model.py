@@ -20,6 +20,7 @@ DRIFT = 100  # what user code between two steps adds to the private state, at so
 class Rank:
     number: int
     node: int
+    replica_set: int = 0
     trained: int | None = 0  # updates in memory; None: half written
     private: int = 0
     step: int = 0
@@ -36,9 +37,11 @@ class Rank:
 
     def position(self):
         if not self.alive:
-            return self.kept.left()
+            return self.kept.left(self.replica_set)
         clean = self.trained if self.trained == self.step else None
-        at = self.kept.position(self.step, clean, frozenset(self.drifted))
+        at = self.kept.position(
+            self.step, clean, frozenset(self.drifted), replica_set=self.replica_set
+        )
         if self.start is None or clean is None:
             return at
         if self.start[1] == FINAL:
@@ -60,8 +63,10 @@ class World:
     """Ranks that train together. `advance` moves one rank by one stage, the unit that a kill can
     leave half done."""
 
-    def __init__(self, per_node, nodes, drifting, striped=True, every=1):
-        self.ranks = [Rank(n, n // per_node, pace=Pace(every)) for n in range(per_node * nodes)]
+    def __init__(self, per_node, nodes, drifting, striped=True, every=1, sets=1):
+        self.ranks = [
+            Rank(n, n // per_node, n % sets, pace=Pace(every)) for n in range(per_node * nodes)
+        ]
         self.every = every
         self.drifting, self.striped = drifting, striped
         self.resumed = None
@@ -108,7 +113,8 @@ class World:
             r.write(FINAL)
 
     def stripe(self, r):
-        if r.pace.due(r.step):
+        # a repeated step: what is there is not cleared for the same
+        if r.pace.due(r.step) and r.step not in r.kept.striped_steps:
             r.kept.stripe(r.step)
 
     def striped_(self, r):
@@ -183,7 +189,7 @@ class World:
             if number in found.keep:
                 assert before[number] == step
             elif number in found.stripes:
-                near = [o for o in self.ranks if o.node == r.node]
+                near = [o for o in self.ranks if (o.node, o.replica_set) == (r.node, r.replica_set)]
                 kept = [o.shards[step] if step in o.kept.stripes else None for o in near]
                 assert kept == [step] * len(kept), (
                     f"the stripes of step {step} on node {r.node} are {kept}"
@@ -193,6 +199,7 @@ class World:
                 source = dict(found.copies)[number]
                 if source not in done:
                     continue  # the source was killed
+                assert self.ranks[source].replica_set == r.replica_set
                 r.trained = self.ranks[source].trained
             private = r.private_at(step)
             assert private == self.right(step), (
@@ -232,9 +239,9 @@ AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
-def started(per_node, nodes, drifting, striped=True, every=1):
-    """Return a world in which all ranks have begun step 0."""
-    world = World(per_node, nodes, drifting, striped, every)
+def started(per_node, nodes, drifting, striped=True, every=1, sets=1):
+    """Return a world in which all ranks have begun step 0. `sets`: of replicas."""
+    world = World(per_node, nodes, drifting, striped, every, sets)
     for r in world.ranks:
         while r.stage < AT_REDUCE:
             world.advance(r)

@@ -30,11 +30,11 @@ def knows(member, members, step, resumed=None):
 
 
 def whole(member, members, step):
-    """Whether the stripes of `member`'s node hold its shard of the state at the start of `step`."""
+    """Whether the stripes of `member`'s node hold its replica set's the state at the start of `step`."""
     return all(
         step in m.position.stripes
         for m in members
-        if (m.node, m.shard) == (member.node, member.shard)
+        if (m.node, m.replica_set) == (member.node, member.replica_set)
     )
 
 
@@ -42,12 +42,15 @@ def clean(member, step):
     return member.alive and member.position.clean == step
 
 
-def paused(shard, members, step):
-    return any(clean(m, step) or whole(m, members, step) for m in members if m.shard == shard)
+def held(of, members, step):
+    """Whether the state of replica set `of` at the start of `step` exists."""
+    return any(clean(m, step) or whole(m, members, step) for m in members if m.replica_set == of)
 
 
 def possible(members, step, resumed=None):
-    return all(knows(m, members, step, resumed) and paused(m.shard, members, step) for m in members)
+    return all(
+        knows(m, members, step, resumed) and held(m.replica_set, members, step) for m in members
+    )
 
 
 STEPS = range(6)
@@ -61,7 +64,7 @@ mostly = st.one_of(st.just(frozenset({3, 4, 5})), st.just(frozenset({4, 5})), st
 @st.composite
 def jobs(draw, unknown=False):
     nodes = draw(st.integers(1, 3))
-    shards = draw(st.sampled_from([1, 1, 1, 2]))
+    sets = draw(st.sampled_from([1, 1, 1, 2]))
     members = []
     for rank in range(draw(st.integers(1, 6))):
         position = Position(
@@ -71,6 +74,7 @@ def jobs(draw, unknown=False):
             provisional=draw(steps),
             stripes=draw(mostly),
             drifted=draw(st.one_of(st.just(frozenset()), steps)),
+            replica_set=rank // nodes % sets,
         )
         nothing = unknown and draw(st.integers(0, 3)) == 0
         members.append(
@@ -79,7 +83,6 @@ def jobs(draw, unknown=False):
                 rank % nodes,
                 draw(st.booleans()),
                 None if nothing else position,
-                rank // nodes % shards,
             )
         )
     return members
@@ -106,7 +109,7 @@ def test_the_plan_follows_the_rules(members, resumed):
     have = {*found.keep, *found.stripes}
     given_by: dict[int, int] = {}
     for destination, source in found.copies:
-        like = {r for r in have if of[r].shard == of[destination].shard}
+        like = {r for r in have if of[r].replica_set == of[destination].replica_set}
         assert source in like
         near = {r for r in like if of[r].node == of[destination].node}
         pool = near or like
@@ -186,9 +189,45 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
         (
             [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
             (
-                "at step 5 no rank holds the state of shard 0: no rank's memory is unchanged and no"
+                "at step 5 no rank holds the state of the job: no rank's memory is unchanged and no"
                 " node's stripes are complete; step 4 is the last before: ranks 0,1 ahead, taken"
                 " back, ranks 0,1 from the node's stripes"
+            ),
+        ),
+        (
+            [
+                Member(0, 0, True, at(5, 5, {5})),
+                Member(1, 1, True, at(5, 5, {5}).but(replica_set=1)),
+                Member(2, 1, False, at(5, None, {5})),
+                Member(3, 0, False, at(5, None, {5}).but(replica_set=1)),
+            ],
+            (
+                "step 5 is the last that every rank has recorded: rank 2 from rank 0; rank 3 from"
+                " rank 1, ranks 0,1 as they are"
+            ),
+        ),
+        (
+            [
+                Member(0, 0, True, at(5, 5, {5})),
+                Member(1, 0, False, at(5, None, {5}).but(replica_set=1)),
+                Member(2, 0, True, at(5, 5, {5})),
+                Member(3, 0, False, at(5, None, {5}).but(replica_set=1)),
+            ],
+            (
+                "at step 5 no rank holds the state of ranks 1,3: no rank's memory is unchanged and"
+                " no node's stripes are complete"
+            ),
+        ),
+        (
+            [
+                Member(0, 0, True, at(5, 5, {5}).but(doubted=True)),
+                Member(1, 0, True, at(5, 5, {5}).but(replica_set=1, doubted=True)),
+                Member(2, 0, True, at(5, 5, {5}).but(doubted=True)),
+                Member(3, 0, True, at(5, 5, {5}).but(replica_set=1)),
+            ],
+            (
+                "step 5 is the last that every rank has recorded: rank 1 from rank 3, ranks 0,2,3 as"
+                " they are"
             ),
         ),
         (
@@ -209,6 +248,10 @@ def test_reason(members, words):
     assert plan(members).reason == words
 
 
+# ranks per node, nodes, replica sets
+SETS = [((4, 1), 2), ((2, 2), 2), ((3, 2), 3), ((4, 2), 2)]
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_killed_anywhere_the_ranks_train_on_as_if_nothing_had_been(block):
     for seed in range(block * 100, block * 100 + 100):
@@ -218,10 +261,11 @@ def test_killed_anywhere_the_ranks_train_on_as_if_nothing_had_been(block):
 def _killed_anywhere(seed):
     chance = random.Random(seed)
     drifting = {s for s in range(1, 300) if chance.random() < chance.choice([0, 0.3, 1])}
-    shape = chance.choice([(2, 1), (3, 1), (2, 2), (1, 3)])
-    world = started(*shape, drifting, every=chance.choice([1, 1, 2, 3, 5]))
+    shape, sets = chance.choice([*[((2, 1), 1), ((3, 1), 1), ((2, 2), 1), ((1, 3), 1)], *SETS])
+    world = started(*shape, drifting, every=chance.choice([1, 1, 2, 3, 5]), sets=sets)
     if not life(world, chance, faults=8, steps=chance.choice([3, 30, 120])):
-        assert not any(r.alive for r in world.ranks), "there was a survivor, and still no plan"
+        living = {r.replica_set for r in world.ranks if r.alive}
+        assert len(living) < sets, "each replica set had a survivor, and still no plan"
     else:
         assert world.repairs == 8
 

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
-from taskd.core import repair
+from taskd.core import repair, replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import dump, outcome
 from taskd.core.incident.phases import Move, Phase
@@ -109,6 +108,7 @@ class Actions:
         if isinstance(plan, repair.Refusal):
             return Move.REFUSED, plan.reason
         incident.round.plan, self.resumed = plan, plan.step
+        incident.round.members = members
         self._job.note(f"repair: {plan.reason}")
         return Move.PLANNED, ""
 
@@ -224,14 +224,14 @@ class Actions:
         if len(restored) < len(self._job.ranks):
             return None
         assert plan is not None
-        digests = Counter(restored.values())
-        if len(digests) == 1:
+        sets = {m.rank: m.replica_set for m in incident.round.members}
+        if replica_sets.equal(restored, sets):
             return Move.RESTORED, ""
         detail = abbreviate(f"rank {r}: {d}" for r, d in sorted(restored.items()))
         why = f"replicas differ at step {plan.step} ({detail})"
-        digest, votes = digests.most_common(1)[0]
-        if incident.moving is None and 2 * votes > len(self._job.ranks):
-            incident.divergent = {r for r, d in restored.items() if d != digest}
+        outliers = replica_sets.outliers(restored, sets)
+        if incident.moving is None and outliers is not None:
+            incident.divergent = outliers
             if not incident.restore_retried and not incident.divergent & set(plan.keep):
                 # their source may have been corrupt; this time they get another
                 incident.restore_retried = True

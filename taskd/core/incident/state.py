@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Phase
+from taskd.core.repair import Member
 from taskd.core.state import RankState
 from taskd.core.topology import Node
 from taskd.messages.values import Plan, Position
@@ -33,6 +34,7 @@ class Round:
 
     asked_again: bool = False  # ranks that had not stopped in time were asked a second time
     reports: dict[int, Position] = field(default_factory=dict)  # of ranks that have stopped
+    members: list[Member] = field(default_factory=list)  # what `plan` was made for
     plan: Plan | None = None
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
