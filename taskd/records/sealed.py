@@ -5,7 +5,7 @@ The same bytes are in the node's shared memory, in the keeper's copy, and in a d
 sizes first, then the digest, which only holders of the job's key can make, and parses the content
 last. `worker/entry.py` defines the fields; nothing here needs torch.
 
-    digest (32) | head (32) | length of each section (8 each) | fields | sections
+    digest (32) | head (40) | length of each section (8 each) | fields | sections
 
 The digest covers head, lengths, fields and the SHA-256 of each section: most sections stay the same
 from step to step and are hashed once.
@@ -24,15 +24,17 @@ from pathlib import Path
 from taskd.cython_api import digest
 from taskd.cython_api.attempt import Rows
 
-VERSION = 2
+VERSION = 3
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
 KEY = "record-key"  # file in the node's shared directory: the key, then the job's id
 KEY_BYTES = 32
 
 _MAGIC = b"TSKR"
-_HEAD = struct.Struct("<4sHxxIIQQ")  # magic, version, rank, sections, step, bytes of the fields
+# magic, version, rank, sections, step, bytes of the fields, replica set (core/replica_sets.py)
+_HEAD = struct.Struct("<4sHxxIIQQI4x")
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
+FRONT = _DIGEST + _HEAD.size  # bytes
 
 Buffer = bytes | bytearray | memoryview
 
@@ -50,22 +52,26 @@ class Seal:
     rank: int
 
     def close(
-        self, step: int, fields: bytes, sections: list[Buffer | Rows] | None = None
+        self,
+        step: int,
+        fields: bytes,
+        sections: list[Buffer | Rows] | None = None,
+        replica_set: int = 0,
     ) -> list[Buffer | Rows]:
         """Seal the record for the start of `step`; returns parts to be concatenated. `sections` are
         byte buffers, or tensors that do not change before they are copied; a `bytes` object that
         was the section of that number last time is not hashed again."""
         sections = sections or []
-        head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields))
+        head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields), replica_set)
         return [self._keyed.front(head, fields, sections), *sections]
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
         """Check the record for the start of `step`; returns its fields and sections, as views of
         `data`. Raises BadRecord."""
         view = memoryview(data)
-        if len(view) < _DIGEST + _HEAD.size:
+        if len(view) < FRONT:
             raise BadRecord(f"{len(view)} bytes are too few for a record")
-        magic, version, rank, count, found, length = _HEAD.unpack_from(view, _DIGEST)
+        magic, version, rank, count, found, length, _ = _HEAD.unpack_from(view, _DIGEST)
         if magic != _MAGIC:
             raise BadRecord("it does not begin like a record")
         if version != VERSION:
@@ -79,7 +85,7 @@ class Seal:
             )
         if count > MAX_SECTIONS:
             raise BadRecord(f"it has {count} sections, at most {MAX_SECTIONS} are allowed")
-        table = _DIGEST + _HEAD.size
+        table = FRONT
         at = table + count * _LENGTH.size
         if at + length > len(view):
             raise BadRecord(f"it is truncated: it has {len(view)} bytes, its head announces more")
@@ -112,11 +118,18 @@ class Seal:
     def renew(self, data: Buffer, step: int, other: Seal) -> bytes:
         """Reseal a record under `other`. Raises BadRecord."""
         fields, sections = self.open(data, step)
-        return b"".join(other.close(step, bytes(fields), [*sections]))  # type: ignore[arg-type]
+        of = replica_set(data)
+        return b"".join(other.close(step, bytes(fields), [*sections], of))  # type: ignore[arg-type]
 
     @cached_property
     def _keyed(self) -> digest.Keyed:
         return digest.Keyed(self.key, self.job.encode() + b"\0")
+
+
+def replica_set(data: Buffer) -> int:
+    """The replica set of the rank whose record this is. The record has been checked."""
+    found: int = _HEAD.unpack_from(data, _DIGEST)[-1]
+    return found
 
 
 def write_key(directory: Path, key: bytes, job: str) -> None:

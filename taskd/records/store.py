@@ -273,6 +273,15 @@ class Entries:
                 kept.records[slot.index] = (slot.step, slot.kind)
         return kept
 
+    def replica_set(self, kept: Snapshots) -> int:
+        """The replica set that the newest record of `kept`, just checked, names; 0 without one."""
+        newest = max((r for r in kept.records if r is not None), default=None)
+        if newest is None or self._file is None:
+            return 0
+        at = self._file.offset(kept.records.index(newest))
+        with memoryview(self._file.buffer) as view, view[at : at + sealed.FRONT] as front:
+            return sealed.replica_set(front)
+
     def mark(self, step: int) -> None:
         """Note that `step` was repeated because of its result; later processes of this rank see it
         too."""
@@ -320,7 +329,8 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
 def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
     """A dead rank's position according to its files, or None. Reads every record once, to verify
     its seal."""
-    kept = Entries(directory, local_rank, rank).whole()
+    entries = Entries(directory, local_rank, rank)
+    kept = entries.whole()
     for step in stripe_steps(directory, local_rank):
         kept.striped(step)
-    return kept.left()
+    return kept.left(entries.replica_set(kept))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from taskd.cython_api.attempt import Rows
+from taskd.records import sealed
 from taskd.records.sealed import BadRecord, Buffer, Seal
 from taskd.worker import plain
 from taskd.worker.gradients import Row
@@ -30,8 +31,8 @@ class Entry:
     and optimizer state, None in a record that stays in its process, where they are untouched.
     `every`: steps between two whole records, see core/pace.py. `calls`: the loop calls job.call;
     `committed`: what code between the calls has changed, as it was before, see calls.py. `draws`,
-    `origins`: of job.iterate, see draws.py. `gradients`: (index of the parameter, attribute,
-    tensor)."""
+    `origins`: of job.iterate, see draws.py. `replica_set`: see core/replica_sets.py. `gradients`:
+    (index of the parameter, attribute, tensor)."""
 
     pass_number: int
     index: int
@@ -54,6 +55,7 @@ class Entry:
     draws: bytes = b""
     origins: bytes = b""
     committed: bytes = b""
+    replica_set: int = 0
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
@@ -77,6 +79,7 @@ assert {
     "batch",
     "previous",
     "calls",
+    "replica_set",
     *_LARGE,
     *_LAYOUT,
 } == {f.name for f in fields(Entry)}
@@ -120,7 +123,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.committed,
         *memories,
     ]
-    return seal.close(step, numbers, sections)
+    return seal.close(step, numbers, sections, entry.replica_set)
 
 
 _known: tuple[Any, bytes] = ((), b"")
@@ -181,6 +184,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         draws=bytes(draws),
         origins=bytes(origins),
         committed=bytes(committed),
+        replica_set=sealed.replica_set(payload),
         gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
     )
 

@@ -211,6 +211,7 @@ class Loop:
                 frozenset(self.recorder.drifted),
                 doubts,
                 remembered,
+                session.state.replicas.of,
             ),
             found.unfit or unfit or session.communicators.spent,
         )

@@ -102,6 +102,7 @@ def protect(objects: dict[str, Any]) -> Job:
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
         pipelines=pipelines,
+        node=rank - local_rank,
         verifies=settings.verify(os.environ),
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])
@@ -144,28 +145,31 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
     with scratch():
         for ddp in session.state.ddps:
             buckets.rebuild(ddp, None)
-    differing = (
-        list(range(len(session.state.replicated)))
-        if comm_hooks.diverging(session.state.ddps)
-        else replicas.differing(
-            session.state.replicated, session.communicators.world_size, session.state.layout()
-        )
-    )
-    if differing:
-        log.info(
-            "%d of %d tensors differ between ranks and are kept per rank",
-            len(differing),
-            len(session.state.replicated),
-        )
-        session.state.set_apart(differing)
+    loaded = None
     if found is not None:
         from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
 
-        loop.begin_at(found.step, *dumping.load(session.state, found, session.rank))
+        loaded = dumping.load(session.state, found, session.rank)
+    _compare(session)
+    if found is not None and loaded is not None:
+        loop.begin_at(found.step, *loaded)
         log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
     loop.recorder.lay_out()
     loop.recorder.formed()
+
+
+def _compare(session: RepairSession) -> None:
+    """Find what differs between ranks."""
+    state = session.state
+    difference = (
+        replicas.Difference(list(range(len(state.replicated))), replicas.Replicas())
+        if comm_hooks.diverging(state.ddps)
+        else replicas.compare(state, session.rank, session.node, session.communicators.world_size)
+    )
+    if difference is not None:
+        log.info("rank %d: %s", session.rank, difference.says(len(state.replicated)))
+        state.set_apart(difference.apart, difference.replicas)
 
 
 def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:

@@ -260,18 +260,17 @@ class Recorder:
         state = session.state
         self._refresh()
         self._agree()
-        differing = replicas.differing(
-            state.replicated, session.communicators.world_size, state.layout()
+        found = replicas.compare(
+            state, session.rank, session.node, session.communicators.world_size
         )
-        if not differing or damage.spoiled() or slot.interruption() > session.built_at:
+        if found is None or damage.spoiled() or slot.interruption() > session.built_at:
             return
-        text = (
-            "%d of %d tensors differ between the ranks since step %d at the latest, and are kept"
-            " per rank from now on"
-        )
-        log.warning(text, len(differing), len(state.replicated), step)
-        state.set_apart(differing)
+        text = "rank %d: since step %d at the latest, %s"
+        log.warning(text, session.rank, step, found.says(len(state.replicated)))
+        state.set_apart(found.apart, found.replicas)
         self._structure = state.structure()
+        if session.stripes is not None:  # they are of other tensors, or other ranks'
+            session.stripes.forget_after(-1)
         self.lay_out()
 
     def _agree(self) -> None:
@@ -340,6 +339,7 @@ class Recorder:
             draws=record.draws,
             origins=self.draws.origins(),
             committed=self._committed[1] if again else b"",
+            replica_set=self._session.state.replicas.of,
             gradients=entries.rows(left.rows),
         )
 
@@ -364,7 +364,7 @@ class Recorder:
         if session.stripes is None:
             return
         try:
-            session.stripes.lay_out(session.state.replicated)
+            session.stripes.lay_out(session.state.replicated, session.state.replicas.local)
         except OSError as error:
             log.warning(
                 "no room for stripes (%s): a fault after the optimizer's update cannot be undone;"

@@ -1,18 +1,28 @@
-"""Checks whether replicated state is still equal on all ranks.
+"""Finds which ranks have the same state, and checks whether they still do.
 
-What differs when the first communicators exist is kept per rank. State may begin to differ later:
-under LocalSGD, in a part of the model whose gradients are not reduced, in optimizer state that the
-first update makes. So the ranks compare again after a few early updates, and each record has a mark
-of the replicated state that is checked after a restore: no rank trains on a replica's state that
-differs from its own.
+What differs when the first communicators exist is kept per rank, or, where each rank has a replica
+all the same (HSDP, data parallel beside tensor parallel), by replica sets (core/replica_sets.py).
+State may begin to differ later: under LocalSGD, in a part of the model whose gradients are not
+reduced, in optimizer state that the first update makes. So the ranks compare again after a few
+early updates, and each record has a mark of the replicated state that is checked after a restore:
+no rank trains on a replica's state that differs from its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 
+from taskd.core import replica_sets
+from taskd.core.abbreviate import abbreviate
+from taskd.core.replica_sets import Holding
 from taskd.cython_api import attempt, memory
+
+if TYPE_CHECKING:
+    from taskd.worker.state import TrainingState
 
 BYTES = 64  # at each end of a tensor: an update changes nearly every element
 ROWS = 16  # rows read at one step, others at the next: ~2 us
@@ -24,25 +34,66 @@ def is_due(step: int) -> bool:
     return step & (step + 1) == 0
 
 
-def differing(rows: list[torch.Tensor], world_size: int, layout: int) -> list[int]:
-    """Indices of the rows that differ between ranks, the same list on every rank; all rows of each
-    rank where the ranks do not have the same ones, by their `layout` (a checksum of their names).
-    Collectives."""
+@dataclass(frozen=True)
+class Replicas:
+    """The ranks that have the same replicated state as this one. `of`: their lowest; `local`: those
+    of them on this node, by local rank; None: all ranks of the job."""
+
+    of: int = 0
+    local: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What ranks have to do as their state differs: keep the rows at `apart` per rank, and count
+    on `replicas` for the others. `members`: of this rank's replica set."""
+
+    apart: list[int]
+    replicas: Replicas
+    members: tuple[int, ...] = ()
+
+    def says(self, tensors: int) -> str:
+        """In words; `tensors`: how many were compared."""
+        if self.members:
+            ranks = abbreviate(self.members, ",")
+            return f"{tensors} tensors are equal on ranks {ranks}, and differ from other ranks'"
+        return f"{len(self.apart)} of {tensors} tensors differ between ranks and are kept per rank"
+
+
+def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
+    """Compare what is replicated; None: nothing has changed. All ranks find the same. `node`: the
+    lowest rank of this node. Collectives."""
     if world_size == 1:
-        return []
-    have = torch.tensor([len(rows), layout], dtype=torch.int64)
-    if any(not torch.equal(have, other) for other in _gathered(have, world_size)):
-        return list(range(len(rows)))
+        return None
+    rows, names = state.replicated, state.layout()
     hosted = [row.cpu() for row in rows]
-    # int64 cannot hold an unsigned 64-bit checksum
-    sums = torch.tensor(
-        [memory.checksum(t.data_ptr(), t.numel()) - (1 << 63) for t in hosted], dtype=torch.int64
-    )
-    if not len(sums):
-        return []
-    theirs = torch.stack(_gathered(sums, world_size))
-    found: list[int] = (theirs != sums).any(dim=0).nonzero().flatten().tolist()
-    return found
+    sums = torch.tensor([_signed(memory.checksum(t.data_ptr(), t.numel())) for t in hosted])
+    sums = sums.to(torch.int64)
+    content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
+    mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart)]
+    theirs = [t.tolist() for t in _gathered(torch.tensor(mine, dtype=torch.int64), world_size)]
+    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _ in theirs]
+    if replica_sets.hold(holdings):
+        return None
+    differing = list(range(len(rows)))
+    if all(other[:2] == mine[:2] for other in theirs):
+        different = torch.stack(_gathered(sums, world_size)) != sums
+        differing = different.any(dim=0).nonzero().flatten().tolist()
+        some = sum(rows[i].numel() for i in differing)
+        if 2 * some < sum(row.numel() for row in rows):  # most is replicated everywhere
+            return Difference(differing, Replicas())
+    apart = any(other[-1] for other in theirs)
+    sets = None if apart else replica_sets.find(holdings)
+    if sets is None:
+        return Difference(differing, Replicas())
+    near = replica_sets.same_node(rank, sets, [h.node for h in holdings])
+    members = tuple(r for r, of in enumerate(sets) if of == sets[rank])
+    return Difference([], Replicas(sets[rank], tuple(r - node for r in near)), members)
+
+
+def _signed(checksum: int) -> int:
+    """int64 cannot hold an unsigned 64-bit checksum."""
+    return checksum - (1 << 63)
 
 
 def most(value: int, world_size: int) -> int:

@@ -75,6 +75,7 @@ class RepairSession:
     gradients: Gradients
     device: Device
     pipelines: Pipelines
+    node: int = 0  # the lowest rank of this node
     built_at: int = 0  # number of the interruption in which the current communicators were built
     answered: int = 0  # number of the last interruption answered
     # the step that this rank's memory was restored to in the current incident
@@ -215,7 +216,7 @@ class RepairSession:
             if order.stripes:
                 if self.stripes is None:
                     raise RuntimeError("stripes are switched off on this node")
-                self.stripes.read_all(order.step, self.state.replicated)
+                self.stripes.read_all(order.step, self.state.replicated, self.state.replicas.local)
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work, order)
             self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, files))
@@ -281,7 +282,7 @@ class RepairSession:
         if self.rank in plan.stripes:
             if self.stripes is None:
                 raise RuntimeError("stripes are switched off on this node")
-            self.stripes.read_all(plan.step, self.state.replicated)
+            self.stripes.read_all(plan.step, self.state.replicated, self.state.replicas.local)
         for destination, source in plan.copies:
             if self.rank == source:
                 transfer.give(self.state.replicated, destination, self.place())

@@ -20,6 +20,7 @@ from taskd.worker import loading, parts, plain, structure
 from taskd.worker.given import Given, NotProtectable, UnsupportedState, parameters_of
 from taskd.worker.parallel import fsdp2, sharded
 from taskd.worker.parts import LOOSE, Key
+from taskd.worker.replicas import Replicas
 from taskd.worker.small_state import SmallState
 
 
@@ -39,6 +40,7 @@ class TrainingState:
             if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
         ]
         self.apart: set[Key] = set()  # parameters that differ between ranks
+        self.replicas = Replicas()  # of what does not
         self.sharded = False  # some are parts of a whole: DTensors, ZeroRedundancyOptimizer
         self._print: Any = None
         self.replicated: list[torch.Tensor] = []
@@ -162,10 +164,11 @@ class TrainingState:
     def private(self) -> list[torch.Tensor]:
         return [*self.buffers, *self.shards]
 
-    def set_apart(self, indices: Iterable[int]) -> None:
+    def set_apart(self, indices: Iterable[int], replicas: Replicas | None = None) -> None:
         """Treat the replicated tensors at `indices`, which differ between ranks, and their
-        optimizer state as private."""
+        optimizer state as private. `replicas`: of the others, if these change."""
         self.apart |= {self._keys[i] for i in indices}
+        self.replicas = self.replicas if replicas is None else replicas
         self._print = None
         self.refresh()
 
@@ -198,14 +201,14 @@ class TrainingState:
             for module in self._given.all_modules
             for value in vars(module).values()
         )
-        return bool(self.apart or draws or self.attributes())
+        return bool(self.apart or self.replicas.local or draws or self.attributes())
 
     # -- structure ---------------------------------------------------------------------------------
 
     @property
     def scattered(self) -> bool:
         """Whether this rank's memory does not hold the state of all ranks."""
-        return self.sharded or bool(self.apart)
+        return self.sharded or bool(self.apart or self.replicas.local)
 
     def names(self) -> list[tuple[Key, int]]:
         """Names and sizes in bytes of what is replicated."""
@@ -223,12 +226,12 @@ class TrainingState:
         """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
         where no rank has everything also what this one has."""
         found = parts.encode(self.parts(), self.groups()) if self.scattered else None
-        return structure.take(self._given, self.apart, found)
+        return structure.take(self._given, self.apart, self.replicas, found)
 
     def conform(self, data: bytes) -> None:
         """Give this process's optimizers and modules exactly the tensors that a `structure`
         describes; their values come later."""
-        self.apart = structure.conform(self._given, data)
+        self.apart, self.replicas = structure.conform(self._given, data)
         self._print = None
         self.refresh()
 

@@ -1,7 +1,8 @@
-"""The node's copy of the replicated state at the start of a step: each of L local ranks writes 1/L
-of the bytes to shared memory.
+"""The node's copy of the replicated state at the start of a step: each of L replicas on the node
+writes 1/L of the bytes to shared memory.
 
-Replicas are equal, so a node's L stripes make one whole copy. Two slots. Before a
+Replicas are equal, so their L stripes make one whole copy. They are all ranks of the node, or those
+of a replica set (replicas.py). Two slots. Before a
 rank updates its parameters in a step it waits until all local stripes of that step are complete
 (`taskd_wait_started`), so the start of a step stays readable after any rank has changed it.
 """
@@ -9,6 +10,7 @@ rank updates its parameters in a step it waits until all local stripes of that s
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +24,7 @@ PARALLEL = 4 << 20
 
 
 class Stripes:
-    """Writes this rank's stripe and reads those of all local ranks."""
+    """Writes this rank's stripe and reads those of its local replicas."""
 
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
@@ -35,10 +37,11 @@ class Stripes:
         self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
         self._look()
 
-    def lay_out(self, tensors: list[torch.Tensor]) -> None:
-        """Set which tensors are copied. Raises OSError(ENOSPC) if /dev/shm cannot hold the
-        stripe."""
-        begin, end = _bounds(_total(tensors), self._local_rank, self._local_size)
+    def lay_out(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> None:
+        """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
+        Raises OSError(ENOSPC) if /dev/shm cannot hold the stripe."""
+        peers = local or range(self._local_size)
+        begin, end = _bounds(_total(tensors), peers.index(self._local_rank), len(peers))
         self._length = end - begin
         file = self._file
         if file is None or file.capacity < self._length:
@@ -84,6 +87,8 @@ class Stripes:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
             return
+        if self._found(step):
+            return
         slot = self._slots.stripe(step)
         self._written[slot] = (-1, -1)
         # if a page was lost during the copy, the result is not the start of the step
@@ -98,6 +103,21 @@ class Stripes:
             return
         self._written[slot] = (step, self._length)
         self._slots.striped(step, slot)
+
+    def _found(self, step: int) -> bool:
+        """Whether the previous process of this rank has left the same stripe: no moment may be
+        without it, as all replicas may die in it."""
+        file = self._file
+        assert file is not None
+        for slot, at in enumerate(self._slots.stripes):
+            left = file.read_slot(slot)
+            if at != step or left is None or left.length != self._length:
+                continue
+            pieces = zip(self._targets[slot], self._pieces.tensors, strict=True)
+            if all(torch.equal(there, here.to(there.device)) for there, here in pieces):
+                self._written[slot] = (step, self._length)
+                return True
+        return False
 
     def _look(self) -> None:
         """Which steps the file has, in which slots."""
@@ -154,17 +174,20 @@ class Stripes:
                 self._written[index] = (-1, -1)
         self._look()
 
-    def read_all(self, step: int, tensors: list[torch.Tensor]) -> None:
-        """Read the whole state at the start of `step` into `tensors` from the stripes of all local
-        ranks.
+    def read_all(
+        self, step: int, tensors: list[torch.Tensor], local: Sequence[int] | None = None
+    ) -> None:
+        """Read the whole state at the start of `step` into `tensors` from the stripes of `local`,
+        as in `lay_out`.
 
         Raises OSError(ESTALE) if a stripe is missing or has another length; then nothing is
         changed.
         """
         total = _total(tensors)
         parts = []
-        for local_rank in range(self._local_size):
-            begin, end = _bounds(total, local_rank, self._local_size)
+        peers = local or range(self._local_size)
+        for index, local_rank in enumerate(peers):
+            begin, end = _bounds(total, index, len(peers))
             path = stripe_path(self._directory, local_rank)
             file = SlotFile(path, 2)
             slot = next((s for s in file.valid() if s.step == step), None)

@@ -11,12 +11,15 @@ from taskd.worker import module_state, plain
 from taskd.worker.given import Given, UnsupportedState, parameters_of
 from taskd.worker.parallel import sharded
 from taskd.worker.parts import Key
+from taskd.worker.replicas import Replicas
 from taskd.worker.small_state import say_unrecordable
 
 
-def take(given: Given, apart: set[Key], parts: dict[str, Any] | None = None) -> bytes:
-    """Describe the tensors; `apart`: keys of those that differ between ranks; `parts`: see
-    parts.encode."""
+def take(
+    given: Given, apart: set[Key], replicas: Replicas, parts: dict[str, Any] | None = None
+) -> bytes:
+    """Describe the tensors; `apart`: keys of those that differ between ranks; `replicas`: of the
+    others; `parts`: see parts.encode."""
     optimizers = {}
     for name, optimizer in given.optimizers.items():
         states = []
@@ -28,6 +31,7 @@ def take(given: Given, apart: set[Key], parts: dict[str, Any] | None = None) -> 
         found = {
             "optimizers": optimizers,
             "apart": sorted(apart, key=str),
+            "replicas": (replicas.of, replicas.local),
             "buffers": module_state.buffers(given.modules),
             "parts": parts,
         }
@@ -38,9 +42,9 @@ def take(given: Given, apart: set[Key], parts: dict[str, Any] | None = None) -> 
         raise
 
 
-def conform(given: Given, data: bytes) -> set[Key]:
+def conform(given: Given, data: bytes) -> tuple[set[Key], Replicas]:
     """Give this process's optimizers and buffers exactly the tensors that `take` described; returns
-    which are private."""
+    which are private, and the replicas of the others."""
     structure = plain.decode(data)
     module_state.conform(given.modules, structure["buffers"])
     for name, states in structure["optimizers"].items():
@@ -57,7 +61,8 @@ def conform(given: Given, data: bytes) -> set[Key]:
             )
         for parameter, wanted in zip(parameters, states, strict=True):
             _conform_state(optimizer, parameter, wanted)
-    return {tuple(k) for k in structure["apart"]}
+    of, local = structure["replicas"]
+    return {tuple(k) for k in structure["apart"]}, Replicas(of, local and tuple(local))
 
 
 def conform_buffers(given: Given, data: bytes) -> None:

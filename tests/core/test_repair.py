@@ -30,7 +30,7 @@ def knows(member, members, step, resumed=None):
 
 
 def whole(member, members, step):
-    """Whether the stripes of `member`'s node hold its replica set's the state at the start of `step`."""
+    """Whether the stripes of `member`'s node hold its replica set's state at `step`."""
     return all(
         step in m.position.stripes
         for m in members
@@ -226,8 +226,8 @@ def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
                 Member(3, 0, True, at(5, 5, {5}).but(replica_set=1)),
             ],
             (
-                "step 5 is the last that every rank has recorded: rank 1 from rank 3, ranks 0,2,3 as"
-                " they are"
+                "step 5 is the last that every rank has recorded: rank 1 from rank 3, ranks 0,2,3"
+                " as they are"
             ),
         ),
         (
