@@ -51,6 +51,7 @@ class Orders:
             to_rank.Pause: self._pause,
             to_rank.Continue: self._pause,
             to_rank.Inject: lambda epoch, order: agent.monitor.inject(epoch, order),
+            to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
             to_agent.SaveRecords: self._save_records,
             to_agent.Seal: lambda _, order: dumping.seal(order, self._tell_later),
@@ -173,7 +174,7 @@ class Orders:
                     )
                 )
 
-    def _save_state(self, epoch: Epoch, order: to_rank.SaveState) -> None:
+    def _save_state(self, epoch: Epoch, order: to_rank.RecordState | to_rank.SaveState) -> None:
         rank = epoch.find(order.rank)
         if rank is not None:
             self._agent.tell_rank(rank, order)

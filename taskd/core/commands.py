@@ -115,6 +115,7 @@ Command = (
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
+    | to_rank.RecordState
     | to_rank.SaveState
     | to_rank.Release
     | to_rank.ProbeProgress

@@ -30,7 +30,7 @@ TO_ALL = (
     to_agent.RestartAll,
     to_agent.SaveRecords,
 )
-TO_RANK = (to_agent.Replace, to_agent.Kill, to_rank.SaveState)
+TO_RANK = (to_agent.Replace, to_agent.Kill, to_rank.RecordState, to_rank.SaveState)
 TO_NODE = (to_agent.KeepRecords, to_agent.Seal)
 
 log = logging.getLogger("taskd.manager")

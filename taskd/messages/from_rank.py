@@ -108,8 +108,8 @@ class RankRebuilt(Message, frozen=True):
 
 
 class RankRestored(Message, frozen=True):
-    """The rank's replicated and private state are in place; `digest` is the checksum of its shard,
-    equal on all replicas."""
+    """The rank's replicated and private state are in place; `digest` is the checksum of the
+    replicated state, equal in its replica set."""
 
     rank: Rank
     incarnation: Number
@@ -128,7 +128,8 @@ class RankFailed(Message, frozen=True):
 
 
 class StateSaved(Message, frozen=True):
-    """The rank has written its part of the dump: `files` are (name, size, checksum)."""
+    """The rank has written its part of the dump: `files` are (name, size, checksum); none if it was
+    ordered to record its state."""
 
     rank: Rank
     incarnation: Number

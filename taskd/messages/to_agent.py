@@ -231,6 +231,7 @@ ToAgent = (
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
+    | to_rank.RecordState
     | to_rank.SaveState
     | to_rank.Release
     | to_rank.Pause

@@ -57,6 +57,17 @@ class Resume(Message, frozen=True):
     step: Step
 
 
+class RecordState(Message, frozen=True):
+    """Before a dump rank `rank` records all state that it has at the start of `step`, for its
+    replicas too. `stripes`: as in SaveState. The answer is StateSaved without files."""
+
+    interruption: Number
+    generation: Number
+    rank: Rank
+    step: Step
+    stripes: bool
+
+
 class SaveState(Message, frozen=True):
     """Rank `rank` saves the state at the start of `step` to the dump `name`, in which the agents
     have put `records` of the `world_size` ranks' records. `stripes`: what is equal on all ranks is
@@ -122,6 +133,7 @@ ToRank = (
     | Rebuild
     | Restore
     | Resume
+    | RecordState
     | SaveState
     | Release
     | Pause

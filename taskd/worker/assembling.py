@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,6 +64,30 @@ class Found:
     wholes: list[Whole] = field(default_factory=list)
     qualified: dict[str, list[int]] = field(default_factory=dict)
     lost: list[Path] = field(default_factory=list)
+
+
+def from_replicas(
+    members: list[Member], sets: dict[int, int]
+) -> tuple[list[Member], dict[int, int]]:
+    """Give each member what only the record of one of its replicas has. `sets`: rank -> replica
+    set, of the members that have one. Returns also which rank's record has the state of each."""
+    whole: dict[int, Member] = {}
+    for member in members:
+        if member.rank in sets and all(p.buffer or p.private for p in member.parts):
+            whole.setdefault(sets[member.rank], member)
+    found = []
+    for member in members:
+        other = whole.get(sets.get(member.rank, -1))
+        if other is not None and other is not member:
+            places = {p.key: p.at for p in other.parts}
+            parts = [
+                p if p.buffer else replace(p, private=True, at=places[p.key])
+                for p in member.parts
+                if p.buffer or p.key in places
+            ]
+            member = replace(member, parts=parts, shards=other.shards)
+        found.append(member)
+    return found, {of: member.rank for of, member in whole.items()}
 
 
 class NotABlock(ValueError):

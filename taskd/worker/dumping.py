@@ -12,21 +12,25 @@ import errno
 import logging
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as checkpoint
 
 from taskd.messages import to_rank
 from taskd.records import dumps
-from taskd.records.sealed import BadRecord
-from taskd.worker import assembling, entry, parts, plain, stored
+from taskd.records.sealed import BadRecord, Buffer
+from taskd.worker import assembling, entry, parts, plain, replicas, stored
 from taskd.worker.assembling import Member, Source
 from taskd.worker.checkpoints import Checkpoint
 from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState
-from taskd.worker.verify import gather
+from taskd.worker.verify import gather, put_tensors, scatter
+
+if TYPE_CHECKING:
+    from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
@@ -36,6 +40,25 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
     what taskd has found in torch, under names in parentheses: that is in the records."""
     objects = {**state.modules, **state.optimizers, **state.small}
     return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
+
+
+def record(session: RepairSession, order: to_rank.RecordState) -> None:
+    """Write this rank's record of the step again, with the state of its replica set; from then on
+    all its state is private. Raises RuntimeError, OSError."""
+    state, seal = session.state, session.entries.seal
+    found = session.entries.read(order.step)
+    if found is None:
+        raise RuntimeError(f"the record of step {order.step} is gone or damaged")
+    held = entry.decode(found[1], seal, order.step)
+    state.conform(held.structure)
+    put_tensors(held, state)
+    if order.stripes:
+        if session.stripes is None:
+            raise RuntimeError("stripes are switched off on this node")
+        session.stripes.read_all(order.step, state.replicated, state.replicas.local)
+    state.set_apart(range(len(state.replicated)))
+    whole = replace(held, structure=state.structure(), shards=gather(state.shards))
+    session.entries.write(order.step, found[0], entry.encode(whole, seal, order.step))
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
@@ -63,8 +86,9 @@ def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[du
 
 
 def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
+    sets: dict[int, int] = {}
     if state.scattered:
-        members = _members(work, order)
+        members, sets = _members(work, order)
     else:
         held = gather(state.buffers), gather(state.shards)
         members = [Member(order.rank, state.parts(), *held)]
@@ -101,12 +125,14 @@ def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
     places = made.write()
     # the parts of a replicated tensor may be lost with a record too
     rows = [(*n, *places[i]) for i, n in enumerate(state.names()) if i in places]
-    stored.write_index(work, rows, state.scattered)
+    stored.write_index(work, rows, state.scattered, sets)
 
 
-def _members(work: Path, order: to_rank.SaveState) -> list[Member]:
-    """The parts of every rank that has a record. Raises OSError."""
+def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[int, int]]:
+    """The parts of every rank that has a record, and which rank's record has the state of each
+    replica set. Raises OSError."""
     found = []
+    sets: dict[int, int] = {}  # rank -> replica set
     for rank in range(order.world_size):
         path = work / dumps.RECORDS / f"rank-{rank}"
         try:
@@ -117,6 +143,8 @@ def _members(work: Path, order: to_rank.SaveState) -> list[Member]:
         try:
             held = entry.decode(data[1:], dumps.seal_of(rank), order.step)
             structure = plain.decode(held.structure)
+            if structure["replicas"][1] is not None:
+                sets[rank] = held.replica_set
             found.append(
                 Member(
                     rank,
@@ -134,7 +162,7 @@ def _members(work: Path, order: to_rank.SaveState) -> list[Member]:
             f"{work / dumps.RECORDS} has {len(found)} records here, the agents wrote"
             f" {order.records}: set TASKD_DUMP_PATH to the same directory on all nodes"
         )
-    return found
+    return assembling.from_replicas(found, sets)
 
 
 def _settings(member: Member, name: str) -> dict[str, Any] | None:
@@ -159,9 +187,9 @@ def _full(place: Path) -> bool:
     return found.f_bavail * found.f_frsize < 1 << 20
 
 
-def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry]:
+def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry, bool]:
     """Load the state of a dump whose manifest is checked; returns kind and content of the rank's
-    record. Raises dumps.BadDump."""
+    record, and whether it has replica sets, see `compared`. Raises dumps.BadDump."""
     path = found.path / dumps.RECORDS / f"rank-{rank}"
     if rank not in found.ranks:
         raise dumps.BadDump(
@@ -172,9 +200,12 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
     data = path.read_bytes()
     try:
         held = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
-        rows, scattered = stored.read_index(found.path)
+        rows, scattered, sets = stored.read_index(found.path)
         dumps.check(found, *_to_check(found, rows, rank))
         _conform(state, found, held, scattered)
+        if sets:
+            _load_set(state, found, held, sets)
+            return data[0], held, True
         _same_names(state, found, rows)
         for row, memory in zip(state.replicated, stored.read(found.path, rows), strict=True):
             if len(memory):
@@ -182,7 +213,34 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
     except (BadRecord, plain.Unreadable, OSError) as error:
         raise dumps.BadDump(f"{found.path}: {error}") from None
     state.refresh()
-    return data[0], held
+    return data[0], held, False
+
+
+def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[int, int]) -> None:
+    """Load the state of this rank's replica set, which is in the record of one of its ranks. The
+    ranks have to compare what they have afterwards. Raises dumps.BadDump, BadRecord, OSError."""
+    rank = sets.get(held.replica_set)
+    if rank is None or rank not in found.ranks:
+        raise dumps.BadDump(f"{found.path} has no state of replica set {held.replica_set}")
+    name = f"{dumps.RECORDS}/rank-{rank}"
+    dumps.check(found, name)
+    data = (found.path / name).read_bytes()
+    whole = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
+    state.set_apart(range(len(state.replicated)))
+    assert isinstance(whole.shards, Buffer)
+    scatter(whole.shards, state.shards)
+    state.share_all()
+
+
+def compared(state: TrainingState, step: int, held: Entry) -> Entry:
+    """The record of a rank whose set's state is loaded, once ranks have found who has the same."""
+    return replace(
+        held,
+        structure=state.structure(),
+        mark=replicas.mark(state.replicated_rows, step),
+        shards=gather(state.shards),
+        replica_set=state.replicas.of,
+    )
 
 
 def _to_check(found: dumps.Found, rows: list[stored.Row], rank: int) -> list[str]:

@@ -152,7 +152,9 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
         loaded = dumping.load(session.state, found, session.rank)
     _compare(session)
     if found is not None and loaded is not None:
-        loop.begin_at(found.step, *loaded)
+        kind, entry, several = loaded
+        entry = dumping.compared(session.state, found.step, entry) if several else entry
+        loop.begin_at(found.step, kind, entry)
         log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
     loop.recorder.lay_out()

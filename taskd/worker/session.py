@@ -161,6 +161,13 @@ class RepairSession:
             return None
         return waits.restored or Resumed(order.step, None, 0)
 
+    def _recorded(self, order: to_rank.RecordState, waits: _Waits) -> None:
+        # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
+        from taskd.worker import dumping
+
+        dumping.record(self, order)
+        self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, ()))
+
     def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
         self._save(order)
 
@@ -202,7 +209,6 @@ class RepairSession:
     def _save(self, order: to_rank.SaveState) -> None:
         """Save the state at the start of the step, from memory or from the node's stripes, and the
         parts of all ranks from their records."""
-        # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
         from taskd.worker import dumping
 
         try:
@@ -359,6 +365,7 @@ HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {
     to_rank.Rebuild: RepairSession._rebuilt,
     to_rank.Restore: RepairSession._restored,
     to_rank.Resume: RepairSession._resumed,
+    to_rank.RecordState: RepairSession._recorded,
     to_rank.SaveState: RepairSession._saved,
     to_rank.Release: RepairSession._released,
     to_rank.Pause: RepairSession._continued,

@@ -172,6 +172,12 @@ class TrainingState:
         self._print = None
         self.refresh()
 
+    def share_all(self) -> None:
+        """Treat all tensors as replicated on all ranks, until the ranks have compared them."""
+        self.apart, self.replicas = set(), Replicas()
+        self._print = None
+        self.refresh()
+
     # -- other state and parameters ----------------------------------------------------------------
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:

@@ -2,7 +2,8 @@
 
 Saving a dump also writes `index` beside `state/`: each replicated tensor's name and size, and its
 file and place in it. torch saves a tensor as a zip archive whose only stored member is its memory;
-only that is read. What a rank has for itself is in its record.
+only that is read. What a rank has for itself is in its record, what a replica set has in the record
+of one of its ranks.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from taskd.worker.parts import Key
 Row = tuple[Key, int, str, int, int]  # name, bytes; file, offset and length in it
 
 
-def write_index(work: Path, rows: Iterable[Row], scattered: bool) -> None:
-    """`scattered`: not all state is in the rows of one rank. Raises OSError."""
-    content = {"rows": list(rows), "scattered": scattered}
+def write_index(work: Path, rows: Iterable[Row], scattered: bool, sets: dict[int, int]) -> None:
+    """`scattered`: not all state is in the rows of one rank. `sets`: replica set -> the rank whose
+    record has its state. Raises OSError."""
+    content = {"rows": list(rows), "scattered": scattered, "sets": sorted(sets.items())}
     (work / dumps.INDEX).write_bytes(plain.encode(content))
 
 
-def read_index(path: Path) -> tuple[list[Row], bool]:
+def read_index(path: Path) -> tuple[list[Row], bool, dict[int, int]]:
     """Raises plain.Unreadable, OSError."""
     index = plain.decode((path / dumps.INDEX).read_bytes())
     try:
         rows = [_row(*row) for row in index["rows"]]
-        return rows, index["scattered"] is True
-    except (KeyError, TypeError) as error:
+        return rows, index["scattered"] is True, {int(s): int(r) for s, r in index["sets"]}
+    except (KeyError, TypeError, ValueError) as error:
         raise plain.Unreadable(
             f"{dumps.INDEX} is malformed: {type(error).__name__}: {error}"
         ) from None

@@ -58,6 +58,7 @@ class Rank:
     built_at: int = 0  # number of the interruption that the current communicators were built in
     rebuilding: int = 0
     left: Position | None = None
+    replica_set: int = 0
     immortal: bool = False
     recorded: int = -1  # this step's record is final already: the rank was paused before it
     begun: bool = False  # its loop
@@ -82,7 +83,7 @@ class Rank:
         if committed and self.recorded == self.step:
             kept.write(self.step, PAUSED_RECORD)
         clean = self.step if self.stage != UPDATED and self.clean else None
-        return kept.position(self.step, clean)
+        return kept.position(self.step, clean, replica_set=self.replica_set)
 
     def overdue(self, now: float) -> bool:
         stays = self.mode in (TRAINING, HUNG, LOOPING)

@@ -76,7 +76,8 @@ class Agents:
         elif isinstance(command, to_rank.Resume):
             self.resume(node, command)
         elif (
-            isinstance(command, to_rank.SaveState) and self.world.ranks[command.rank] in node.ranks
+            isinstance(command, to_rank.RecordState | to_rank.SaveState)
+            and self.world.ranks[command.rank] in node.ranks
         ):
             rank = self.world.ranks[command.rank]
             self.world.after(
@@ -396,7 +397,9 @@ class Agents:
                 False,
                 False,
             )
-            digest = "ffff" if self.world.likely(0.002) else str(command.plan.step)
+            digest = (
+                "ffff" if self.world.likely(0.002) else f"{rank.replica_set}-{command.plan.step}"
+            )
             rank.evidence[f"digest {digest}"] += 1
             self.world.say(
                 self.world.nodes[rank.node],

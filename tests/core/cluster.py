@@ -138,6 +138,7 @@ class Cluster:
             None,
             frozenset(),
             frozenset(s for s in range(last - 2, last + 1) if s >= 0),
+            replica_set=rank.replica_set,
         )
 
     def lose_node(self, node: Node) -> None:
@@ -326,9 +327,10 @@ class Cluster:
         if order.former:
             for rank in old.ranks:
                 at = rank.position()
-                rank.record = (
-                    Position(at.step, None, at.final, at.provisional) if rank.alive else None
+                found = Position(
+                    at.step, None, at.final, at.provisional, replica_set=rank.replica_set
                 )
+                rank.record = found if rank.alive else None
         fresh = Node(
             old.number,
             old.ranks,
@@ -360,7 +362,7 @@ class Cluster:
             ),
         )
 
-    def save(self, rank: Rank, command: to_rank.SaveState) -> None:
+    def save(self, rank: Rank, command: to_rank.RecordState | to_rank.SaveState) -> None:
         if rank.mode != HELD or rank.interrupted > command.interruption:
             return
         if self.world.likely(0.1):
@@ -373,10 +375,10 @@ class Cluster:
                 ),
             )
         else:
-            self.world.counts["state saved"] += 1
+            whole = isinstance(command, to_rank.SaveState)
+            self.world.counts["state saved" if whole else "state recorded"] += 1
+            files = (("state/x", 1, "ab"),) if whole else ()
             self.world.say(
                 self.world.nodes[rank.node],
-                from_rank.StateSaved(
-                    rank.number, rank.incarnation, command.interruption, (("state/x", 1, "ab"),)
-                ),
+                from_rank.StateSaved(rank.number, rank.incarnation, command.interruption, files),
             )

@@ -184,7 +184,7 @@ class Invariants:
             assert incident is None or not incident.evicted, (
                 "an evicted rank takes part in the rebuild"
             )
-        if isinstance(command, to_rank.SaveState):
+        if isinstance(command, to_rank.RecordState | to_rank.SaveState):
             rank = self.world.ranks[command.rank]
             assert (
                 incident is not None
@@ -346,25 +346,31 @@ class Invariants:
             assert (
                 min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
             )
+        for destination, source in plan.copies:
+            assert ranks[destination].replica_set == ranks[source].replica_set
         for number in plan.keep:
             rank = ranks[number]
             if rank.alive and rank.incarnation == self.newest[number]:
                 assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
 
     def _is_somewhere(self, step: int) -> bool:
-        """Whether a living rank's memory or a node's stripes hold the state at the start of
-        `step`."""
+        """Whether, for each replica set, a living rank's memory or a node's stripes hold the state
+        at the start of `step`."""
+        return all(self._is_held(step, of) for of in range(self.world.sets))
+
+    def _is_held(self, step: int, of: int) -> bool:
         k = self.world.coordinator
         incident = k.recovery.incident
         assert incident is not None
         ends = {
             n: r.left if n in incident.new else incident.round.reports[n]
             for n, r in k.job.ranks.items()
+            if self.world.ranks[n].replica_set == of
         }
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True
         return any(
-            all((p := ends[r]) and step in p.stripes for r in node.ranks)
+            all((p := ends[r]) and step in p.stripes for r in node.ranks if r in ends)
             for node in k.job.topology.nodes.values()
         )
 

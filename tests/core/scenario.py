@@ -39,7 +39,7 @@ begins a comment. Inputs:
                                                              finished; `stopped`: by a signal
     WHO interrupted @ POSITION | WHO interrupted @ POSITION; unfit: text
     WHO is busy for 30 s
-    WHO has saved the state
+    WHO has recorded the state | WHO has saved the state
     node 1 has saved its records | node 1 could not save its records: text
     node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
@@ -197,6 +197,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (
         WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s",
         rank_event(lambda p, o, r, i, s: from_agent.RankBusy(r, i, pause_of(p, o), float(s))),
+    ),
+    (
+        WHO + "(?:has|have) recorded the state",
+        rank_event(lambda p, o, r, i: from_rank.StateSaved(r, i, pause_of(p, o), ())),
     ),
     (
         WHO + "(?:has|have) saved the state",

@@ -38,7 +38,7 @@ def position(text: str) -> Position:
         name, _, value = word.partition("=")
         at[name] = (
             (int(value) if value != "none" else None)
-            if name in ("step", "clean")
+            if name in ("step", "clean", "replica_set")
             else numbers(value)
         )
     sets = ("final", "provisional", "stripes", "drifted")
@@ -119,6 +119,10 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_rank.Restore: _restore,
     to_rank.Resume: lambda x: (
         f"resume at step {x.step} (interruption {x.interruption}, generation {x.generation})"
+    ),
+    to_rank.RecordState: lambda x: (
+        f"rank {x.rank} records the state of its replica set at step {x.step} (interruption"
+        f" {x.interruption}), from {'stripes' if x.stripes else 'its memory'}"
     ),
     to_rank.SaveState: lambda x: (
         f"rank {x.rank} saves the state at step {x.step} into {x.name} (interruption {x.interruption}, generation"

@@ -70,11 +70,11 @@ def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
 SHARDED = ("parallel.py", "10", "fsdp-accumulate")
 
 
-def shards(whole: dict[str, torch.Tensor], rank: int) -> torch.nn.Module:
+def shards(whole: dict[str, torch.Tensor], rank: int, among: int = 4) -> torch.nn.Module:
     """What parallel.py has of the parameters at its end."""
     module = torch.nn.Module()
     module.parts = torch.nn.ParameterList(
-        torch.nn.Parameter(tensor.chunk(4)[rank].clone())
+        torch.nn.Parameter(tensor.chunk(among)[rank].clone())
         for name, tensor in whole.items()
         if name.startswith("model.")
     )
@@ -108,6 +108,34 @@ def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, refe
         with record.Record(tmp_path / "c", rank) as log:
             log.final(shards(whole, rank))
         assert training.Result(0, "", tmp_path / "c").final(rank) == there.final(rank)
+
+
+def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
+    """HSDP: rank 3 has what rank 1 had, and no record of theirs has it. The job that begins from the
+    dump has replica sets too."""
+    job = ("parallel.py", "10", "hsdp")
+    place = tmp_path / "dumps"
+    both = {"TASKD_DUMP_PATH": str(place), "TASKD_RESUME_PATH": ""}
+    result = dying(tmp_path / "a", 4, *job, faults="1:4:tail:kill", **both)
+    assert result.status == 1
+    assert "the state of each replica set is recorded (rank 0; rank 3)" in result.log("manager.log")
+    both["TASKD_RESUME_PATH"] = str(place)
+    again = dying(tmp_path / "b", 4, *job, faults="2:6:forward:kill,0:7:tail:kill", **both)
+    assert again.status == 1 and sorted(p.name for p in place.iterdir()) == ["step-4", "step-6"]
+    dumps.check(dumps.read(place / "step-6"))
+    assert "are equal on ranks 1,3" in again.log("worker-3.log")
+    assert_goes_on(tmp_path / "c", place, 4, *job, reference=reference(4, *job), step=6)
+    # torch reads whole tensors, those of a run that ended there
+    reader = checkpoint.FileSystemReader(place / "step-6" / dumps.STATE)
+    saved = reader.read_metadata().state_dict_metadata
+    whole = {n: torch.zeros(s.size) for n, s in saved.items() if n.startswith("model.")}
+    checkpoint.load(whole, storage_reader=reader, no_dist=True)
+    there = reference(4, "parallel.py", "6", "hsdp")
+    (tmp_path / "d").mkdir()
+    for rank in range(4):
+        with record.Record(tmp_path / "d", rank) as log:
+            log.final(shards(whole, rank % 2, 2))
+        assert training.Result(0, "", tmp_path / "d").final(rank) == there.final(rank)
 
 
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):

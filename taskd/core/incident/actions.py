@@ -260,6 +260,5 @@ class Actions:
                 r for r in sorted(everybody) if self.running(incident, r) or r in incident.killed
             ]
         if incident.phase is Phase.DUMP:
-            saving = here.dump is not None and here.dump.saving and not here.dump.saved
-            return [here.dump.saver] if here.dump is not None and saving else []
+            return dump.silent(here.dump) if here.dump is not None else []
         return sorted(everybody - done.get(incident.phase, everybody))

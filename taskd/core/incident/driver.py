@@ -221,7 +221,7 @@ class Recovery:
         if (saving := self._saving(event.interruption)) is None:
             return
         if isinstance(event, from_rank.StateSaved):
-            saving.saved = True
+            dump.saved(saving, event.rank)
         elif event.why:
             self.spent(f"node {event.node} could not save its ranks' records: {event.why}", now)
             return

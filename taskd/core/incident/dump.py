@@ -2,8 +2,9 @@
 
 Every agent saves the records of its node's ranks, and of the lost nodes whose keeper it is. Then
 one clean rank saves the state: what is equal on all ranks is in its memory, what each rank has for
-itself is in the records, also that of a dead rank. When all have reported their files, one agent
-seals the dump: an unsealed dump does not exist.
+itself is in the records, also that of a dead rank. Where there are several replica sets, one rank
+of each puts the state of its set into its record first. When all have reported their files, one
+agent seals the dump: an unsealed dump does not exist.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from taskd.core import repair
+from taskd.core.abbreviate import abbreviate
 from taskd.core.state import JobState
 from taskd.messages import to_agent, to_rank
 
@@ -27,6 +29,9 @@ class Dump:
     saver: int
     node: int  # of the saver; its agent seals
     stripes: bool  # the saver takes the state from there
+    lost: tuple[tuple[int, int], ...]  # lost nodes, each with the keeper of its records
+    recording: set[int]  # ranks that have not recorded their set's state yet
+    asked: bool = False  # agents, for the records
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
     saving: bool = False  # the saver has been told to
     saved: bool = False  # by the saver
@@ -48,10 +53,18 @@ def begin(
     if isinstance(plan, repair.Refusal):
         return plan
     possible = set(able)
-    saver = next((r for r in (*plan.keep, *plan.stripes) if r in possible), None)
+    sets = {m.rank: m.replica_set for m in members if m.position is not None}
+    holders: dict[int, int] = {}  # replica set -> the rank that has its state
+    for rank in (*plan.keep, *plan.stripes):
+        if rank in possible:
+            holders.setdefault(sets[rank], rank)
+    saver = next(iter(holders.values()), None)
     node = job.topology.node_of(saver) if saver is not None else None
-    if saver is None or node is None:
-        return repair.Refusal(f"no living rank holds the state at the start of step {plan.step}")
+    without = abbreviate((f"rank {r}" for r, of in sets.items() if of not in holders), "; ")
+    if saver is None or node is None or without:
+        text = f"no living rank holds the state at the start of step {plan.step}"
+        return repair.Refusal(text if saver is None else f"{text} that was on {without}")
+    several = len(holders) > 1
     nodes = job.topology.nodes
     living = {i for i, n in nodes.items() if n.living}
     lost = tuple(
@@ -65,20 +78,41 @@ def begin(
         f".step-{plan.step}-{job.interruption}-{saver}.partial",
         saver,
         node,
-        saver in plan.stripes,
-        living,
+        saver in plan.stripes and not several,
+        lost,
+        set(holders.values()) if several else set(),
+        waiting=living,
     )
+    first = abbreviate((f"rank {r}" for r in sorted(dump.recording)), "; ")
     job.note(
-        f"dump: step {plan.step}: the agents of {len(living)} nodes save the ranks' records, then"
-        f" rank {saver} the state"
+        f"dump: step {plan.step}: "
+        + (f"the state of each replica set is recorded ({first}), then " if first else "")
+        + f"the agents of {len(living)} nodes save the ranks' records, then rank {saver} the state"
     )
-    job.say(to_agent.SaveRecords(job.interruption, plan.step, dump.name, lost))
+    for rank in sorted(dump.recording):
+        job.say(
+            to_rank.RecordState(
+                job.interruption, job.generation, rank, plan.step, rank in plan.stripes
+            )
+        )
+    advance(job, dump)
     return dump
 
 
+def saved(dump: Dump, rank: int) -> None:
+    """`rank` has recorded, or saved, the state."""
+    if rank in dump.recording:
+        dump.recording.discard(rank)
+    elif rank == dump.saver:
+        dump.saved = True
+
+
 def advance(job: JobState, dump: Dump) -> None:
-    """Have the state saved once the records are, and the dump sealed once it is complete."""
-    if dump.waiting:
+    """Have the records saved, the state once they are, and the dump sealed once it is complete."""
+    if not dump.recording and not dump.asked:
+        dump.asked = True
+        job.say(to_agent.SaveRecords(job.interruption, dump.step, dump.name, dump.lost))
+    if not dump.asked or dump.waiting:
         return
     if not dump.saving:
         dump.saving = True
@@ -106,3 +140,9 @@ def advance(job: JobState, dump: Dump) -> None:
                 tuple(sorted(dump.files)),
             )
         )
+
+
+def silent(dump: Dump) -> list[int]:
+    """The ranks that it waits for."""
+    saving = [dump.saver] if dump.saving and not dump.saved else []
+    return sorted(dump.recording) or saving
