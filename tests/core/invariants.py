@@ -221,8 +221,8 @@ class Invariants:
         elif isinstance(command, to_rank.Resume) and incident is not None:
             told = self._restored.get(command.generation, {})
             assert set(told) == set(job.ranks), "resumed before all had restored"
-            assert len(set(told.values())) == 1, f"resumed on different states {told}"
-            assert set(told.values()) == {str(command.step)}
+            right = {r.number: f"{r.replica_set}-{command.step}" for r in self.world.ranks}
+            assert told == right, f"resumed on different states {told}"
             assert all(r.alive for r in job.ranks.values())
         elif isinstance(command, c.Closed):
             self._floor, self._tellings = max(self._floor, command.step), []

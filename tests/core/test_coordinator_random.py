@@ -96,6 +96,7 @@ def test_everything_that_can_go_wrong_does():
         "node cut",
         "node comes back",
         "standby lost",
+        "state recorded",
         "state saved",
         "sealed",
         "taken over",
