@@ -1,7 +1,8 @@
 """A model with large state: what protecting and recording it costs in time and memory, and how long
 a killed rank takes.
 
-    python benchmarks/large.py [--gib 2] [--ranks 4] [--steps 14] [--rounds 3] [--kind ddp|fsdp]
+    python benchmarks/large.py [--gib 2] [--ranks 4] [--steps 14] [--rounds 3]
+                               [--kind ddp|fsdp|hsdp]
 
 GiB are those of parameters and AdamW's state together. By turns: plain torchrun, taskd without
 stripes, with TASKD_SNAPSHOT_STEPS=1, and auto. A run of `kill` kills rank 1 in the middle.
@@ -47,12 +48,17 @@ def train(args: argparse.Namespace) -> None:
     layers = round(args.gib * 2**30 / (12 * WIDTH * WIDTH))
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(layers)]
     model: nn.Module = nn.Sequential(*blocks)
-    if args.kind == "fsdp":
+    if args.kind in ("fsdp", "hsdp"):
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
+        hybrid = args.kind == "hsdp"
+        shape = (2, args.ranks // 2) if hybrid else (args.ranks,)
+        names = ("replicate", "shard") if hybrid else ("shard",)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for block in blocks:
-            fully_shard(block)
-        fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     else:
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
@@ -125,7 +131,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kind", choices=("ddp", "fsdp"), default="ddp")
+    parser.add_argument("--kind", choices=("ddp", "fsdp", "hsdp"), default="ddp")
     parser.add_argument("--kill", action="store_true")
     args = parser.parse_args()
     if args.out is not None:

@@ -76,3 +76,30 @@ def test_memory_elsewhere_costs_nothing(stripes):
     stripes[0].forget_lost(address + size, address + size + PAGE)
     stripes[0].forget_lost(address + PAGE - PAGE // 2 + size, address + 2 * size)
     assert stripes[0].steps() == {6, 7}
+
+
+def test_a_later_process_keeps_the_stripe_that_equals_its_memory(tmp_path, stripes, state):
+    """While it wrote the stripe again there would be none."""
+    begun = []
+    for later, equal in ((Stripes(tmp_path, 1, RANKS), True), (Stripes(tmp_path, 1, RANKS), False)):
+        if not equal:
+            state[1][99] += 1
+        later.lay_out(state)
+        later._file.begin = begun.append
+        later._file.write_rows = lambda slot, *rest: begun.append(slot)
+        later.write(7)
+        assert (begun == []) == equal
+
+
+def test_stripes_of_a_replica_set(tmp_path, state):
+    """Ranks 0 and 2 of a node have one state, rank 1 has another."""
+    other = [t + 1 for t in state]
+    for rank, mine, local in ((0, state, (0, 2)), (1, other, (1,)), (2, state, (0, 2))):
+        own = Stripes(tmp_path, rank, 3)
+        own.lay_out(mine, local)
+        own.write(5)
+        assert own.length == sum(t.numel() for t in mine) or rank != 1
+    for rank, mine, local in ((0, state, (0, 2)), (1, other, (1,)), (2, state, (0, 2))):
+        out = [torch.zeros_like(t) for t in mine]
+        Stripes(tmp_path, rank, 3).read_all(5, out, local)
+        assert all(torch.equal(a, b) for a, b in zip(out, mine, strict=True))
