@@ -269,8 +269,7 @@ class Recorder:
         log.warning(text, session.rank, step, found.says(len(state.replicated)))
         state.set_apart(found.apart, found.replicas)
         self._structure = state.structure()
-        if session.stripes is not None:  # they are of other tensors, or other ranks'
-            session.stripes.forget_after(-1)
+        # stripes of earlier steps stay: they fit the structure in the records of these steps
         self.lay_out()
 
     def _agree(self) -> None:
