@@ -58,7 +58,7 @@ class Agent:
         self.context: Any = None  # torch's SubprocessContext
         self.store: Any = None
         self._store_address = ("", 0)
-        self.keeper = -1  # the node that keeps our ranks' records
+        self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
         self.left = False  # this node has reported that it ended well

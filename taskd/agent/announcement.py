@@ -36,7 +36,7 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         interruption=epoch.interruption,
         agent=agent.name,
         records=records,
-        keeper=agent.keeper,
+        keepers=agent.keepers,
         keeps=agent.records.keeps() if agent.records is not None else (),
         released=epoch.released,
         moves_to=epoch.moves_to,

@@ -1,8 +1,9 @@
-"""This node's records are sent to the agent of another node, which the manager names.
+"""This node's records are sent to the agents of two other nodes, which the manager names: its
+keepers. (In a job of two nodes there is one.)
 
 A rank writes its record for the start of a step into shared memory and says so through a pipe; it
-goes into the step's first collective when the keeper has the record. So whoever has committed a
-step knows that every rank's record for its start is on two nodes.
+goes into the step's first collective when all keepers have the record. So whoever has committed a
+step knows that every rank's record for its start is on three nodes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
 from taskd.agent.ranks import Epoch
-from taskd.messages import between_agents
+from taskd.messages import between_agents, codec
 from taskd.records.store import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
@@ -25,21 +26,28 @@ log = logging.getLogger("taskd.agent")
 PATIENCE = 5.0
 
 
+class _Keeper:
+    """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
+    `unanswered`: since when an acknowledgement is waited for; `active`: ranks wait for it."""
+
+    def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
+        self.address, self.line = address, line
+        self.kept: dict[int, int] = {}
+        self.unanswered: float | None = None
+        self.active = True
+
+
 class Copying:
-    """Used by one thread. `dial`: connects to a keeper. `active`: ranks wait for copies of
-    theirs."""
+    """Used by one thread. `dial`: connects to a keeper."""
 
     def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperLine]) -> None:
         self._job, self._dial = job, dial
-        self._keeper: KeeperLine | None = None
+        self._keepers: list[_Keeper] = []
         self._epoch: Epoch | None = None
         self._node = 0
         self._pipe = -1
         self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
-        self._kept: dict[int, int] = {}  # local rank -> number of the last one that is kept
-        self._unanswered: float | None = None  # since when an acknowledgement is waited for
-        self.active = False
 
     def begin(self, node: int, epoch: Epoch) -> None:
         """The ranks of `epoch` write records from now on."""
@@ -48,30 +56,33 @@ class Copying:
         self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
         # for writing too: a pipe without a writer would always be ready
         self._pipe = os.open(epoch.directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._keeper is not None:  # of processes that are gone
-            self._keeper.close()
-            self._keeper = None
+        self._reduce([])  # those of processes that are gone
 
-    def keep_at(self, address: tuple[str, int]) -> None:
-        """From now on the agent at `address` keeps our records; it gets all there are."""
+    def _reduce(self, keepers: list[_Keeper]) -> None:
+        for keeper in self._keepers:
+            if keeper not in keepers:
+                keeper.line.close()
+        self._keepers = keepers
+
+    def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """From now on the agents at `addresses` keep our records; new ones get all there are. If
+        there is none, ranks do not wait for copies."""
         epoch = self._epoch
         if epoch is None or epoch.dropped:
             return
-        if self._keeper is not None:
-            self._keeper.close()
-        self._keeper = self._dial(address)
-        self._kept, self._unanswered, self.active = {}, None, True
-        epoch.page.copying(True)  # ranks wait from here on: what they have said before is sent now
+        self._reduce([keeper for keeper in self._keepers if keeper.address in addresses])
+        present = {keeper.address for keeper in self._keepers}
+        new = [_Keeper(a, self._dial(a)) for a in addresses if a not in present]
+        self._keepers += new
+        # ranks wait from here on: what they have said before is sent now
+        epoch.page.copying(self.active)
         for local in epoch.ranks:
-            entries = self._read(local)
+            entries = self._read(local) if new else None
             steps = entries.all() if entries is not None else []
             for step in steps:  # the last one's acknowledgement lets the rank go on
-                self._send(
-                    local,
-                    self._sent.get(local, 0) if step == steps[-1] else 0,
-                    step,
-                    anew=step == steps[0],
-                )
+                number = self._sent.get(local, 0) if step == steps[-1] else 0
+                self._send(local, number, step, anew=step == steps[0], keepers=new)
+            self._copied(epoch, local)  # the one that it waited for may be gone
 
     def ours(self, node: int) -> list[between_agents.Keep] | None:
         """The records of this node's own ranks, which another agent is about to run; None where
@@ -91,23 +102,29 @@ class Copying:
                     )
         return out
 
+    @property
+    def active(self) -> bool:
+        """Whether ranks wait for copies of their records."""
+        return any(keeper.active for keeper in self._keepers)
+
     # -- the thread's poll -------------------------------------------------------------------------
 
     @property
     def sources(self) -> list[Any]:
         """What to poll for reading."""
-        keeper = [self._keeper.socket] if self._keeper is not None else []
-        return [*keeper, *([self._pipe] if self._pipe >= 0 else [])]
+        lines = [keeper.line.socket for keeper in self._keepers]
+        return [*lines, *([self._pipe] if self._pipe >= 0 else [])]
 
     @property
     def waiting(self) -> bool:
-        return self._unanswered is not None
+        return any(keeper.unanswered is not None for keeper in self._keepers)
 
     def turn(self, ready: dict[Any, int]) -> None:
         if self._pipe in ready:
             self._forward()
-        if self._keeper is not None and self._keeper.socket in ready:
-            self._acknowledged(self._keeper)
+        for keeper in self._keepers:
+            if keeper.line.socket in ready:
+                self._acknowledged(keeper)
         self._judge(time.monotonic())
 
     def _forward(self) -> None:
@@ -119,27 +136,29 @@ class Copying:
         for local, _, number, step in NOTE.iter_unpack(data):
             if number == self._sent.get(local):
                 # a rank waits for an acknowledgment that will not come: see worker/copies.py
-                state = f"sent {self._sent}, acknowledged {self._kept}, active {self.active}"
+                keepers = [(k.kept, k.active) for k in self._keepers]
+                state = f"sent {self._sent}, acknowledged {keepers}"
                 log.warning("record %d of local rank %d is sent again (%s)", number, local, state)
             self._sent[local] = number
-            self._send(local, number, step, anew=False)
+            self._send(local, number, step, anew=False, keepers=self._keepers)
 
-    def _send(self, local: int, number: int, step: int, anew: bool) -> None:
-        epoch, keeper = self._epoch, self._keeper
-        if epoch is None or keeper is None:
+    def _send(self, local: int, number: int, step: int, anew: bool, keepers: list[_Keeper]) -> None:
+        epoch = self._epoch
+        if epoch is None or not keepers:
             return
         entries, rank = self._read(local), epoch.ranks.get(local)
         found = entries.read(step) if entries is not None else None
         if found is None or rank is None:
             return  # overwritten already: a later one is on its way
         kind, payload = found
-        if self._unanswered is None:
-            self._unanswered = time.monotonic()
-        keeper.send(
-            between_agents.Keep(
-                self._job, self._node, rank.number, number, step, kind, anew, payload
-            )
+        keep = between_agents.Keep(
+            self._job, self._node, rank.number, number, step, kind, anew, payload
         )
+        data = codec.encode(keep)
+        for keeper in keepers:
+            if keeper.unanswered is None:
+                keeper.unanswered = time.monotonic()
+            keeper.line.send(data)
 
     def _read(self, local: int) -> Entries | None:
         """The rank's records; it makes a new file when they grow."""
@@ -156,37 +175,48 @@ class Copying:
             return None
         return self._entries[local][1]
 
-    def _acknowledged(self, keeper: KeeperLine) -> None:
-        for message in keeper.received():
+    def _acknowledged(self, keeper: _Keeper) -> None:
+        for message in keeper.line.received():
             epoch = self._epoch
             if epoch is None or epoch.dropped or not isinstance(message, between_agents.Kept):
                 continue
             rank = epoch.find(message.rank)
             if rank is None:
                 continue
-            self._kept[rank.local] = message.number
-            epoch.page.copied(rank.local, message.number)
-            if all(self._kept.get(local, 0) >= number for local, number in self._sent.items()):
-                self._unanswered = None
-                if not self.active:
-                    self._copy_again(epoch)
+            keeper.kept[rank.local] = message.number
+            if all(keeper.kept.get(local, 0) >= number for local, number in self._sent.items()):
+                keeper.unanswered = None
+                if not keeper.active:
+                    self._wait_again(epoch, keeper)
+            self._copied(epoch, rank.local)
 
-    def _copy_again(self, epoch: Epoch) -> None:
-        log.info("records are kept on another node again")
-        self.active = True
+    def _copied(self, epoch: Epoch, local: int) -> None:
+        """Let the rank go on if each keeper that ranks wait for has its record."""
+        kept = [keeper.kept.get(local, 0) for keeper in self._keepers if keeper.active]
+        if kept:
+            epoch.page.copied(local, min(kept))
+
+    def _wait_again(self, epoch: Epoch, keeper: _Keeper) -> None:
+        log.info("a keeper of this node's records answers again")
+        keeper.active = True
         epoch.page.copying(True)
         for local in epoch.ranks:
-            epoch.page.copied(local, self._kept.get(local, 0))
+            self._copied(epoch, local)
 
     def _judge(self, now: float) -> None:
         """A keeper that says nothing must not hold up training for long: where it is gone the
         manager names another one."""
-        if self._unanswered is not None and self.active and now - self._unanswered > PATIENCE:
+        epoch = self._epoch
+        for keeper in self._keepers:
+            late = keeper.unanswered is not None and now - keeper.unanswered > PATIENCE
+            if not late or not keeper.active or epoch is None or epoch.dropped:
+                continue
+            keeper.active = False
             log.error(
-                "the keeper of this node's records has not answered for %.0f s: ranks go on without"
-                " copies",
+                "a keeper of this node's records has not answered for %.0f s: ranks go on %s",
                 PATIENCE,
+                "with the copies of the other" if self.active else "without copies",
             )
-            self.active = False
-            if self._epoch is not None and not self._epoch.dropped:
-                self._epoch.page.copying(False)
+            epoch.page.copying(self.active)
+            for local in epoch.ranks:
+                self._copied(epoch, local)

@@ -1,16 +1,17 @@
-"""The records of a lost node are fetched from the agent that keeps them, and put in place."""
+"""The records of a lost node are fetched from an agent that keeps them, and put in place."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
 from taskd.core.snapshots import KINDS
-from taskd.messages import between_agents
+from taskd.messages import between_agents, codec
 from taskd.records.sealed import BadRecord
 from taskd.records.store import Entries, forget
 
@@ -19,10 +20,16 @@ log = logging.getLogger("taskd.agent")
 Then = Callable[[list[between_agents.Keep] | None], None]
 
 
+# seconds for one keeper to answer in, 10 kB a rank; then the next one is asked
+LIMIT = 8.0
+
+
 @dataclass
 class _Fetch:
-    line: KeeperLine
+    addresses: list[tuple[str, int]]  # still to be asked
     then: Then
+    line: KeeperLine | None = None
+    deadline: float = 0.0
     found: list[between_agents.Keep] = field(default_factory=list)
 
 
@@ -33,35 +40,54 @@ class Fetching:
         self._job, self._dial = job, dial
         self._fetches: dict[int, _Fetch] = {}  # by node
 
-    def fetch(self, node: int, address: tuple[str, int], then: Then) -> None:
-        """Have `then` called with the records of `node` that the agent at `address` keeps; None:
-        not all have come."""
-        if (before := self._fetches.pop(node, None)) is not None:
+    def fetch(self, node: int, addresses: Sequence[tuple[str, int]], then: Then) -> None:
+        """Have `then` called with the records of `node` that the first of the agents at `addresses`
+        keeps which has any; None: nobody has given them whole."""
+        if (before := self._fetches.pop(node, None)) is not None and before.line is not None:
             before.line.close()
-        fetch = self._fetches[node] = _Fetch(self._dial(address), then)
-        fetch.line.send(between_agents.Fetch(self._job, node))
+        self._fetches[node] = _Fetch([*addresses], then)
+        self._ask(node, None)
+
+    def _ask(self, node: int, found: list[between_agents.Keep] | None) -> None:
+        """Ask the next agent; `found` is what there is otherwise."""
+        fetch = self._fetches[node]
+        if fetch.line is not None:
+            fetch.line.close()
+            fetch.line = None
+        if found or not fetch.addresses:
+            del self._fetches[node]
+            fetch.then(found)
+            return
+        fetch.found, fetch.deadline = [], time.monotonic() + LIMIT
+        fetch.line = self._dial(fetch.addresses.pop(0))
+        fetch.line.send(codec.encode(between_agents.Fetch(self._job, node)))
 
     # -- the thread's poll -------------------------------------------------------------------------
 
     @property
     def sources(self) -> list[Any]:
         """What to poll for reading."""
-        return [fetch.line.socket for fetch in self._fetches.values()]
+        return [f.line.socket for f in self._fetches.values() if f.line is not None]
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._fetches)
 
     def turn(self, ready: dict[Any, int]) -> None:
         for node, fetch in list(self._fetches.items()):
-            if fetch.line.socket in ready:
-                self._arrived(node, fetch)
+            if fetch.line is not None and fetch.line.socket in ready:
+                self._arrived(node, fetch, fetch.line)
+            elif time.monotonic() > fetch.deadline:
+                log.warning("a keeper of node %d's records has not answered", node)
+                self._ask(node, None)
 
-    def _arrived(self, node: int, fetch: _Fetch) -> None:
-        for message in fetch.line.received():
+    def _arrived(self, node: int, fetch: _Fetch, line: KeeperLine) -> None:
+        for message in line.received():
             if isinstance(message, between_agents.Keep):
                 fetch.found.append(message)
             elif isinstance(message, between_agents.Fetched):
-                del self._fetches[node]
-                fetch.line.close()
                 # what did not fit into the line is missing: half of the records are none
-                fetch.then(fetch.found if len(fetch.found) == message.count else None)
+                self._ask(node, fetch.found if len(fetch.found) == message.count else None)
                 return
 
 

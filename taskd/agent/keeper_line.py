@@ -23,10 +23,11 @@ class KeeperLine:
         )
         self.socket.connect(curve.endpoint(*address))
 
-    def send(self, message: Any) -> None:
+    def send(self, data: bytes) -> None:
+        """Send an encoded message."""
         # the keeper has been away for long; the manager will name another one
         with contextlib.suppress(zmq.Again):
-            self.socket.send(codec.encode(message), zmq.NOBLOCK)
+            self.socket.send(data, zmq.NOBLOCK)
 
     def received(self) -> list[Any]:
         """The messages that have arrived; drops anything else."""

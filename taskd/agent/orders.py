@@ -189,7 +189,7 @@ class Orders:
     def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
         agent = self._agent
         if order.node == agent.node and agent.records is not None:
-            agent.keeper = order.keeper
+            agent.keepers = order.keepers
             agent.records.keep_at(order.at)
 
     def _find(self, epoch: Epoch, number: int) -> Rank | None:

@@ -1,7 +1,7 @@
-"""Copies of the ranks' records on another node: private state (random numbers, loader position,
+"""Copies of the ranks' records on other nodes: private state (random numbers, loader position,
 module buffers) has no replica and must outlive its node.
 
-One thread sends this node's records to another agent (copying.py), keeps those of others and hands
+One thread sends this node's records to other agents (copying.py), keeps those of others and hands
 them out (keeping.py), and fetches those of a node that this agent takes over (fetching.py).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -75,15 +75,15 @@ class Records:
 
         self._mailbox.put(begin)
 
-    def keep_at(self, address: tuple[str, int]) -> None:
-        """Have the agent at `address` keep our records from now on; it gets all existing ones."""
-        self._mailbox.put(lambda: self.copying.keep_at(address))
+    def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """Have the agents at `addresses` keep our records from now on; they get all existing
+        ones."""
+        self._mailbox.put(lambda: self.copying.keep_at(addresses))
 
-    def fetch(self, node: int, address: tuple[str, int], then: Then) -> None:
-        """Fetch the records of `node` from the agent at `address`, and call `then` with them in
-        this object's thread. The caller needs its own deadline: an agent that is gone does not
-        answer."""
-        self._mailbox.put(lambda: self.fetching.fetch(node, address, then))
+    def fetch(self, node: int, addresses: Sequence[tuple[str, int]], then: Then) -> None:
+        """Fetch the records of `node` from the first agent at `addresses` that has them, and call
+        `then` with them in this object's thread."""
+        self._mailbox.put(lambda: self.fetching.fetch(node, addresses, then))
 
     def permit(self, answer: to_agent.Permit) -> None:
         """Handle the manager's answer to a question."""
@@ -122,7 +122,7 @@ class Records:
             *self.fetching.sources,
         ):
             poller.register(source, zmq.POLLIN)
-        waiting = self.copying.waiting or self.keeping.waiting
+        waiting = self.copying.waiting or self.keeping.waiting or self.fetching.waiting
         ready = dict(poller.poll(1000 if waiting else None))
         if self._gate.socket in ready:
             self._gate.answer()

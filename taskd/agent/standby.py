@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that fetching a node's records may take, 10 kB a rank; the manager gives up a standby
-# after 30
+# seconds that fetching a node's records may take, more than from one keeper after the other
+# (fetching.py); the manager gives up a standby after 30
 FETCH = 20.0
 
 Order = to_agent.Prepare | to_agent.TakeOver
@@ -71,7 +71,7 @@ class Standby:
         """Become the node: put its ranks' records in place, notify the manager, start the ranks.
         `prepare` has been called."""
         epoch = self._epoch(order, context)
-        self._put_in_place(epoch, self._fetch(order) if order.records[1] else [])
+        self._put_in_place(epoch, self._fetch(order) if order.records else [])
 
         def take() -> None:
             self._take(epoch, order)
@@ -134,9 +134,7 @@ class Standby:
         with contextlib.suppress(queue.Empty):
             found = answer.get(timeout=FETCH)
         if found is None:
-            log.error(
-                "the records of node %d cannot be fetched from %s:%d", order.node, *order.records
-            )
+            log.error("the records of node %d cannot be fetched", order.node)
         return found
 
     # -- orders ------------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class Standby:
             order.ranks,
             order.incarnations,
         )
-        return same and epoch is not None and bool(order.records[1])
+        return same and epoch is not None and bool(order.records)
 
     def _take_prepared(self, preparation: _Preparation, order: to_agent.TakeOver) -> None:
         agent, epoch = self._agent, self._agent.epoch

@@ -21,7 +21,7 @@ from taskd.core.state import JobState, RankState
 from taskd.core.succession import Succession
 from taskd.core.topology import Node
 from taskd.messages import from_agent, from_rank, to_agent
-from taskd.messages.values import Position
+from taskd.messages.values import KEEPERS, Position
 
 OVER = "the job is over"
 
@@ -103,10 +103,13 @@ class Admission:
         elif not same:
             self._started_anew(event, now)
         node = topology.nodes[event.node]
-        if event.keeper >= 0 and node.keeper is None:
-            # Chosen by an earlier manager. It is told again: another agent may have the keeper's
-            # node since, and that order may have been lost with the manager.
-            node.keeper = event.keeper
+        if event.keepers and not node.keepers:
+            # Chosen by an earlier manager. It is told again: another agent may have a keeper's node
+            # since, and that order may have been lost with the manager.
+            node.keepers = tuple(k for k in event.keepers if k != event.node)[:KEEPERS]
+        elif event.keepers != node.keepers and job.protected:
+            node.keepers_notified = False  # the order was lost, or is on its way
+            self._recovery.nodes.keep_records()
         self._succession.keeps(event)
         if event.generation and not job.protected and topology.complete:
             self._succession.take_over(now)

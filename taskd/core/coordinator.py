@@ -374,5 +374,5 @@ class Coordinator:
             job.topology.moved = True  # from now on they use the store in RestartAll
         job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
-            node.keeper_notified = False  # no node keeps its next processes' records yet
+            node.keepers_notified = False  # no node keeps its next processes' records yet
         job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

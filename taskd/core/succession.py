@@ -14,6 +14,7 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent
+from taskd.messages.values import KEEPERS
 
 UNDER_WAY = "an incident was under way when the manager was lost"
 
@@ -25,8 +26,8 @@ class Succession:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self._claims = claims
         self.deadline: float | None = None  # for the last agent
-        # node -> the newest step of its kept records, and their keeper, as reported by agents
-        self._keeps: dict[int, tuple[int, int]] = {}
+        # node -> its keepers, each with the newest step of its records, as reported by agents
+        self._keeps: dict[int, dict[int, int]] = {}
         # replacements ordered by an earlier manager that have no state yet
         self._new: set[int] = set()
         self._ready: set[int] = set()
@@ -42,7 +43,7 @@ class Succession:
     def keeps(self, event: from_agent.AgentJoined) -> None:
         """Learn where the records of other nodes are. A former keeper may still have old ones."""
         for node, step in event.keeps:
-            self._keeps[node] = max(self._keeps.get(node, (-1, -1)), (step, event.node))
+            self._keeps.setdefault(node, {})[event.node] = step
 
     def gather(self, now: float) -> None:
         """An agent of a running job has joined: set the deadline for the others."""
@@ -117,7 +118,9 @@ class Succession:
             ranks = tuple(range(number * each, number * each + each))
             if job.topology.join(number, ranks, ("", 0), epoch) is not None:
                 return False
-            nodes[number].keeper = self._keeps.get(number, (-1, None))[1]
+            kept = self._keeps.get(number, {})
+            best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
+            nodes[number].keepers = tuple(best[:KEEPERS])
             for rank in ranks:
                 job.ranks[rank].joined = True
         self._protect()

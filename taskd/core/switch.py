@@ -201,7 +201,7 @@ class Switch:
                 nodes=len(topology.nodes),
                 world_size=topology.world_size,
                 epoch=self._epoch(plan.node),
-                records=node.records,
+                records=(node.records,),
                 reason=plan.why,
             )
         )

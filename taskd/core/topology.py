@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from taskd.messages.values import KEEPERS
+
 
 @dataclass
 class Node:
@@ -16,9 +18,10 @@ class Node:
     ended: bool | None = None  # None while its agent runs; then whether it ended well
     lost: bool = False  # its agent is gone, and no standby has taken it over yet
     assignee: str = ""  # the standby that was ordered to take it over
-    keeper: int | None = None  # the node that keeps a copy of its ranks' records
-    keeper_notified: bool = False  # its agent knows the keeper
-    kept_by: str = ""  # the keeper's agent when notified
+    # the nodes that keep copies of its ranks' records, those that have had them for longest first
+    keepers: tuple[int, ...] = ()
+    keepers_notified: bool = False  # its agent knows the keepers
+    kept_by: tuple[str, ...] = ()  # the keepers' agents when notified
 
     @property
     def living(self) -> bool:
@@ -69,9 +72,9 @@ class Topology:
         self._placed += len(ranks) - (len(before.ranks) if before is not None else 0)
         self.nodes[node] = Node(ranks, store, epoch, agent, records)
         if before is not None:
-            self.nodes[node].keeper, self.nodes[node].keeper_notified = (
-                before.keeper,
-                before.keeper_notified and before.agent == agent,
+            self.nodes[node].keepers, self.nodes[node].keepers_notified = (
+                before.keepers,
+                before.keepers_notified and before.agent == agent,
             )
             self.nodes[node].kept_by = before.kept_by
         self._node_of.update(dict.fromkeys(ranks, node))
@@ -130,15 +133,15 @@ class Topology:
     def may_keep(self, holder: int, number: int, agent: str) -> bool:
         """Whether the agent of node `holder` is to keep records of node `number` for `agent`."""
         node = self.nodes.get(number)
-        return node is not None and node.living and node.agent == agent and node.keeper == holder
+        return node is not None and node.living and node.agent == agent and holder in node.keepers
 
     def may_fetch(self, holder: int, number: int, agent: str) -> bool:
         """Whether the agent of node `holder` is to give the records of node `number` to `agent`,
-        which was ordered to take over that node or prepare for it. The node's keeper has the
+        which was ordered to take over that node or prepare for it. The node's keepers have the
         records; those of a moving node are on the node itself."""
         node = self.nodes.get(number)
         asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
-        return node is not None and asked and bool(agent) and holder in (number, node.keeper)
+        return node is not None and asked and bool(agent) and holder in (number, *node.keepers)
 
     @property
     def unaccounted(self) -> bool:
@@ -152,22 +155,32 @@ class Topology:
         free = node is None or (node.lost and not node.assignee)
         return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
 
+    def keepers(self, number: int) -> list[int]:
+        """The keepers of the node's records that still live, best first: where the keeper's node
+        has another agent now, that one has none."""
+        node = self.nodes[number]
+        agents = dict(zip(node.keepers, node.kept_by, strict=False))
+        found = [(k, self.nodes[k]) for k in node.keepers if k in self.nodes]
+        return [k for k, n in found if n.living and agents.get(k, n.agent) == n.agent]
+
     def renew_keepers(self) -> list[int]:
-        """Make the next living node the keeper of every living node that has no living keeper.
-        Returns the nodes whose agents have to be notified, including those whose keeper's node has
+        """Make the next living nodes the keepers of every living node that has too few. Returns the
+        nodes whose agents have to be notified, including those of whose keepers one's node has
         another agent now, which has none of the records and another address."""
         changed = []
         able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
         for number, node in sorted(self.nodes.items()):
-            keeper = self.nodes.get(node.keeper) if node.keeper is not None else None
-            same = keeper is not None and keeper.living and node.kept_by == keeper.agent
-            if not node.living or (same and node.keeper_notified):
+            if not node.living:
                 continue
-            if keeper is None or not keeper.living:
-                following = able[bisect_right(able, number) % len(able)] if able else number
-                node.keeper = following if following != number else None
-            node.keeper_notified = node.keeper is not None
-            if node.keeper is not None:
-                node.kept_by = self.nodes[node.keeper].agent
-                changed.append(number)
+            begin = bisect_right(able, number)
+            following = [n for n in (*able[begin:], *able[:begin]) if n != number]
+            present = self.keepers(number)  # they have records already
+            wanted = (*present, *(n for n in following if n not in present))[:KEEPERS]
+            agents = tuple(self.nodes[k].agent for k in wanted)
+            if (wanted, agents) == (node.keepers, node.kept_by) and node.keepers_notified:
+                continue
+            if not wanted and not node.keepers:
+                continue
+            node.keepers, node.kept_by, node.keepers_notified = wanted, agents, True
+            changed.append(number)
         return changed

@@ -15,6 +15,7 @@ from taskd.messages.values import (
     Address,
     Count,
     File,
+    Keepers,
     Left,
     Message,
     Name,
@@ -105,7 +106,7 @@ class AgentJoined(Message, frozen=True):
     # names the agent's process: another process is another agent, whichever node it claims
     agent: Name = ""
     records: Address = ("", 0)  # where it accepts copies of other nodes' records
-    keeper: NodeOrNone = -1  # the node that keeps copies of its ranks' records
+    keepers: Keepers = ()  # the nodes that keep copies of its ranks' records
     # nodes whose records it keeps, and the newest step of which it has those of all ranks
     keeps: tuple[tuple[Node, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated

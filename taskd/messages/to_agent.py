@@ -6,8 +6,10 @@ from __future__ import annotations
 from taskd.messages import to_rank
 from taskd.messages.values import (
     Address,
+    Addresses,
     Count,
     File,
+    Keepers,
     Message,
     Name,
     Node,
@@ -104,7 +106,7 @@ class Prepare(Message, frozen=True):
     nodes: Count
     world_size: Count
     epoch: Number
-    records: Address
+    records: Addresses
     reason: Report
 
 
@@ -117,8 +119,8 @@ class StandDown(Message, frozen=True):
 
 
 class TakeOver(Message, frozen=True):
-    """Standby `agent` takes over `node`: it fetches the node's records from `records`, unless that
-    is ("", 0), and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
+    """Standby `agent` takes over `node`: it fetches the node's records from the first of `records`
+    that has them, and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
     the node until the new ranks have their state, "" if the node is lost. It is told too."""
 
@@ -131,7 +133,7 @@ class TakeOver(Message, frozen=True):
     epoch: Number
     generation: Number
     interruption: Number
-    records: Address
+    records: Addresses
     reason: Report
     former: Name = ""
 
@@ -146,12 +148,12 @@ class Fence(Message, frozen=True):
 
 
 class KeepRecords(Message, frozen=True):
-    """The agent of `node` copies its ranks' records to the agent of node `keeper`, which accepts
-    them at address `at`."""
+    """The agent of `node` copies its ranks' records to the agents of the nodes `keepers`, which
+    accept them at the addresses `at`."""
 
     node: Node
-    keeper: Node
-    at: Address
+    keepers: Keepers
+    at: Addresses
 
 
 class SaveRecords(Message, frozen=True):

@@ -14,11 +14,13 @@ from msgspec import Meta, Struct
 
 NODES = 100_000  # of a job
 ROOM = 4096  # ranks on a node, as many as a state page has slots
+KEEPERS = 2  # nodes that keep copies of a node's records
 MOST = 2**62  # far above any count, and a sum with one still fits
 EVER = 1e12  # seconds; keeps infinity out
 
 Rank = Annotated[int, Meta(ge=0, lt=NODES * ROOM)]
 Node = Annotated[int, Meta(ge=0, lt=NODES)]
+Keepers = Annotated[tuple[Node, ...], Meta(max_length=KEEPERS)]
 NodeOrNone = Annotated[int, Meta(ge=-1, lt=NODES)]  # -1: none, or not known
 NodeOrStandby = Annotated[int, Meta(ge=-3, lt=NODES)]  # see envelope.STANDBY
 Step = Annotated[int, Meta(ge=0, le=MOST)]
@@ -39,6 +41,8 @@ Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
 Stamp = tuple[Number, Number]  # of a roster, see core.election
+# where a node's records are, best first: its keepers', or its own agent's
+Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records

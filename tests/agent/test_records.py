@@ -66,7 +66,7 @@ class Node:
 
     def fetch(self, node: int, address: tuple[str, int]) -> list | None:
         answer: queue.SimpleQueue = queue.SimpleQueue()
-        self.records.fetch(node, address, answer.put)
+        self.records.fetch(node, [address], answer.put)
         return answer.get(timeout=PATIENCE)
 
 
@@ -104,7 +104,7 @@ def kept(records: list) -> dict:
 def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
     here, there, third = nodes(1), nodes(0), nodes(2)
     here.write(0, 3, FINAL, b"three")
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     here.write(0, 4, PROVISIONAL, b"four")
     here.write(1, 4, PROVISIONAL, b"other" * 100_000)
     until(lambda: len(there.fetch(1, there.records.address)) == 3)
@@ -127,7 +127,7 @@ def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
 
 def test_the_newest_three_are_kept_and_a_step_is_kept_once(nodes):
     here, there = nodes(1), nodes(0)
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     for step in range(6):
         here.write(0, step, PROVISIONAL, b"p%d" % step)
         until(lambda s=step: (2, s) in kept(there.fetch(1, there.records.address)))
@@ -144,9 +144,9 @@ def test_nothing_is_known_of_a_node_that_was_never_kept(nodes):
 def test_another_job_changes_nothing(nodes, tmp_path):
     here, there = nodes(1), nodes(0)
     stranger = nodes(1, job="another")
-    stranger.records.keep_at(there.records.address)
+    stranger.records.keep_at([there.records.address])
     stranger.write(0, 1, FINAL, b"theirs")
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     here.write(0, 2, FINAL, b"mine")
     until(lambda: kept(there.fetch(1, there.records.address)))
     assert kept(there.fetch(1, there.records.address)) == {(2, 2): (FINAL, b"mine")}
@@ -182,7 +182,7 @@ print("interrupted", copies.wait(0), flush=True)
         text=True,
     ) as rank:
         assert rank.stdout.readline() == "ready\n"
-        here.records.keep_at(there.records.address)
+        here.records.keep_at([there.records.address])
         until(lambda: here.records.copying.active)
         print(file=rank.stdin, flush=True)
         assert rank.stdout.readline() == "copied True\n"
@@ -196,7 +196,7 @@ print("interrupted", copies.wait(0), flush=True)
 def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
     monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
     here, there = nodes(1), nodes(0)
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     here.write(0, 1, PROVISIONAL, b"one")
     until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
     there.records.keeping._job = "another"  # it takes nothing any more
@@ -247,7 +247,7 @@ def forged(step: int, rank: int = 2, node: int = 1) -> between_agents.Keep:
 def test_records_of_a_node_are_taken_from_its_own_agent_alone(nodes, liar):
     here, there = nodes(1), nodes(0)
     there.may = lambda question: question.agent == here.identity.name or question.fetch
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     here.write(0, 3, FINAL, b"three")
     until(lambda: kept(there.fetch(1, there.records.address)))
     evil = liar(there.records.address)
@@ -278,7 +278,7 @@ def test_an_agent_keeps_records_of_its_own_ranks_alone(nodes, liar):
 
 def test_records_are_given_to_whom_the_manager_names_alone(nodes, liar):
     here, there = nodes(1), nodes(0)
-    here.records.keep_at(there.records.address)
+    here.records.keep_at([there.records.address])
     here.write(0, 3, FINAL, b"three")
     until(lambda: kept(there.fetch(1, there.records.address)))
     evil = liar(there.records.address)

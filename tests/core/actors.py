@@ -106,8 +106,8 @@ class Node:
     sent: float = 0.0  # arrival of the last message, either way
     received: float = 0.0
     joined: int = -1  # the manager that it has registered with
-    keeper: int = -1  # the node that keeps its records
-    kept_by: str = ""  # the agent that they are sent to
+    keepers: tuple[int, ...] = ()  # the nodes that keep its records
+    kept_by: tuple[str, ...] = ()  # their agents
     unkept: float | None = None  # since when that agent has no node
     moves_to: str = ""  # the standby that it was given to, as its former agent knows
     moving: bool = False  # its newest interruption came in a pause for a move

@@ -102,7 +102,7 @@ class Agents:
                 ),
             )
         elif isinstance(command, to_agent.KeepRecords):
-            node.keeper, node.kept_by = command.keeper, command.at[0]
+            node.keepers, node.kept_by = command.keepers, tuple(at[0] for at in command.at)
         elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:

@@ -37,7 +37,7 @@ class Cluster:
                 self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
             )
         node.protected, node.generation, node.pause = False, 0, None
-        node.keeper, node.kept_by, node.unkept = -1, "", None
+        node.keepers, node.kept_by, node.unkept = (), (), None
         self.world.electorate.connect(node.agent)
         self.announce(node)
 
@@ -80,7 +80,7 @@ class Cluster:
             node.interruption,
             node.agent,
             (node.agent, 8000),
-            node.keeper,
+            node.keepers,
             moves_to=node.moves_to,
             former=node.former,
             moving=node.moving,
@@ -127,6 +127,15 @@ class Cluster:
         for rank in node.ranks:
             rank.record = rank.record if rank.blank or not rank.alive else self.kept(rank)
             rank.alive = False
+
+    def has_records(self, order: to_agent.TakeOver, node: Node) -> bool:
+        """Whether one of those that the order names has the records of the lost, or moving,
+        node."""
+        living = {n.agent for n in self.world.nodes if not n.gone}
+        named = {host for host, _ in order.records}
+        found = node.agent in named or bool(named & living & set(node.kept_by))
+        self.world.counts["records found" if found else "records lost"] += 1
+        return found
 
     def kept(self, rank: Rank) -> Position:
         """Return the keeper's record of a rank: the record of a step reaches the keeper before the
@@ -341,7 +350,8 @@ class Cluster:
             agent=order.agent,
             joined=self.world.manager,
         )
-        left = tuple(r.record if order.records[1] else None for r in old.ranks)
+        whole = self.has_records(order, old)
+        left = tuple(r.record if whole else None for r in old.ranks)
         self.world.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.world.now, "received": self.world.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
@@ -349,7 +359,7 @@ class Cluster:
             rank.__dict__.update(
                 Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__
             )
-            rank.record = rank.left = kept if order.records[1] else None
+            rank.record = rank.left = kept if whole else None
             self.world.agents.replace(rank, incarnation)
         self.world.say(
             old,

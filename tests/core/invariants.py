@@ -138,19 +138,28 @@ class Invariants:
             assert known, f"{agent} prepares for nothing"
 
     def _records_are_kept(self) -> None:
-        """No node sends its records for long to an agent that has no node any more."""
+        """Each node sends its records to two other nodes, as far as there are, and none for long to
+        an agent that has no node any more."""
         world, job = self.world, self.world.coordinator.job
         quiet = job.protected and not job.over and world.coordinator.recovery.incident is None
         agents = {n.agent for n in world.nodes}
         for wire in world.wires:
             node = wire.node
-            if not quiet or not wire.settled or not node.kept_by or node.kept_by in agents:
+            living = sum(n.living for n in job.topology.nodes.values())
+            known = job.topology.nodes.get(node.number)
+            enough = (
+                "recover" not in job.settings.ladder
+                or known is None
+                or not known.living
+                or len(node.kept_by) >= min(2, living - 1)
+            )
+            if not quiet or not wire.settled or (enough and agents.issuperset(node.kept_by)):
                 node.unkept = None
             elif node.unkept is None:
                 node.unkept = world.now
             else:
                 late = world.now - node.unkept > SOON
-                assert not late, f"node {node.number} copies to {node.kept_by}, which has no node"
+                assert not late, f"node {node.number} copies to {node.kept_by}"
 
     def begins(self, rank: Rank) -> None:
         assert not self._standing, (
@@ -208,7 +217,8 @@ class Invariants:
             assert command.incarnation == self.newest[command.rank] + 1, (
                 "an incarnation is repeated or skipped"
             )
-            assert "recover-in-place" in self.world.settings.ladder
+            rungs = (incident.rungs if incident is not None else ()) or self.world.settings.ladder
+            assert "recover-in-place" in rungs
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             self.newest[command.rank] = command.incarnation
         elif isinstance(command, to_agent.Kill):

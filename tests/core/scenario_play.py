@@ -126,8 +126,10 @@ class Play:
         for name, value in pairs(rest or "").items():
             if name == "left":
                 given[name] = tuple(position(p) for p in value.split("/"))
-            elif name in ("epoch", "generation", "interruption", "keeper"):
+            elif name in ("epoch", "generation", "interruption"):
                 given[name] = int(value)
+            elif name == "keepers":
+                given[name] = numbers(value)
             elif name in ("agent", "moves_to", "former"):
                 given[name] = value
             elif name == "moving":

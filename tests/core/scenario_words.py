@@ -66,6 +66,10 @@ def ranks(many: Any) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in out) or "none"
 
 
+def _hosts(records: Any) -> str:
+    return "at " + ", ".join(host for host, _ in records) if records else "nowhere"
+
+
 def _restore(x: to_rank.Restore) -> str:
     parts = [f"keep {ranks(x.plan.keep)}"] if x.plan.keep else []
     parts += [f"stripes {ranks(x.plan.stripes)}"] if x.plan.stripes else []
@@ -96,12 +100,12 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, interruption {x.interruption}, generation"
         f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
         f" {','.join(map(str, x.incarnations))}; records"
-        f" {f'at {x.records[0]}' if x.records[1] else 'nowhere'}{f'; from {x.former}' if x.former else ''}):"
+        f" {_hosts(x.records)}{f'; from {x.former}' if x.former else ''}):"
         f" {x.reason}"
     ),
     to_agent.Prepare: lambda x: (
         f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
-        f"incarnations {','.join(map(str, x.incarnations))}; records at {x.records[0]}): {x.reason}"
+        f"incarnations {','.join(map(str, x.incarnations))}; records {_hosts(x.records)}): {x.reason}"
     ),
     to_agent.StandDown: lambda x: f"standby {x.agent} stands down from node {x.node}: {x.reason}",
     to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
@@ -112,7 +116,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
     c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
     c.Resign: lambda x: f"resign: {x.reason}",
-    to_agent.KeepRecords: lambda x: f"node {x.node} has its records kept by node {x.keeper}",
+    to_agent.KeepRecords: lambda x: (
+        f"node {x.node} has its records kept by node{'s' * (len(x.keepers) != 1)} {ranks(x.keepers)}"
+    ),
     to_rank.Rebuild: lambda x: (
         f"rebuild generation {x.generation} (interruption {x.interruption}) over {x.store[0]}:{x.store[1]}"
     ),

@@ -37,6 +37,7 @@ class Wire:
         self.waits: list[tuple[int, Any]] = []
         self.opening = True
         self.connection += 1
+        self.route = self.connection  # the one that the manager knows
         self.since, self.up = self.world.now, True
         # of each message: when it was sent, whether by the agent, its number
         self.times: list[tuple[float, bool, int]] = []
@@ -69,6 +70,8 @@ class Wire:
             if up:
                 self.waits.append((number, what))
             return
+        if not up and self.route != self.connection:
+            return  # the manager has heard nothing over the new one
         breaks = self.world.breaks > 0 and self.chance.random() < 0.02
         if breaks:
             self.world.breaks -= 1
@@ -93,6 +96,8 @@ class Wire:
                 world.asleep.append(lambda: arrive(there))
                 return
             if up:
+                if self.route != key[0]:
+                    self.route, self.ordered.in_step = key[0], False
                 self._at_the_manager(number, what)
             elif not (node.gone or node.cut):
                 self._at_the_agent(number, what)

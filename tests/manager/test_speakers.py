@@ -76,7 +76,7 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     agents = manager.protected(3)
     job = manager.server.coordinator.job
     topology = job.topology
-    topology.nodes[1].keeper = 2
+    topology.nodes[1].keepers = (2,)
     a, b, keeper = agents
     stranger = "0" * 32
 

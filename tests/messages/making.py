@@ -64,7 +64,7 @@ def value(kind):
         case msgspec.inspect.TupleType():
             return st.tuples(*map(value, kind.item_types))
         case msgspec.inspect.VarTupleType():
-            return st.lists(value(kind.item_type), max_size=4).map(tuple)
+            return st.lists(value(kind.item_type), max_size=min(kind.max_length or 4, 4)).map(tuple)
         case msgspec.inspect.FrozenSetType():
             return st.frozensets(value(kind.item_type), max_size=4)
         case msgspec.inspect.DictType():

@@ -226,7 +226,7 @@ AT = msgpack.unpackb(codec.encode(INTERRUPTED))["position"]
         (JOINED, "generation", -1),
         (JOINED, "interruption", -1),
         (JOINED, "incarnations", [0, -1]),
-        (JOINED, "keeper", -2),
+        (JOINED, "keepers", (-1,)),
         (JOINED, "agent", "x" * 129),
         (from_agent.StandbyJoined("a", 1), "ranks", 0),
         (from_agent.StandbyJoined("a", 1), "ranks", values.ROOM + 1),

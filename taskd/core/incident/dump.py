@@ -1,10 +1,10 @@
 """The dying gasp: saves the training state of the last step before the job ends.
 
-Every agent saves the records of its node's ranks, and of the lost nodes whose keeper it is. Then
-one clean rank saves the state: what is equal on all ranks is in its memory, what each rank has for
-itself is in the records, also that of a dead rank. Where there are several replica sets, one rank
-of each puts the state of its set into its record first. When all have reported their files, one
-agent seals the dump: an unsealed dump does not exist.
+Every agent saves the records of its node's ranks, and of the lost nodes whose first keeper it is.
+Then one clean rank saves the state: what is equal on all ranks is in its memory, what each rank has
+for itself is in the records, also that of a dead rank. Where there are several replica sets, one
+rank of each puts the state of its set into its record first. When all have reported their files,
+one agent seals the dump: an unsealed dump does not exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Dump:
     saver: int
     node: int  # of the saver; its agent seals
     stripes: bool  # the saver takes the state from there
-    lost: tuple[tuple[int, int], ...]  # lost nodes, each with the keeper of its records
+    lost: tuple[tuple[int, int], ...]  # lost nodes, each with a keeper of its records
     recording: set[int]  # ranks that have not recorded their set's state yet
     asked: bool = False  # agents, for the records
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
@@ -68,9 +68,9 @@ def begin(
     nodes = job.topology.nodes
     living = {i for i, n in nodes.items() if n.living}
     lost = tuple(
-        (i, n.keeper)
+        (i, keepers[0])
         for i, n in sorted(nodes.items())
-        if n.lost and n.keeper in living and n.keeper is not None
+        if n.lost and (keepers := job.topology.keepers(i))
     )
     # unique to this attempt: a partitioned half of the job would have another saver
     dump = Dump(

@@ -87,8 +87,7 @@ class Takeover:
                     f" {everybody} agents are reachable, no majority"
                 )
                 continue
-            keeper = topology.nodes.get(node.keeper) if node.keeper is not None else None
-            records = keeper.records if keeper is not None and keeper.living else ("", 0)
+            records = tuple(topology.nodes[k].records for k in topology.keepers(number))
             self._fence(number, reason := f"node {number} is lost")
             self._give(incident, number, agent, records, reason)
 
@@ -97,7 +96,7 @@ class Takeover:
         incident: Incident,
         number: int,
         agent: str,
-        records: tuple[str, int],
+        records: tuple[tuple[str, int], ...],
         reason: str,
         former: str = "",
     ) -> None:
@@ -137,7 +136,7 @@ class Takeover:
             r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
         }
         self.lose(moving.node)
-        self._give(incident, moving.node, moving.assignee, node.records, moving.why, node.agent)
+        self._give(incident, moving.node, moving.assignee, (node.records,), moving.why, node.agent)
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
@@ -157,7 +156,7 @@ class Takeover:
         if moving.before is None:
             return
         topology.nodes[number] = moving.before
-        moving.before.keeper_notified = False
+        moving.before.keepers_notified = False
         self._job.ranks.update(moving.ranks)
         for rank in moving.ranks:
             incident.undo_renew(rank)
@@ -173,12 +172,12 @@ class Takeover:
         self.keep_records()
 
     def keep_records(self) -> None:
-        """Assign every living node a living keeper for its records, if lost nodes can be replaced
-        at all."""
+        """Assign every living node living keepers for its records, if lost nodes can be replaced at
+        all."""
         job = self._job
         if "recover" not in job.settings.ladder or not job.protected:
             return
         for number in job.topology.renew_keepers():
-            keeper = job.topology.nodes[number].keeper
-            assert keeper is not None
-            job.say(to_agent.KeepRecords(number, keeper, job.topology.nodes[keeper].records))
+            keepers = job.topology.nodes[number].keepers
+            at = tuple(job.topology.nodes[k].records for k in keepers)
+            job.say(to_agent.KeepRecords(number, keepers, at))
