@@ -207,6 +207,48 @@ def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeyp
     until(lambda: here.records.copying.active)
 
 
+def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
+    here, first, second = nodes(1), nodes(0), nodes(2)
+    here.records.keep_at([first.records.address, second.records.address])
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: all(kept(n.fetch(1, n.records.address)) for n in (first, second)))
+    until(lambda: not here.records.copying.waiting)
+    second.records.keeping._job = "another"  # it takes nothing any more
+    here.write(0, 2, PROVISIONAL, b"two")
+    until(lambda: (2, 2) in kept(first.fetch(1, first.records.address)))
+    assert here.records.copying.waiting and here.records.copying.active
+    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
+    until(lambda: [k.active for k in here.records.copying._keepers] == [True, False])
+    # another one takes its place, and gets what there is; the first goes on with its connection
+    line = here.records.copying._keepers[0].line
+    third = nodes(3)
+    here.records.keep_at([first.records.address, third.records.address])
+    until(lambda: {(2, 1), (2, 2)} <= set(kept(third.fetch(1, third.records.address))))
+    until(lambda: not here.records.copying.waiting)
+    assert here.records.copying._keepers[0].line is line
+    here.records.keep_at([])  # no node is left to keep them
+    until(lambda: not here.records.copying.active)
+
+
+def test_records_are_fetched_from_the_next_keeper(nodes, monkeypatch):
+    """The first one is gone, or has nothing."""
+    monkeypatch.setattr("taskd.agent.fetching.LIMIT", 0.2)
+    here, keeper, empty, third = nodes(1), nodes(0), nodes(2), nodes(3)
+    here.records.keep_at([keeper.records.address])
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: kept(keeper.fetch(1, keeper.records.address)))
+    gone = nodes(4)
+    gone.records.close()
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    addresses = [n.records.address for n in (gone, empty, keeper)]
+    third.records.fetch(1, addresses, answers.put)
+    assert kept(answers.get(timeout=10)) == {(2, 1): (PROVISIONAL, b"one")}
+    third.records.fetch(1, addresses[:2], answers.put)
+    assert answers.get(timeout=10) == []
+    third.records.fetch(1, addresses[:1], answers.put)
+    assert answers.get(timeout=10) is None
+
+
 class Liar:
     """A process that has the job's secret, and says what it likes to the place where records are
     taken."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taskd.core.topology import Topology
 
@@ -82,6 +86,47 @@ def test_whoever_keeps_records_is_named_again_when_another_agent_has_its_node():
         1,
     ], "node 0 still sends its records to the agent that is gone"
     assert topology.renew_keepers() == []
+
+
+def job_of(nodes):
+    topology = Topology(nodes)
+    for node in range(nodes):
+        topology.join(node, (node,), STORE, 0, f"agent-{node}", (f"host-{node}", 1))
+    topology.renew_keepers()
+    return topology
+
+
+@given(st.integers(2, 7), st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12))
+def test_each_living_node_has_two_living_keepers_where_there_are_three(nodes, fates):
+    """Nodes are lost, and taken over by other agents."""
+    topology = job_of(nodes)
+    for number, (node, lives) in enumerate(fates):
+        if node >= nodes:
+            continue
+        before = {i: topology.keepers(i) for i in range(nodes)}
+        if lives:
+            topology.join(node, (node,), STORE, 1, f"standby-{number}", (f"new-{number}", 1))
+        else:
+            topology.nodes[node].lost = True
+        told = topology.renew_keepers()
+        assert topology.renew_keepers() == []
+        living = {i for i, n in topology.nodes.items() if n.living}
+        for i in living:
+            keepers = topology.nodes[i].keepers
+            assert len(keepers) == len(set(keepers)) == min(2, len(living) - 1)
+            assert set(keepers) <= living - {i}
+            still = [k for k in before[i] if k in living and not (lives and k == node)]
+            assert list(keepers[: len(still)]) == still, "what has records was exchanged"
+            assert i in told or list(keepers) == before[i] or not keepers
+
+
+def test_any_two_of_three_nodes_or_more_may_be_lost_at_once():
+    for nodes in range(3, 8):
+        for lost in itertools.combinations(range(nodes), 2):
+            topology = job_of(nodes)
+            for node in lost:
+                topology.nodes[node].lost = True
+            assert all(topology.keepers(node) for node in lost)
 
 
 def test_an_agent_keeps_and_fetches_for_its_own_node_alone():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 import training
 from cluster import Cluster
 from test_nodes import STRATEGY
@@ -13,9 +14,29 @@ from test_nodes import STRATEGY
 ARGUMENTS = ("parallel.py", "150", "fsdp")
 
 
-def test_a_node_moves_another_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return training.undisturbed(tmp_path_factory.mktemp("undisturbed"), 4, *ARGUMENTS)
+
+
+def test_two_neighbours_are_lost_at_once(hosts, tmp_path, undisturbed):
+    """Of four nodes with one rank each, and a shard that no other has: one of the two kept the
+    other's records, another node does so too."""
+    machines = hosts(6)
+    with Cluster(machines, tmp_path / "job", 4, 1, *ARGUMENTS, strategy=STRATEGY) as job:
+        job.standby(4, 5)
+        job.ready(2)
+        for host in (1, 2):
+            machines.signal(host, signal.SIGKILL)
+        lost = job.repaired()
+        assert lost["strategy"] == "recover" and lost["ranks"] == [1, 2], lost
+        job.trains()
+        result = job.end(1, 2)
+    training.assert_equal(result, undisturbed, 4)
+
+
+def test_a_node_moves_another_is_lost_then_a_rank_then_node_0(hosts, tmp_path, undisturbed):
     """Whole states are recorded at every third step."""
-    reference = training.undisturbed(tmp_path / "undisturbed", 4, *ARGUMENTS)
     machines = hosts(5)
     with Cluster(
         machines,
@@ -48,4 +69,4 @@ def test_a_node_moves_another_is_lost_then_a_rank_then_node_0(hosts, tmp_path):
         job.trains()
         gone = [host for host in range(5) if host not in {job.host_of(r) for r in range(4)}]
         result = job.end(*gone)
-    training.assert_equal(result, reference, 4)
+    training.assert_equal(result, undisturbed, 4)
