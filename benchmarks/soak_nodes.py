@@ -10,7 +10,7 @@ standbys. Then the same number of steps is trained under plain torchrun on one h
 and all losses and final states are compared, bit for bit. Exit status 1 if a loss was not survived,
 or anything differs; logs are kept then.
 
-Two nodes are never lost at once: of three, one always keeps the other's records.
+At most two nodes are lost at once: the third one has their records.
 """
 
 from __future__ import annotations
@@ -84,6 +84,12 @@ class Scene:
 
     def node_killed(self, story: Story) -> None:
         self.kill_node(story, self.node())
+
+    def two_nodes_killed(self, story: Story) -> None:
+        first = self.node()
+        others = [h for n in range(NODES) if (h := self.where(n)) not in (first, -1)]
+        for host in (first, self.dice.choice(others)):
+            self.kill_node(story, host)
 
     def launcher_killed(self, story: Story) -> None:
         host = self.node()
@@ -253,6 +259,7 @@ class Scene:
 KINDS: dict[str, Callable[[Scene, Story], None]] = {
     "rank killed": Scene.rank,
     "node killed": Scene.node_killed,
+    "two nodes killed at once": Scene.two_nodes_killed,
     "launcher killed": Scene.launcher_killed,
     "node stopped, and on again": Scene.node_stopped,
     "network cut, and mended": Scene.cut,
