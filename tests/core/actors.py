@@ -59,6 +59,7 @@ class Rank:
     rebuilding: int = 0
     left: Position | None = None
     replica_set: int = 0
+    whole: int = -1  # the step whose state it has recorded for its replicas
     immortal: bool = False
     recorded: int = -1  # this step's record is final already: the rank was paused before it
     begun: bool = False  # its loop

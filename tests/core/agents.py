@@ -305,6 +305,7 @@ class Agents:
             left=rank.left,
             interrupted=node.interruption,
             record=rank.record,
+            replica_set=rank.replica_set,
         )
         rank.__dict__.update(fresh.__dict__)
         if self.world.likely(0.01):

@@ -29,7 +29,12 @@ class Cluster:
     def start(self, node: Node) -> None:
         """The launcher starts all ranks of a node."""
         for rank in node.ranks:
-            fresh = Rank(rank.number, rank.node, immortal=self.world.likely(0.01))
+            fresh = Rank(
+                rank.number,
+                rank.node,
+                replica_set=rank.replica_set,
+                immortal=self.world.likely(0.01),
+            )
             rank.__dict__.update(fresh.__dict__)
             self.world.invariants.newest[rank.number] = 0
             self.world.after(
@@ -282,7 +287,7 @@ class Cluster:
             return
         node = Node(number, [])
         node.__dict__.update(former.node)
-        node.ranks = [Rank(r["number"], number) for r in former.ranks]
+        node.ranks = [Rank(r["number"], number, replica_set=r["replica_set"]) for r in former.ranks]
         for rank, before in zip(node.ranks, former.ranks, strict=True):
             rank.__dict__.update(before)
         world.hear(self.announcement(node), node.agent)
@@ -357,7 +362,14 @@ class Cluster:
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
             kept = rank.record
             rank.__dict__.update(
-                Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False).__dict__
+                Rank(
+                    rank.number,
+                    rank.node,
+                    incarnation - 1,
+                    begun=True,
+                    alive=False,
+                    replica_set=rank.replica_set,
+                ).__dict__
             )
             rank.record = rank.left = kept if whole else None
             self.world.agents.replace(rank, incarnation)
@@ -388,6 +400,7 @@ class Cluster:
             whole = isinstance(command, to_rank.SaveState)
             self.world.counts["state saved" if whole else "state recorded"] += 1
             files = (("state/x", 1, "ab"),) if whole else ()
+            rank.whole = command.step
             self.world.say(
                 self.world.nodes[rank.node],
                 from_rank.StateSaved(rank.number, rank.incarnation, command.interruption, files),

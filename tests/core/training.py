@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from taskd.messages import from_agent, from_rank
-from taskd.messages.values import Position
 from tests.core.actors import (
     COMMITTED,
     COMPUTING,
@@ -65,9 +64,7 @@ class Training:
         node = self.world.nodes[rank.node]
         if not rank.blank:
             at = rank.position() if node.protected else None
-            rank.left = (
-                Position(at.step, None, at.final, at.provisional, at.stripes) if at else None
-            )
+            rank.left = at.but(clean=None) if at else None
         rank.alive, rank.died = False, self.world.now
         self.world.counts["deaths"] += 1
         told = None if rank.blank and self.world.chance.random() < 0.5 else rank.left
@@ -85,7 +82,7 @@ class Training:
         if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
             return
         at = rank.position()
-        rank.left = Position(at.step, None, at.final, at.provisional, at.stripes)
+        rank.left = at.but(clean=None)
         rank.alive, rank.quit = False, True
         self.world.say(
             node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)

@@ -78,7 +78,7 @@ class World:
         self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
-        self.sets = 2 if self.seed % 3 == 2 and per_node >= (4 if nodes == 1 else 2) else 1
+        self.sets = 2 if self.seed % 2 and per_node >= (4 if nodes == 1 else 2) else 1
         self.ranks = [
             Rank(n, n // per_node, replica_set=n % self.sets) for n in range(nodes * per_node)
         ]
