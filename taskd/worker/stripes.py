@@ -108,16 +108,17 @@ class Stripes:
         """Whether the previous process of this rank has left the same stripe: no moment may be
         without it, as all replicas may die in it."""
         file = self._file
-        assert file is not None
-        for slot, at in enumerate(self._slots.stripes):
-            left = file.read_slot(slot)
-            if at != step or left is None or left.length != self._length:
-                continue
-            pieces = zip(self._targets[slot], self._pieces.tensors, strict=True)
-            if all(torch.equal(there, here.to(there.device)) for there, here in pieces):
-                self._written[slot] = (step, self._length)
-                return True
-        return False
+        if file is None or step not in self._slots.stripes:
+            return False
+        slot = self._slots.stripes.index(step)
+        left = file.read_slot(slot)
+        if left is None or left.length != self._length:
+            return False
+        pieces = zip(self._targets[slot], self._pieces.tensors, strict=True)
+        if not all(torch.equal(there, here.to(there.device)) for there, here in pieces):
+            return False
+        self._written[slot] = (step, self._length)
+        return True
 
     def _look(self) -> None:
         """Which steps the file has, in which slots."""
