@@ -105,7 +105,6 @@ class Rounds:
             for node in self._nodes.broken(incident):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
-            self._nodes.keep_records()
         job.say(to_rank.Interrupt(job.interruption, incident.faults[-1]))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
