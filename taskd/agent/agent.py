@@ -207,6 +207,8 @@ class Agent:
         assert self.managers is not None
         self.standby.look_at_manager()
         self.managers.send_voter_state()
+        if self.standby.undecided(self.managers.addressee):
+            return  # it asks again once it is acknowledged
         if self.standby.room is not None:
             self.managers.begin(
                 from_agent.StandbyJoined(

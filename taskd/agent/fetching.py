@@ -20,17 +20,20 @@ log = logging.getLogger("taskd.agent")
 Then = Callable[[list[between_agents.Keep] | None], None]
 
 
-# seconds for one keeper to answer in, 10 kB a rank; then the next one is asked
-LIMIT = 8.0
+NEXT = 1.0  # seconds without a whole answer after which the next keeper is asked too
+LIMIT = 16.0  # seconds until the best answer is taken
 
 
 @dataclass
 class _Fetch:
+    ranks: frozenset[int]
     addresses: list[tuple[str, int]]  # still to be asked
     then: Then
-    line: KeeperLine | None = None
-    deadline: float = 0.0
-    found: list[between_agents.Keep] = field(default_factory=list)
+    deadline: float
+    asked: float = 0.0  # when the last one was
+    # what has arrived over each line
+    lines: dict[KeeperLine, list[between_agents.Keep]] = field(default_factory=dict)
+    best: list[between_agents.Keep] | None = None
 
 
 class Fetching:
@@ -40,55 +43,86 @@ class Fetching:
         self._job, self._dial = job, dial
         self._fetches: dict[int, _Fetch] = {}  # by node
 
-    def fetch(self, node: int, addresses: Sequence[tuple[str, int]], then: Then) -> None:
+    def fetch(
+        self, node: int, ranks: Sequence[int], addresses: Sequence[tuple[str, int]], then: Then
+    ) -> None:
         """Have `then` called with the records of `node` that the first of the agents at `addresses`
-        keeps which has any; None: nobody has given them whole."""
-        if (before := self._fetches.pop(node, None)) is not None and before.line is not None:
-            before.line.close()
-        self._fetches[node] = _Fetch([*addresses], then)
-        self._ask(node, None)
+        keeps which has some of all `ranks`, else with those of most ranks; None: nobody has
+        answered."""
+        if (before := self._fetches.pop(node, None)) is not None:
+            _close(before)
+        deadline = time.monotonic() + LIMIT
+        self._fetches[node] = _Fetch(frozenset(ranks), [*addresses], then, deadline)
+        self._ask(node)
 
-    def _ask(self, node: int, found: list[between_agents.Keep] | None) -> None:
-        """Ask the next agent; `found` is what there is otherwise."""
+    def _ask(self, node: int) -> None:
+        """Ask the next agent, or finish if there is nobody left to answer."""
         fetch = self._fetches[node]
-        if fetch.line is not None:
-            fetch.line.close()
-            fetch.line = None
-        if found or not fetch.addresses:
-            del self._fetches[node]
-            fetch.then(found)
-            return
-        fetch.found, fetch.deadline = [], time.monotonic() + LIMIT
-        fetch.line = self._dial(fetch.addresses.pop(0))
-        fetch.line.send(codec.encode(between_agents.Fetch(self._job, node)))
+        if fetch.addresses:
+            line = self._dial(fetch.addresses.pop(0))
+            fetch.lines[line], fetch.asked = [], time.monotonic()
+            line.send(codec.encode(between_agents.Fetch(self._job, node)))
+        elif not fetch.lines:
+            self._finish(node)
+
+    def _finish(self, node: int) -> None:
+        fetch = self._fetches.pop(node)
+        _close(fetch)
+        fetch.then(fetch.best)
 
     # -- the thread's poll -------------------------------------------------------------------------
 
     @property
     def sources(self) -> list[Any]:
         """What to poll for reading."""
-        return [f.line.socket for f in self._fetches.values() if f.line is not None]
+        return [line.socket for fetch in self._fetches.values() for line in fetch.lines]
 
     @property
     def waiting(self) -> bool:
         return bool(self._fetches)
 
     def turn(self, ready: dict[Any, int]) -> None:
+        now = time.monotonic()
         for node, fetch in list(self._fetches.items()):
-            if fetch.line is not None and fetch.line.socket in ready:
-                self._arrived(node, fetch, fetch.line)
-            elif time.monotonic() > fetch.deadline:
-                log.warning("a keeper of node %d's records has not answered", node)
-                self._ask(node, None)
+            for line in [line for line in fetch.lines if line.socket in ready]:
+                if self._fetches.get(node) is fetch:
+                    self._arrived(node, fetch, line)
+            if self._fetches.get(node) is not fetch:
+                continue
+            if now > fetch.deadline:
+                log.warning("not all keepers of node %d's records have answered", node)
+                self._finish(node)
+            elif fetch.addresses and now > fetch.asked + NEXT:
+                self._ask(node)
 
     def _arrived(self, node: int, fetch: _Fetch, line: KeeperLine) -> None:
         for message in line.received():
             if isinstance(message, between_agents.Keep):
-                fetch.found.append(message)
+                fetch.lines[line].append(message)
             elif isinstance(message, between_agents.Fetched):
+                found = fetch.lines.pop(line)
+                line.close()
                 # what did not fit into the line is missing: half of the records are none
-                self._ask(node, fetch.found if len(fetch.found) == message.count else None)
+                if len(found) == message.count:
+                    self._judge(node, fetch, found)
+                else:
+                    self._ask(node)
                 return
+
+    def _judge(self, node: int, fetch: _Fetch, found: list[between_agents.Keep]) -> None:
+        """A keeper has given all that it has."""
+        of = [len({keep.rank for keep in f} & fetch.ranks) for f in (found, fetch.best or [])]
+        if fetch.best is None or of[0] > of[1]:
+            fetch.best = found
+        if of[0] == len(fetch.ranks):
+            self._finish(node)
+        else:
+            self._ask(node)
+
+
+def _close(fetch: _Fetch) -> None:
+    for line in fetch.lines:
+        line.close()
 
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:

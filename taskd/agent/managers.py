@@ -89,6 +89,11 @@ class Managers:
         """Term and name of the manager acknowledged last."""
         return self.voter.term, self.voter.manager
 
+    @property
+    def addressee(self) -> tuple[int, str]:
+        """Term and name of the manager that hears what is sent, acknowledged or not."""
+        return self.link.term, self.link.manager
+
     def be_node(self, node: int) -> None:
         """Send as `node` from now on; STANDBY for a standby."""
         for link in self.links:

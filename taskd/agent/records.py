@@ -80,10 +80,12 @@ class Records:
         ones."""
         self._mailbox.put(lambda: self.copying.keep_at(addresses))
 
-    def fetch(self, node: int, addresses: Sequence[tuple[str, int]], then: Then) -> None:
-        """Fetch the records of `node` from the first agent at `addresses` that has them, and call
-        `then` with them in this object's thread."""
-        self._mailbox.put(lambda: self.fetching.fetch(node, addresses, then))
+    def fetch(
+        self, node: int, ranks: Sequence[int], addresses: Sequence[tuple[str, int]], then: Then
+    ) -> None:
+        """Fetch the records of `ranks` of `node` from the first agent at `addresses` that has those
+        of all, and call `then` with them in this object's thread."""
+        self._mailbox.put(lambda: self.fetching.fetch(node, ranks, addresses, then))
 
     def permit(self, answer: to_agent.Permit) -> None:
         """Handle the manager's answer to a question."""
@@ -123,7 +125,7 @@ class Records:
         ):
             poller.register(source, zmq.POLLIN)
         waiting = self.copying.waiting or self.keeping.waiting or self.fetching.waiting
-        ready = dict(poller.poll(1000 if waiting else None))
+        ready = dict(poller.poll(500 if waiting else None))
         if self._gate.socket in ready:
             self._gate.answer()
         self._mailbox.carry_out()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that fetching a node's records may take, more than from one keeper after the other
-# (fetching.py); the manager gives up a standby after 30
+# seconds that fetching a node's records may take, more than fetching.py takes; the manager gives up
+# a standby after 30
 FETCH = 20.0
 
 Order = to_agent.Prepare | to_agent.TakeOver
@@ -129,7 +129,7 @@ class Standby:
     def _fetch(self, order: Order) -> list[between_agents.Keep] | None:
         assert self._agent.records is not None
         answer: queue.SimpleQueue[list[between_agents.Keep] | None] = queue.SimpleQueue()
-        self._agent.records.fetch(order.node, order.records, answer.put)
+        self._agent.records.fetch(order.node, order.ranks, order.records, answer.put)
         found = None
         with contextlib.suppress(queue.Empty):
             found = answer.get(timeout=FETCH)
@@ -197,7 +197,10 @@ class Standby:
                 self.moved()
 
         agent.records.fetch(
-            order.node, order.records, lambda found: agent.call(lambda: arrange(found))
+            order.node,
+            order.ranks,
+            order.records,
+            lambda found: agent.call(lambda: arrange(found)),
         )
 
     def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:
@@ -295,6 +298,13 @@ class Standby:
             preparation is not None and preparation.ready,
             order.reason,
         )
+
+    def undecided(self, manager: tuple[int, str]) -> bool:
+        """Whether it is open who has the node, should `manager` be acknowledged: what it is told
+        now might not hold then."""
+        preparation = self._preparation
+        taken = preparation is not None and preparation.taken
+        return taken and preparation is not None and preparation.manager != manager
 
     def look_at_manager(self) -> None:
         """Another manager may be in charge. What is prepared stays so until it decides. A node that

@@ -161,7 +161,9 @@ class Topology:
         node = self.nodes[number]
         agents = dict(zip(node.keepers, node.kept_by, strict=False))
         found = [(k, self.nodes[k]) for k in node.keepers if k in self.nodes]
-        return [k for k, n in found if n.living and agents.get(k, n.agent) == n.agent]
+        return [
+            k for k, n in found if n.living and n.records[1] and agents.get(k, n.agent) == n.agent
+        ]
 
     def renew_keepers(self) -> list[int]:
         """Make the next living nodes the keepers of every living node that has too few. Returns the

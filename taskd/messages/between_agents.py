@@ -12,8 +12,8 @@ REFUSED = -1  # in place of a count
 
 
 class Keep(Message, frozen=True):
-    """An agent sends a rank's record to its keeper: number `number` of the rank's current process,
-    for the start of `step`. `anew`: all earlier records of the rank are void."""
+    """An agent sends a rank's record to its keeper: number `number`, higher in each process of the
+    rank, for the start of `step`. `anew`: all earlier records of the rank are void."""
 
     job: Job
     node: Node

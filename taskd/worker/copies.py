@@ -26,8 +26,9 @@ class Copies:
     """A pipe to the agent, which does the rest. An agent that begins to copy takes all records that
     exist, so what was written before needs no note."""
 
-    def __init__(self, directory: Path, local_rank: int) -> None:
-        self._local_rank, self._number = local_rank, 0
+    def __init__(self, directory: Path, local_rank: int, incarnation: int = 0) -> None:
+        # higher than all of the processes before: what keepers have of those lets no rank go on
+        self._local_rank, self._number = local_rank, incarnation << 32
         # notes of records that the agent has not been sent
         self._unsent: deque[Note] = deque(maxlen=SLOTS)
         self._sent: Note | None = None  # the last one that it has been

@@ -97,7 +97,7 @@ def protect(objects: dict[str, Any]) -> Job:
         state=state,
         stripes=Stripes(vault, local_rank, local_size) if settings.stripes(os.environ) else None,
         entries=Entries(vault, local_rank, rank),
-        copies=Copies(vault, local_rank),
+        copies=Copies(vault, local_rank, incarnation),
         random=RandomState(_device(state)),
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),

@@ -66,7 +66,7 @@ class Node:
 
     def fetch(self, node: int, address: tuple[str, int]) -> list | None:
         answer: queue.SimpleQueue = queue.SimpleQueue()
-        self.records.fetch(node, [address], answer.put)
+        self.records.fetch(node, (2, 3), [address], answer.put)
         return answer.get(timeout=PATIENCE)
 
 
@@ -232,7 +232,7 @@ def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
 
 def test_records_are_fetched_from_the_next_keeper(nodes, monkeypatch):
     """The first one is gone, or has nothing."""
-    monkeypatch.setattr("taskd.agent.fetching.LIMIT", 0.2)
+    monkeypatch.setattr("taskd.agent.fetching.LIMIT", 4.0)
     here, keeper, empty, third = nodes(1), nodes(0), nodes(2), nodes(3)
     here.records.keep_at([keeper.records.address])
     here.write(0, 1, PROVISIONAL, b"one")
@@ -241,12 +241,30 @@ def test_records_are_fetched_from_the_next_keeper(nodes, monkeypatch):
     gone.records.close()
     answers: queue.SimpleQueue = queue.SimpleQueue()
     addresses = [n.records.address for n in (gone, empty, keeper)]
-    third.records.fetch(1, addresses, answers.put)
+    third.records.fetch(1, (2, 3), addresses, answers.put)
     assert kept(answers.get(timeout=10)) == {(2, 1): (PROVISIONAL, b"one")}
-    third.records.fetch(1, addresses[:2], answers.put)
+    third.records.fetch(1, (2, 3), addresses[:2], answers.put)
     assert answers.get(timeout=10) == []
-    third.records.fetch(1, addresses[:1], answers.put)
+    third.records.fetch(1, (2, 3), addresses[:1], answers.put)
     assert answers.get(timeout=10) is None
+
+
+def test_half_an_answer_is_not_taken_where_another_keeper_has_more(nodes):
+    here, first, second, third = nodes(1), nodes(0), nodes(2), nodes(3)
+    here.records.keep_at([first.records.address, second.records.address])
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: all(kept(n.fetch(1, n.records.address)) for n in (first, second)))
+    here.records.keep_at([second.records.address])
+    here.write(1, 1, PROVISIONAL, b"other")
+    until(lambda: len(second.fetch(1, second.records.address)) == 2)
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    addresses = [n.records.address for n in (first, second)]
+    third.records.fetch(1, (2, 3), addresses, answers.put)
+    assert set(kept(answers.get(timeout=10))) == {(2, 1), (3, 1)}
+    # the better half, where nobody has more
+    second.records.close()
+    third.records.fetch(1, (2, 3), addresses[:1], answers.put)
+    assert set(kept(answers.get(timeout=10))) == {(2, 1)}
 
 
 class Liar:

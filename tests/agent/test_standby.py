@@ -24,7 +24,9 @@ class Agent:
         self.epoch = Epoch(1, Path("/nowhere"), SimpleNamespace(interrupt=lambda n: None))
         self.epoch.ranks = {i: Rank(2 + i, i, None, None, -1, incarnation=1) for i in range(2)}
         self.told, self.fetching, self.node = [], [], None
-        self.records = SimpleNamespace(fetch=lambda node, at, done: self.fetching.append(done))
+        self.records = SimpleNamespace(
+            fetch=lambda node, ranks, at, done: self.fetching.append(done)
+        )
 
     def call(self, what):
         what()
@@ -68,6 +70,14 @@ def standby(agent):
 def another_manager(agent, standby):
     agent.obeyed = (2, "m2")
     standby.look_at_manager()
+
+
+def test_a_manager_that_is_not_acknowledged_yet_is_told_nothing_of_the_node(agent, standby):
+    agent.fetching[0](())
+    assert not standby.undecided((1, "m1"))
+    assert standby.undecided((2, "m2"))
+    another_manager(agent, standby)
+    assert not standby.undecided((2, "m2"))
 
 
 def test_a_node_whose_records_are_still_on_their_way_stays_with_its_former_agent(agent, standby):

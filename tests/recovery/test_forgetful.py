@@ -21,6 +21,6 @@ def test_what_belongs_to_the_protected_objects_comes_back_with_them(tmp_path, re
         "main.noise[0] (Random)",
     ):
         assert f"also protected: {name}" in log, name
-    assert "differ between the ranks since step 0" in log
+    assert "since step 0 at the latest, " in log
     assert "not seen by taskd" not in log
     assert [len(result.pids(rank)) - 1 for rank in range(2)] == [2, 4]

@@ -78,3 +78,14 @@ def test_what_was_told_is_waited_for_when_nobody_keeps_them_any_more(copies):
     copies.wrote(2, FINAL)
     copies.wait(0)
     assert copies.waited == [(1, 0)]
+
+
+def test_a_later_process_of_the_rank_waits_for_its_own_records(copies, tmp_path):
+    """Keepers have records of the one before, by number."""
+    copies.keeps = True
+    copies.wrote(5, FINAL)
+    later = Copies(tmp_path, 2, incarnation=1)
+    later.wrote(5, FINAL)
+    assert later.wait(0)
+    before, after = (number for _, _, number, _ in told(copies))
+    assert after > before + (1 << 31) and copies.waited[-1] == (after, 0)
