@@ -63,7 +63,9 @@ class Run:
         script: str = "toy.py",
         arguments: Sequence[str] = (),
         port: int = 0,
+        **more: str,
     ) -> None:
+        """`more`: environment variables."""
         self.directory, self.world, self.taskd = directory, world, taskd
         directory.mkdir(parents=True)
         self.job = f"benchmark-{uuid.uuid4().hex[:12]}"
@@ -82,6 +84,7 @@ class Run:
             PYTHONPATH=os.pathsep.join(
                 p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p
             ),
+            **more,
         )
         shape = ["--standalone", "--nproc_per_node", str(world)]
         launcher = (
