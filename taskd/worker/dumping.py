@@ -27,7 +27,7 @@ from taskd.worker.assembling import Member, Source
 from taskd.worker.checkpoints import Checkpoint
 from taskd.worker.entry import Entry
 from taskd.worker.state import TrainingState
-from taskd.worker.verify import gather, put_tensors, scatter
+from taskd.worker.verify import gather, scatter
 
 if TYPE_CHECKING:
     from taskd.worker.session import RepairSession
@@ -45,20 +45,15 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
 def record(session: RepairSession, order: to_rank.RecordState) -> None:
     """Write this rank's record of the step again, with the state of its replica set; from then on
     all its state is private. Raises RuntimeError, OSError."""
-    state, seal = session.state, session.entries.seal
-    found = session.entries.read(order.step)
+    state = session.state
+    found = session.bring_back(order.step, order.stripes)
     if found is None:
         raise RuntimeError(f"the record of step {order.step} is gone or damaged")
-    held = entry.decode(found[1], seal, order.step)
-    state.conform(held.structure)
-    put_tensors(held, state)
-    if order.stripes:
-        if session.stripes is None:
-            raise RuntimeError("stripes are switched off on this node")
-        session.stripes.read_all(order.step, state.replicated, state.replicas.local)
+    kind, held = found
     state.set_apart(range(len(state.replicated)))
     whole = replace(held, structure=state.structure(), shards=gather(state.shards))
-    session.entries.write(order.step, found[0], entry.encode(whole, seal, order.step))
+    content = entry.encode(whole, session.entries.seal, order.step)
+    session.entries.write(order.step, kind, content)
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:

@@ -214,15 +214,7 @@ class RepairSession:
         try:
             if self.state.split:
                 raise RuntimeError("the state of ZeroRedundancyOptimizer cannot be saved by dump")
-            if (found := self.entries.read(order.step)) is not None:
-                entry = records.decode(found[1], self.entries.seal, order.step)
-                self.state.conform(entry.structure)
-                put_tensors(entry, self.state)
-                self.state.put_settings(entry.settings)
-            if order.stripes:
-                if self.stripes is None:
-                    raise RuntimeError("stripes are switched off on this node")
-                self.stripes.read_all(order.step, self.state.replicated, self.state.replicas.local)
+            self.bring_back(order.step, order.stripes)
             work = Path(settings.dump_path(os.environ)) / order.name
             files = dumping.save(self.state, work, order)
             self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, files))
@@ -230,6 +222,25 @@ class RepairSession:
             log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)
             reason = f"{type(error).__name__}: {error}"[:500]
             self._send(from_rank.RankFailed(self.rank, self.incarnation, order.generation, reason))
+
+    def bring_back(self, step: int, stripes: bool) -> tuple[int, Entry] | None:
+        """Put the state at the start of `step` in memory, for a dump: what this rank's record has,
+        and, with `stripes`, what those have. Returns kind and content of the record, None where it
+        has none. Raises RuntimeError, OSError."""
+        found = self.entries.read(step)
+        entry = None if found is None else records.decode(found[1], self.entries.seal, step)
+        if entry is not None:
+            self.state.conform(entry.structure)
+            put_tensors(entry, self.state)
+            self.state.put_settings(entry.settings)
+        if stripes:
+            self._read_stripes(step)
+        return None if found is None or entry is None else (found[0], entry)
+
+    def _read_stripes(self, step: int) -> None:
+        if self.stripes is None:
+            raise RuntimeError("stripes are switched off on this node")
+        self.stripes.read_all(step, self.state.replicated, self.state.replicas.local)
 
     def _send(self, message: Any) -> None:
         self.channel.send(message)
@@ -286,9 +297,7 @@ class RepairSession:
         elif not before:
             self.state.conform_buffers(entry.structure)
         if self.rank in plan.stripes:
-            if self.stripes is None:
-                raise RuntimeError("stripes are switched off on this node")
-            self.stripes.read_all(plan.step, self.state.replicated, self.state.replicas.local)
+            self._read_stripes(plan.step)
         for destination, source in plan.copies:
             if self.rank == source:
                 transfer.give(self.state.replicated, destination, self.place())
