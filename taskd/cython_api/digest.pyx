@@ -1,19 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 """The digest of a rank's record; a section is hashed again only if it has changed."""
 
-import hashlib
 import hmac
 
+from blake3 import blake3
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    DIGEST = 32  # bytes of SHA-256
+    DIGEST = 32  # bytes, of SHA-256 and of BLAKE3
 
 
 cdef class Keyed:
-    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`."""
+    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`. Sections, which may have
+    gigabytes, are hashed with BLAKE3: as strong, and four times as fast."""
 
     cdef bytes key, prefix
     # of the previous record, by number; None for a section that may have changed since
@@ -62,12 +63,12 @@ cdef class Keyed:
         if i < len(self.sections) and self.sections[i] is section:
             return self.hashes[i]
         if hasattr(section, "views"):  # attempt.Rows
-            made = hashlib.sha256()
+            made = blake3()
             for view in section.views():
                 made.update(view)
             found = made.digest()
         else:
-            found = hashlib.sha256(section).digest()
+            found = blake3(section).digest()
         while i >= len(self.sections):
             self.sections.append(None)
             self.hashes.append(None)

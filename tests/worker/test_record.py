@@ -72,10 +72,10 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(sealed, "VERSION", 4)
+    monkeypatch.setattr(sealed, "VERSION", 5)
     later = b"".join(SEAL.close(9, b"what is to come"))
     monkeypatch.undo()
-    with pytest.raises(BadRecord, match="format 4, this taskd reads 3"):
+    with pytest.raises(BadRecord, match="format 5, this taskd reads 4"):
         SEAL.open(later, 9)
 
 
