@@ -211,7 +211,7 @@ GROUPS = (
     ),
     Group("Add devices and error patterns", "taskd/devices/__init__.py", ("of", "register"), "",
           "taskd.devices."),
-    Group("Use the functions of the MindCluster guides", "taskd/api.py", ()),
+    Group("Use the functions of the MindCluster guides", "taskd/api/__init__.py", ()),
     Group("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
     Group("", CONTROL, ("ControlError", "NoManager", "NoAnswer")),
 )  # fmt: skip
@@ -232,15 +232,12 @@ def render() -> str:
         names = group.names
         if not names:
             body.append(_docstring(module))
-            names = tuple(
-                n.name
-                for n in module.body
-                if isinstance(n, Definition) and n.name in _exported(module)
-            )
-        for name in names:
+        for name, definition in (
+            [(name, _find(module, name)) for name in names] if names else _exported(module)
+        ):
             heading = group.prefix + name
             contents[-1].append(f"[`{heading}`](#{_anchor(heading)})")
-            body += _entry(_find(module, name), name, heading)
+            body += _entry(definition, name, heading)
     rows = [f"| {row[0]} | {', '.join(row[1:])} |" for row in contents]
     rows.append("| [Commands](#commands) | `taskd --help` and the help of every command |")
     parts.append("\n".join(["| To | Use |", "|---|---|", *rows]))
@@ -248,11 +245,20 @@ def render() -> str:
     return "\n\n".join([*parts, *body, *_commands()]) + "\n"
 
 
-def _exported(module: ast.Module) -> list[str]:
-    for node in module.body:
-        if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
-            return list(ast.literal_eval(node.value))
-    raise SystemExit("a group without names needs a module with __all__")
+def _exported(package: ast.Module) -> list[tuple[str, Definition]]:
+    """The functions that a package imports from its modules, in their order there."""
+    found: list[tuple[str, Definition]] = []
+    for node in package.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskd."):
+            path = generated.ROOT / (str(node.module).replace(".", "/") + ".py")
+            module, names = (
+                ast.parse(path.read_text(encoding="utf-8")),
+                {a.name for a in node.names},
+            )
+            found += [
+                (n.name, n) for n in module.body if isinstance(n, Definition) and n.name in names
+            ]
+    return found
 
 
 def _find(module: ast.Module, dotted: str) -> Definition:

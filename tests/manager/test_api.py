@@ -8,22 +8,23 @@ import sys
 
 import pytest
 
-from taskd import api
+from taskd import api, logs
+from taskd.api import taskd_agent_api, taskd_manager_api, taskd_worker_api
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    for name, value in (
-        ("_manager", None),
-        ("_worker", None),
-        ("_agent", None),
-        ("_operators", {}),
+    for module, name, value in (
+        (taskd_manager_api, "_manager", None),
+        (taskd_worker_api, "_worker", None),
+        (taskd_agent_api, "_agent", None),
+        (taskd_agent_api, "_operators", {}),
     ):
-        monkeypatch.setattr(api, name, value)
+        monkeypatch.setattr(module, name, value)
     for name in ("TASKD_SLOT", "TASKD_PAGE"):
         monkeypatch.delenv(name, raising=False)
     # no files, and caplog sees the lines
-    monkeypatch.setattr(api.logs, "setup", lambda name: logging.getLogger("taskd"))
+    monkeypatch.setattr(logs, "setup", lambda name: logging.getLogger("taskd"))
 
 
 def test_nothing_heavy_is_imported():
