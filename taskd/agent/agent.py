@@ -29,7 +29,7 @@ from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Standby
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
-from taskd.messages import codec, from_agent
+from taskd.messages import codec, from_agent, from_rank
 from taskd.messages.envelope import STANDBY
 from taskd.protocol import addresses
 from taskd.protocol.keys import Keys
@@ -62,6 +62,9 @@ class Agent:
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
         self.left = False  # this node has reported that it ended well
+        self.led = False  # the launcher has no rendezvous, see from_agent.AgentJoined
+        # a rank has ended, there is a verdict, or the job is over: the launcher's thread may wait
+        self.news = threading.Event()
         self.over = threading.Event()  # the job is, or no manager can tell
         self.managers: Managers | None = None
         self.records: Records | None = None
@@ -193,6 +196,7 @@ class Agent:
         log.error("%s: %s", verdict.what, verdict.reason)
         with self._lock:
             self._verdict = verdict
+        self.news.set()
 
     @property
     def decided(self) -> Verdict | None:
@@ -223,6 +227,8 @@ class Agent:
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.tell_end(rank)
+            if rank.connected:
+                self.tell(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:
             self.tell(from_agent.AgentLeft(self.node, True))
 

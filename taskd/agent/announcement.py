@@ -42,4 +42,5 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         moves_to=epoch.moves_to,
         former=epoch.former,
         moving=epoch.moving,
+        led=agent.led,
     )

@@ -109,6 +109,7 @@ class Deaths:
 
     def tell_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
+        self._agent.news.set()
         if rank.failed:
             self._agent.tell(
                 from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)

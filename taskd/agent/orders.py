@@ -44,6 +44,7 @@ class Orders:
             to_rank.Interrupt: self._interruption,
             to_rank.Rebuild: self._rebuild,
             to_rank.Restore: agent.tell_ranks,
+            to_rank.GroupsReady: agent.tell_ranks,
             to_rank.Resume: self._resume,
             to_rank.Release: self._release,
             to_rank.ProbeProgress: lambda epoch, order: agent.monitor.progress_probe(epoch, order),
@@ -88,6 +89,9 @@ class Orders:
     def _end(self, order: to_agent.End) -> None:
         agent = self._agent
         agent.over.set()
+        if agent.led and not order.ok:
+            agent.decide(Verdict("give up", f"the job has ended: {order.reason}"))
+        agent.news.set()
         if agent.managers is not None:
             agent.managers.over = True
         agent.standby.leave()

@@ -129,6 +129,8 @@ class RankLines:
             rank.interrupted = message.interruption
         elif isinstance(message, from_rank.RankRestored):
             rank.restored = message.generation
+        elif isinstance(message, from_rank.GroupReady):
+            rank.connected = True
         elif isinstance(message, from_rank.RankReady):
             rank.ready = True
             if self._agent.standby.preparing:

@@ -30,6 +30,7 @@ class Rank:
     blank: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state
+    connected: bool = False  # its process group exists, see from_rank.GroupReady
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None

@@ -12,7 +12,7 @@ from taskd import raised
 from taskd.agent import environment
 from taskd.agent.agent import Agent
 from taskd.agent.loop import Loop
-from taskd.agent.ranks import Rank, pidfd
+from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.replacements import runs_python
 from taskd.agent.standby import Order
 from taskd.agent.verdict import Verdict
@@ -77,8 +77,24 @@ class Supervisor:
                 pidfd(process.pid) if process else None,
                 epoch.pipes[local],
             )
-        self._listen(store, nodes)
         self.warm_up(context.entrypoint, context.args[0])
+        self._begin(epoch, store, nodes)
+
+    def lead(self, processes: dict[int, tuple[int, Any]], store: MakeStore, nodes: int) -> None:
+        """The same for a launcher without a rendezvous, whose ranks are restarted as the manager
+        orders. `processes`: by local rank, the rank and its process."""
+        agent, epoch = self.agent, self.agent.next
+        assert epoch is not None
+        agent.led = True
+        for local, (number, process) in processes.items():
+            epoch.ranks[local] = Rank(
+                number, local, process, pidfd(process.pid), epoch.pipes[local]
+            )
+        self._begin(epoch, store, nodes)
+
+    def _begin(self, epoch: Epoch, store: MakeStore, nodes: int) -> None:
+        agent = self.agent
+        self._listen(store, nodes)
         self._connect(agent.node)
         agent.adopt(epoch)
         agent.call(lambda: agent.begin(epoch))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
+from taskd import settings
 from taskd.api.arguments import not_one_of, refuse, wrong_config
 
 FRAMEWORKS = ("PyTorch", "MindSpore")
@@ -26,7 +28,8 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
         cls: torchrun's elastic agent object, for PyTorch.
 
     Returns:
-        Whether the arguments are valid.
+        Whether the arguments are valid, and TASKD_PROCESS_ENABLE is not "off" (msrun then keeps
+        its workers).
 
     Example:
         from taskd.api import init_taskd_agent
@@ -41,6 +44,8 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
         wrong = (
             f"cls is {type(cls).__name__}, which has no run(): give torchrun's elastic agent object"
         )
+    if not wrong and not settings.enabled(os.environ):
+        wrong = "TASKD_PROCESS_ENABLE is off"
     if wrong:
         return refuse(log, "init_taskd_agent", wrong)
     _agent = (framework, cls)
@@ -50,8 +55,16 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
 def start_taskd_agent() -> Any:
     """Run the launcher's agent until its ranks have ended.
 
+    For MindSpore, taskd owns the job from here on, with the functions that msrun has registered
+    (`register_func`): it starts the workers, restarts all of them when one dies, keeps their logs
+    (`worker_0.log` becomes `worker_0.0.log`), and replaces the scheduler.
+
     Returns:
-        The agent's result (torch's RunResult); None without an agent, or for MindSpore.
+        The agent's result: torch's RunResult; None for MindSpore, and without an agent.
+
+    Raises:
+        SystemExit: For MindSpore: the job has failed. Its code is the first failed worker's exit
+            status, 128 and more for a signal; standard error has the reason.
 
     Example:
         from types import SimpleNamespace
@@ -69,13 +82,18 @@ def start_taskd_agent() -> Any:
         )
         return None
     framework, agent = _agent
-    if framework != "PyTorch":
-        log.error(
-            "start_taskd_agent: this version runs no agent for %s; use its own launcher",
-            framework,
-        )
-        return None
-    return agent.run()
+    if framework == "PyTorch":
+        return agent.run()
+    from taskd.adaptor.msrun.agent import MsrunAgent
+    from taskd.adaptor.msrun.workers import NotUsable
+    from taskd.protocol.keys import BadSecret
+
+    try:
+        launcher = MsrunAgent(_operators)
+    except (NotUsable, BadSecret, settings.BadSetting) as error:
+        raise SystemExit(f"taskd: {error}") from None
+    launcher.run()
+    return None
 
 
 def register_func(operator: str, func: Callable[..., Any]) -> bool:

@@ -121,6 +121,7 @@ Command = (
     | to_rank.ProbeProgress
     | to_rank.Pause
     | to_rank.Continue
+    | to_rank.GroupsReady
     | to_agent.Replace
     | to_agent.Kill
     | to_agent.Prepare

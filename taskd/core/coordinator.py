@@ -4,9 +4,10 @@ Use: `commands = coordinator.step(event, now)`; carry out the commands in order.
 time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
 
 The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
-is formed or taken over to `forming` and `succession`, faults to `faults`, ranks' reports in an
-incident to `incident.driver`, the ends of their loops to `finishing`, requested pauses to `pause`,
-ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
+is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
+`led`, faults to `faults`, ranks' reports in an incident to `incident.driver`, the ends of their
+loops to `finishing`, requested pauses to `pause`, ranks that make no progress to `watch`,
+sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.led import Led
 from taskd.core.pause import Pause
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
@@ -56,6 +58,7 @@ class Coordinator:
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
+        self.led = Led(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.admission = Admission(
@@ -74,7 +77,7 @@ class Coordinator:
             e.RosterKept: self._roster_kept,
             e.AgentDisconnected: lambda event, now: self.election.disconnected(event.agent),
             e.OtherManager: lambda event, now: self.election.candidate.yield_to(event.term),
-            from_agent.AgentJoined: self.admission.joined,
+            from_agent.AgentJoined: self._agent_joined,
             e.AgentAnswered: self.admission.answered,
             from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
@@ -106,6 +109,7 @@ class Coordinator:
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,
             from_agent.RankBusy: self.recovery.busy,
+            from_rank.GroupReady: lambda event, now: self.led.connected(event),
             from_operator.PauseRequested: self._pause,
             from_operator.ContinueRequested: self._continue,
             from_agent.StepsBegun: lambda event, now: self.pause.begun(event),
@@ -161,6 +165,8 @@ class Coordinator:
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
         """Do what may follow from any event. `interruption`, `incident`: their values before it."""
         job = self.job
+        if not job.over:
+            self.led.look()
         if job.restart:
             self._restart_all(job.restart)
         if not job.over:
@@ -222,6 +228,13 @@ class Coordinator:
         self.election.candidate.kept(event.agent, event.stamp)
         self.admission.roster_changed(now)
 
+    def _agent_joined(self, event: from_agent.AgentJoined, now: float) -> list[e.Event]:
+        following = self.admission.joined(event, now)
+        node = self.job.topology.nodes.get(event.node)
+        if node is not None and node.agent == event.agent:
+            self.led.registered(event)
+        return following
+
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
         return self.admission.standby_joined(event, now)
@@ -238,6 +251,7 @@ class Coordinator:
         if not rank.alive:
             return
         rank.alive, rank.left = False, event.position or rank.left
+        self.led.died(event)
         if job.protected:
             self.faults.died(event.rank, event.cause, now)
         elif self.forming.under_way:
@@ -372,6 +386,8 @@ class Coordinator:
         if (job.regroup or job.topology.moved) and (host := job.topology.store_host()) is not None:
             store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
             job.topology.moved = True  # from now on they use the store in RestartAll
+        attempt = self.led.attempt or attempt
+        self.led.restarted()
         job.restart, job.regroup = "", False
         for node in job.topology.nodes.values():
             node.keepers_notified = False  # no node keeps its next processes' records yet

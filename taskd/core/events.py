@@ -155,4 +155,5 @@ Event = (
     | from_rank.RankFinished
     | from_rank.RankPaused
     | from_rank.RankPassed
+    | from_rank.GroupReady
 )

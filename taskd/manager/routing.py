@@ -26,6 +26,7 @@ TO_ALL = (
     to_agent.AskSteps,
     to_rank.Pause,
     to_rank.Continue,
+    to_rank.GroupsReady,
     to_agent.GiveUp,
     to_agent.RestartAll,
     to_agent.SaveRecords,

@@ -114,6 +114,8 @@ class AgentJoined(Message, frozen=True):
     # former agent, as the standby says once its ranks have their state
     moves_to: Name = ""
     former: Name = ""
+    # its launcher has no rendezvous (msrun): it restarts its ranks only as the manager orders
+    led: bool = False
     moving: bool = False  # its newest interruption came in a pause for a move
 
 
@@ -306,5 +308,6 @@ FromAgent = (
     | from_rank.RankFinished
     | from_rank.RankPaused
     | from_rank.RankPassed
+    | from_rank.GroupReady
     | from_rank.Injected
 )

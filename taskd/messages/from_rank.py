@@ -171,6 +171,14 @@ class RankPassed(Message, frozen=True):
     step: Step
 
 
+class GroupReady(Message, frozen=True):
+    """The rank's process group exists: MindSpore's `init()` has returned. The rank waits for
+    GroupsReady."""
+
+    rank: Rank
+    incarnation: Number
+
+
 class Injected(Message, frozen=True):
     """The result of an Inject."""
 
@@ -208,6 +216,7 @@ FromRank = (
     | RankFinished
     | RankPaused
     | RankPassed
+    | GroupReady
     | Injected
     | Progress
 )

@@ -239,5 +239,6 @@ ToAgent = (
     | to_rank.Pause
     | to_rank.Continue
     | to_rank.ProbeProgress
+    | to_rank.GroupsReady
     | to_rank.Inject
 )

@@ -106,6 +106,10 @@ class TakeUp(Message, frozen=True):
     time."""
 
 
+class GroupsReady(Message, frozen=True):
+    """The process group of every rank exists: collectives find all their peers."""
+
+
 class Unprotected(Message, frozen=True):
     """The job will not be repaired; the rank continues without protection."""
 
@@ -139,6 +143,7 @@ ToRank = (
     | Pause
     | Continue
     | TakeUp
+    | GroupsReady
     | Unprotected
     | ProbeProgress
     | Inject

@@ -1,0 +1,6 @@
+"""msrun with taskd inside. msrun hands its workers over by four functions, which it registers; from
+then on taskd's agent (`agent.py`) starts, watches, kills and restarts them (`workers.py`), and
+replaces the scheduler (`scheduler.py`). `in_worker` runs in each worker.
+
+May import `taskd.agent` and what that may import; neither torch nor mindspore.
+"""

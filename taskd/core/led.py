@@ -1,0 +1,66 @@
+"""Jobs whose launchers have no rendezvous of their own (msrun): all their ranks are restarted by
+the manager's order, and it tells when the process groups of all ranks exist.
+
+Such ranks are not protected: nothing of them survives their death but what the script saves.
+"""
+
+from __future__ import annotations
+
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank, to_rank
+
+
+class Led:
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._epochs: dict[int, int] = {}  # node -> epoch of its processes; of nodes that are led
+        self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
+        self._connected: set[int] = set()  # ranks whose process group exists
+        self._causes: dict[int, str] = {}  # of ranks that have died
+
+    @property
+    def attempt(self) -> int:
+        """The epoch in which the nodes restart their ranks; 0 if their launchers need none."""
+        return max(self._epochs.values()) + 1 if self._epochs else 0
+
+    def registered(self, event: from_agent.AgentJoined) -> None:
+        """Note an agent's registration, and which of its processes are new."""
+        if not event.led:
+            self._epochs.pop(event.node, None)
+            return
+        if self._epochs.get(event.node) != event.epoch:
+            self._epochs[event.node] = event.epoch
+            self._connected -= set(event.ranks)
+            for rank in event.ranks:
+                self._causes.pop(rank, None)
+        for rank in event.dead:
+            self._causes.setdefault(rank, "has died")
+
+    def died(self, event: from_agent.RankDied) -> None:
+        self._causes[event.rank] = event.cause
+
+    def connected(self, event: from_rank.GroupReady) -> None:
+        """The rank's process group exists. Once those of all ranks do, all are told; a rank that
+        was started alone finds the others'."""
+        self._connected.add(event.rank)
+        if len(self._connected) == len(self._job.ranks):
+            self._job.say(to_rank.GroupsReady())
+
+    def look(self) -> None:
+        """Restart all ranks if one has died, or if the nodes have not restarted theirs together, as
+        under a manager that is gone. While nodes still carry out such an order, wait."""
+        job = self._job
+        if not self._epochs or job.protected or job.restart or not job.topology.complete:
+            return
+        if any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items()):
+            return
+        dead = [r for r in sorted(self._causes) if not job.ranks[r].alive]
+        if dead:
+            job.restart = f"rank {dead[0]} {self._causes[dead[0]]}"
+        elif len(set(self._epochs.values())) > 1:
+            last = max(self._epochs, key=lambda node: (self._epochs[node], -node))
+            job.restart = f"node {last} has restarted its ranks"
+
+    def restarted(self) -> None:
+        """The order to restart all ranks has been given."""
+        self._ordered = dict(self._epochs)
