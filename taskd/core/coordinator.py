@@ -109,6 +109,7 @@ class Coordinator:
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,
             from_agent.RankBusy: self.recovery.busy,
+            from_agent.SchedulerDied: lambda event, now: self.led.scheduler_died(event),
             from_rank.GroupReady: lambda event, now: self.led.connected(event),
             from_operator.PauseRequested: self._pause,
             from_operator.ContinueRequested: self._continue,

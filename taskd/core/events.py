@@ -135,6 +135,7 @@ Event = (
     | from_agent.RankStalled
     | from_agent.ProgressReport
     | from_agent.StepsBegun
+    | from_agent.SchedulerDied
     | from_agent.RecordsSaved
     | from_agent.Sealed
     | from_operator.PauseRequested

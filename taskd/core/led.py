@@ -46,13 +46,30 @@ class Led:
         if len(self._connected) == len(self._job.ranks):
             self._job.say(to_rank.GroupsReady())
 
+    def scheduler_died(self, event: from_agent.SchedulerDied) -> None:
+        """Ranks whose groups exist train on, and the new scheduler accepts them. One that is still
+        making its group may wait for the old scheduler for minutes."""
+        job = self._job
+        why = f"the scheduler on node {event.node} {event.cause}"
+        if not self._epochs or job.protected:
+            return
+        if len(self._connected) == len(job.ranks):
+            job.note(f"{why} and was replaced; the ranks train on")
+        elif not self._under_way:
+            job.restart = f"{why} before all ranks had made their groups"
+
+    @property
+    def _under_way(self) -> bool:
+        """Whether some nodes have yet to carry out the last order."""
+        return any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items())
+
     def look(self) -> None:
         """Restart all ranks if one has died, or if the nodes have not restarted theirs together, as
         under a manager that is gone. While nodes still carry out such an order, wait."""
         job = self._job
         if not self._epochs or job.protected or job.restart or not job.topology.complete:
             return
-        if any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items()):
+        if self._under_way:
             return
         dead = [r for r in sorted(self._causes) if not job.ranks[r].alive]
         if dead:

@@ -138,7 +138,11 @@ def check_event(message: Any, peer: Peer) -> None:
             raise Dropped("foreign rank", detail)
     elif isinstance(
         message,
-        from_agent.AgentLeft | from_agent.StepsBegun | from_agent.RecordsSaved | from_agent.Sealed,
+        from_agent.AgentLeft
+        | from_agent.StepsBegun
+        | from_agent.SchedulerDied
+        | from_agent.RecordsSaved
+        | from_agent.Sealed,
     ):
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")

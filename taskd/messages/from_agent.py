@@ -254,6 +254,13 @@ class StepsBegun(Message, frozen=True):
     step: Step
 
 
+class SchedulerDied(Message, frozen=True):
+    """MindSpore's scheduler, on `node`, has ended as `cause`; there is another one by now."""
+
+    node: Node
+    cause: Text
+
+
 class RecordsSaved(Message, frozen=True):
     """The agent of `node` has written its ranks' records to the dump, or failed: `why`."""
 
@@ -291,6 +298,7 @@ FromAgent = (
     | RankStalled
     | ProgressReport
     | StepsBegun
+    | SchedulerDied
     | RecordsSaved
     | Sealed
     | Ack

@@ -6,6 +6,7 @@ ranks are restarted by the manager's order alone. Deaths are seen by pidfd.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -21,12 +22,12 @@ from taskd import logs, settings
 from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Workers
-from taskd.agent.processes import Forked
+from taskd.agent.processes import Forked, describe
 from taskd.agent.ranks import Rank
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.watchdog import Limits
 from taskd.core import set_up
-from taskd.messages import to_agent
+from taskd.messages import from_agent, to_agent
 from taskd.protocol import secret
 
 # put before the workers' PYTHONPATH
@@ -149,8 +150,12 @@ class MsrunAgent:
                 self._supervisor.farewell(FAREWELL)
                 return self._after_farewell()
             elif self._scheduler.dead:
-                log.warning("the scheduler has ended: it is replaced")
+                cause = describe(self._scheduler.status, [])
+                log.warning("the scheduler %s: it is replaced", cause)
                 self._scheduler.start()
+                agent, node = self._supervisor.agent, self._place.node
+                died = from_agent.SchedulerDied(node, cause)
+                agent.call(functools.partial(agent.tell, died))
             elif failed and alone is None:
                 alone = time.monotonic() + wait
             elif alone is not None and time.monotonic() >= alone:

@@ -36,9 +36,14 @@ class Scheduler:
         return found if isinstance(found, subprocess.Popen) else None
 
     @property
+    def status(self) -> int | None:
+        """Its exit status; None if it runs, or is on another node."""
+        return self.process.poll() if self.process is not None else None
+
+    @property
     def dead(self) -> bool:
         """Whether this node's scheduler has ended."""
-        return self.process is not None and self.process.poll() is not None
+        return self.status is not None
 
     def start(self) -> None:
         """Start another one in its place."""
