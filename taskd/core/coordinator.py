@@ -135,7 +135,8 @@ class Coordinator:
             self._follow_up(interruption, incident is not None, now)
         else:
             self._refuse(event, "this manager waits for the votes of a majority of the agents")
-        if not job.over and (job.protected or self.election.candidate.deposed):
+        kept = job.protected or self.led.formed  # its manager has a successor
+        if not job.over and (kept or self.election.candidate.deposed):
             job.order(self.election.tend(job.topology.unaccounted))
         return job.out
 

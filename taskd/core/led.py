@@ -17,11 +17,17 @@ class Led:
         self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
         self._connected: set[int] = set()  # ranks whose process group exists
         self._causes: dict[int, str] = {}  # of ranks that have died
+        self._lost = ""  # the scheduler that ranks may wait for in vain
 
     @property
     def attempt(self) -> int:
         """The epoch in which the nodes restart their ranks; 0 if their launchers need none."""
         return max(self._epochs.values()) + 1 if self._epochs else 0
+
+    @property
+    def formed(self) -> bool:
+        """Whether all nodes are known, and their launchers have no rendezvous."""
+        return bool(self._epochs) and self._job.topology.complete
 
     def registered(self, event: from_agent.AgentJoined) -> None:
         """Note an agent's registration, and which of its processes are new."""
@@ -44,6 +50,7 @@ class Led:
         was started alone finds the others'."""
         self._connected.add(event.rank)
         if len(self._connected) == len(self._job.ranks):
+            self._lost = ""
             self._job.say(to_rank.GroupsReady())
 
     def scheduler_died(self, event: from_agent.SchedulerDied) -> None:
@@ -51,33 +58,28 @@ class Led:
         making its group may wait for the old scheduler for minutes."""
         job = self._job
         why = f"the scheduler on node {event.node} {event.cause}"
-        if not self._epochs or job.protected:
-            return
         if len(self._connected) == len(job.ranks):
             job.note(f"{why} and was replaced; the ranks train on")
-        elif not self._under_way:
-            job.restart = f"{why} before all ranks had made their groups"
-
-    @property
-    def _under_way(self) -> bool:
-        """Whether some nodes have yet to carry out the last order."""
-        return any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items())
+        else:
+            self._lost = f"{why} before all ranks had made their groups"
 
     def look(self) -> None:
         """Restart all ranks if one has died, or if the nodes have not restarted theirs together, as
         under a manager that is gone. While nodes still carry out such an order, wait."""
         job = self._job
-        if not self._epochs or job.protected or job.restart or not job.topology.complete:
+        if not self.formed or job.protected or job.restart:
             return
-        if self._under_way:
+        if any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items()):
             return
         dead = [r for r in sorted(self._causes) if not job.ranks[r].alive]
         if dead:
             job.restart = f"rank {dead[0]} {self._causes[dead[0]]}"
+        elif self._lost:
+            job.restart = self._lost
         elif len(set(self._epochs.values())) > 1:
             last = max(self._epochs, key=lambda node: (self._epochs[node], -node))
             job.restart = f"node {last} has restarted its ranks"
 
     def restarted(self) -> None:
         """The order to restart all ranks has been given."""
-        self._ordered = dict(self._epochs)
+        self._ordered, self._lost = dict(self._epochs), ""
