@@ -83,13 +83,18 @@ def read(traceback: str) -> tuple[tuple[tuple[str, int], ...], str]:
     return tuple(frames), name
 
 
+def how(failure: Failure) -> str:
+    """In which way a rank failed, in words."""
+    frames, name = read(failure.traceback)
+    where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
+    status = failure.status
+    return (f"exit status {status}" if status >= 0 else f"signal {-status}") + where
+
+
 def reason(first: Failure) -> str:
     """Explain why the job ends."""
-    frames, name = read(first.traceback)
-    where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
-    how = f"exit status {first.status}" if first.status >= 0 else f"signal {-first.status}"
     return (
         f"The job ends: rank {first.rank} failed before all ranks were protected, and {LIMIT}"
-        f" starts in a row ended alike ({how}{where}): a defect of the script or its"
+        f" starts in a row ended alike ({how(first)}): a defect of the script or its"
         " environment that a restart does not fix. Fix it and start the job again."
     )

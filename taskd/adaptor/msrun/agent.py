@@ -149,7 +149,7 @@ class MsrunAgent:
             elif all(r.over == "ended well" for r in epoch.ranks.values()):
                 self._supervisor.farewell(FAREWELL)
                 return self._after_farewell()
-            elif self._scheduler.dead:
+            elif self._scheduler.failed:
                 cause = describe(self._scheduler.status, [])
                 log.warning("the scheduler %s: it is replaced", cause)
                 self._scheduler.start()
@@ -170,17 +170,18 @@ class MsrunAgent:
 
     def _in_vain(self, failed: list[Rank]) -> str:
         """Why another start cannot help; "" if it may."""
-        failures = [set_up.Failure(rank.number, _code(rank)) for rank in failed]
+        failures = [
+            set_up.Failure(rank.number, _code(rank), self._workers.traceback(rank.local))
+            for rank in failed
+        ]
         first = self._set_up.failed(failures, time.monotonic() - self._began)
         if first is None:
             return ""
-        how = f"exit status {first.status}" if first.status >= 0 else f"signal {-first.status}"
         return (
-            f"The job ends: rank {first.rank} has failed in the same way ({how}) {set_up.LIMIT}"
-            f" times in a row, each time within {set_up.LONG:.0f} s of its start: a defect of the"
-            " script or its environment that a restart does not fix. Its log says more; fix it and"
-            " start the job again."
-        )
+            f"The job ends: rank {first.rank} failed {set_up.LIMIT} times in a row in the same way"
+            f" ({set_up.how(first)}), each time within {set_up.LONG:.0f} s: a defect of the script"
+            " or its environment that a restart does not fix. Fix it and start the job again."
+        ) + (f"\n\nThe first time:\n{first.traceback.rstrip()}" if first.traceback else "")
 
 
 def _code(rank: Rank) -> int:

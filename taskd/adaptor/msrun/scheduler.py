@@ -42,8 +42,13 @@ class Scheduler:
 
     @property
     def dead(self) -> bool:
-        """Whether this node's scheduler has ended."""
+        """Whether this node's scheduler has ended, well or not: it leaves once all workers have."""
         return self.status is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended while workers may need it."""
+        return self.status not in (None, 0)
 
     def start(self) -> None:
         """Start another one in its place."""

@@ -16,6 +16,7 @@ from taskd.agent.ranks import pidfd
 
 OPERATORS = ("KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR")
 ALL = [-1]
+LAST = 65536  # bytes of a log in which its traceback is looked for
 DYING = 30.0  # seconds that killed workers may take to free their memory
 
 log = logging.getLogger("taskd.agent")
@@ -84,6 +85,18 @@ class Workers:
         with contextlib.suppress(ProcessLookupError):
             self._functions["KILL_WORKER"](ALL)  # empties msrun's lists
         self._pids.clear()
+
+    def traceback(self, local: int) -> str:
+        """The traceback at the end of a worker's log; "" if there is none."""
+        try:
+            with open(self._logs[local], "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - LAST, 0))
+                text = file.read(LAST).decode(errors="replace")
+        except (KeyError, OSError):
+            return ""
+        _, found, after = text.rpartition("Traceback (most recent call last):")
+        return found + after if found else ""
 
     def keep_logs(self, epoch: int) -> None:
         """Rename the logs of epoch `epoch`'s workers: msrun truncates a log when it starts a worker
