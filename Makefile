@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# make demo | test | test-mindspore | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
 # taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -9,6 +9,7 @@ INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
+MINDSPORE := $(VENV)/mindspore
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -16,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -27,6 +28,19 @@ test: build $(TORCH_NPU)/complete
 	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
 	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
 	exit $$failed
+
+# MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be installed, its tests are skipped.
+test-mindspore: build $(MINDSPORE)/complete
+	@if [ -e $(MINDSPORE)/complete ]; then \
+		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" python -m pytest --timeout=300 tests/mindspore; \
+	fi
+
+$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt
+	@rm -rf $(MINDSPORE)
+	@echo "installing requirements/mindspore.txt into $(MINDSPORE), once; mindspore is large"
+	@{ $(PYTHON) -m venv $(MINDSPORE) && $(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
+		$(MINDSPORE)/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable . && touch $@; } || \
+		echo "mindspore could not be installed; its tests are skipped" >&2
 
 lint: ruff mypy api-docs settings-docs
 

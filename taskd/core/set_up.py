@@ -31,7 +31,10 @@ class Failure:
 
 
 class SetUp:
-    def __init__(self) -> None:
+    def __init__(self, first_only: bool = False) -> None:
+        """`first_only`: all ranks are stopped when the first has failed, so that it is chance which
+        of them that is."""
+        self._first_only = first_only
         # way -> starts in a row, and the first failure
         self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}
         # the same for starts given up with every rank alive: way, starts in a row, first reason
@@ -43,7 +46,7 @@ class SetUp:
         None."""
         self._stuck = ("", 0, "")
         own = [f for f in failures if f.status > 0 or f.status in FATAL] if seconds < LONG else []
-        ways = {_way(f): f for f in sorted(own, key=lambda f: f.rank)[::-1]}
+        ways = {self._way(f): f for f in sorted(own, key=lambda f: f.rank)[::-1]}
         self._times = {
             way: (self._times[way][0] + 1, self._times[way][1]) if way in self._times else (1, f)
             for way, f in ways.items()
@@ -63,12 +66,13 @@ class SetUp:
         self._times.clear()
         self._stuck = ("", 0, "")
 
-
-def _way(failure: Failure) -> tuple[object, ...]:
-    """Return the way a rank failed, not its number or text: the launcher kills some of the ranks
-    before they raise the same exception, and its text may contain a port."""
-    frames, name = read(failure.traceback)
-    return (failure.status, name, *frames) if frames else (failure.status, failure.rank)
+    def _way(self, failure: Failure) -> tuple[object, ...]:
+        """Return the way a rank failed, not its number or text: the launcher kills some of the
+        ranks before they raise the same exception, and its text may contain a port."""
+        frames, name = read(failure.traceback)
+        if frames:
+            return (failure.status, name, *frames)
+        return (failure.status, -1 if self._first_only else failure.rank)
 
 
 def read(traceback: str) -> tuple[tuple[tuple[str, int], ...], str]:

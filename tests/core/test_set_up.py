@@ -28,6 +28,15 @@ def test_the_same_exit_code_of_the_same_rank():
     assert ends(*[[Failure(1, 5)]] * 5) == (3, Failure(1, 5))
 
 
+def test_where_the_first_failure_stops_all_its_rank_is_chance():
+    set_up = SetUp(first_only=True)
+    assert [set_up.failed([Failure(rank, 7)], 5.0) for rank in (2, 0, 1)] == [
+        None,
+        None,
+        Failure(2, 7),
+    ]
+
+
 def test_the_first_traceback_is_shown():
     starts = [[Failure(0, 1, raised(7, f"port {n} is in use"))] for n in range(3)]
     found = ends(*starts)

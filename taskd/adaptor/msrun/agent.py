@@ -62,7 +62,7 @@ class MsrunAgent:
         )
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
-        self._set_up = set_up.SetUp()
+        self._set_up = set_up.SetUp(first_only=True)
         self._epoch = 0
         self._began = 0.0  # when the workers were last started
         self._signal: signal.Signals | None = None

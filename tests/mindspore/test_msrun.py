@@ -1,0 +1,110 @@
+"""taskd's agent under an unmodified msrun. Real: msrun, MindSpore, its scheduler and collectives
+(MCCL on CPU), the manager, all kills. Nothing is substituted."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launching import HERE, Launch, free_port, gone
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mindspore") is None,
+    reason="mindspore is not installed: make test-mindspore runs these",
+)
+WORKERS = 3
+
+
+def expected(steps: int) -> str:
+    """What the ranks have summed after so many steps, in float32 as they do."""
+    total = np.float32(0)
+    for step in range(steps):
+        total += np.float32(sum(rank + step for rank in range(WORKERS)))
+    return str(total)
+
+
+@pytest.fixture
+def start(tmp_path):
+    made = []
+
+    def launch(*arguments: str) -> Launch:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        command = [str(Path(sys.executable).parent / "msrun"), f"--worker_num={WORKERS}"]
+        command += [f"--local_worker_num={WORKERS}", f"--master_port={free_port()}"]
+        command += ["--log_dir=log", "--join=True", str(HERE / "scripts" / "collective.py")]
+        made.append(
+            Launch(
+                folder,
+                WORKERS,
+                [*command, *arguments],
+                MS_ENABLE_TFT="{RSC:1}",
+                MS_CPU_COMM_OP_TIMEOUT="15",
+                MS_NODE_TIMEOUT="10",
+                GLOG_v="3",
+                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            )
+        )
+        return made[-1]
+
+    yield launch
+    for job in made:
+        job.close()
+
+
+def schedulers(job: Launch) -> list[int]:
+    """msrun's children that are MindSpore's scheduler."""
+    found = []
+    for task in Path(f"/proc/{job.process.pid}/task").iterdir():
+        for pid in map(int, (task / "children").read_text().split()):
+            if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.timeout(280)
+def test_all_ranks_restart_on_the_same_scheduler_each_time(start):
+    """A naive agent manages one of eight: the first collective of an early rank fails."""
+    job, old = start("100"), ()
+    for kill in range(4):
+        pids = job.reach(2, old)
+        scheduler = schedulers(job)
+        os.kill(random.choice(pids), signal.SIGKILL)
+        old = (*old, *pids)
+        again = job.reach(0, old)
+        assert schedulers(job) == scheduler
+        assert all(gone(pid) for pid in pids) and not set(again) & set(old)
+        assert (job.folder / "log" / f"worker_0.{kill}.log").exists()
+    assert job.end() == (0, 0), job.output
+    assert job.results() == [expected(100)] * WORKERS
+
+
+@pytest.mark.timeout(200)
+def test_a_dead_scheduler_is_replaced_under_ranks_that_train(start):
+    """They survive MS_NODE_TIMEOUT, 10 s here; a later death is repaired on the new one."""
+    job = start("240")
+    pids = job.reach(2)
+    (scheduler,) = schedulers(job)
+    os.kill(scheduler, signal.SIGKILL)
+    assert sorted(job.reach(230)) == sorted(pids)
+    (other,) = schedulers(job)
+    assert other != scheduler
+    os.kill(pids[0], signal.SIGKILL)
+    job.reach(2, tuple(pids))
+    assert job.end() == (0, 0), job.output
+    assert job.results() == [expected(240)] * WORKERS
+
+
+@pytest.mark.timeout(200)
+def test_msruns_exit_status_is_the_workers(start):
+    job = start("3", "7")
+    assert job.end() == (7, 1), job.output
+    assert "exit status 7" in job.output
