@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launching import HERE, Launch, free_port, gone
+from launching import HERE, LIMIT, Launch, free_port, gone
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mindspore") is None,
@@ -101,6 +102,40 @@ def test_a_dead_scheduler_is_replaced_under_ranks_that_train(start):
     job.reach(2, tuple(pids))
     assert job.end() == (0, 0), job.output
     assert job.results() == [expected(240)] * WORKERS
+
+
+@pytest.mark.timeout(200)
+def test_the_documented_shell_lines_with_the_example(tmp_path):
+    """`train_start.sh` starts manager.py and msrun; a restarted job goes on from its own
+    checkpoint."""
+    examples = HERE.parents[1] / "examples"
+    shutil.copy(examples / "mindspore" / "train.py", tmp_path)
+    script = HERE.parents[1] / "scripts" / "train_start.sh"
+    binaries = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = Launch(
+        tmp_path,
+        WORKERS,
+        ["bash", str(script), ".", "out", "train.py", "300"],
+        manager=False,
+        PATH=binaries,
+        MS_SCHED_HOST="127.0.0.1",
+        MS_SCHED_PORT=str(free_port()),
+        MS_WORKER_NUM=str(WORKERS),
+        GLOG_v="3",
+    )
+    manager = (examples / "manager.py").read_text().replace("per_node = 4", f"per_node = {WORKERS}")
+    (tmp_path / "manager.py").write_text(manager)
+    log = tmp_path / "out" / "msrun_log" / "worker_0.log"
+    try:
+        job.wait((tmp_path / "checkpoint.ckpt").exists)
+        pid = int(log.read_text().split("pid ")[1].split()[0])
+        os.kill(pid, signal.SIGKILL)
+        assert job.process.wait(LIMIT) == 0, job.output
+    finally:
+        job.close()
+    assert "rank 0 goes on at step" in log.read_text()
+    assert "rank 0 has trained 300 steps" in log.read_text()
+    assert f"pid {pid} " in log.with_name("worker_0.0.log").read_text()
 
 
 @pytest.mark.timeout(200)
