@@ -108,7 +108,8 @@ def test_an_agent(caplog):
     assert api.init_taskd_agent(config, Launcher()) is True
     assert api.start_taskd_agent() == "the result"
     assert api.init_taskd_agent({"Framework": "MindSpore"}) is True
-    assert api.start_taskd_agent() is None
+    with pytest.raises(SystemExit, match="msrun has not registered KILL_WORKER, START_ALL_WORKER"):
+        api.start_taskd_agent()
 
 
 @pytest.mark.parametrize(

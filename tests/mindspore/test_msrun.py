@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import random
@@ -66,8 +67,9 @@ def schedulers(job: Launch) -> list[int]:
     found = []
     for task in Path(f"/proc/{job.process.pid}/task").iterdir():
         for pid in map(int, (task / "children").read_text().split()):
-            if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(pid)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes():
+                    found.append(pid)
     return found
 
 

@@ -1,6 +1,6 @@
 """How long MindSpore's ranks need after a kill, under an unmodified msrun with taskd.
 
-    python benchmarks/mindspore.py [--ranks 4] [--kills 20]
+    python benchmarks/msrun.py [--ranks 4] [--kills 20]
 
 A random rank is killed while all train; taskd restarts all ranks on the same scheduler. From the
 SIGKILL to the end of the first step of the last rank, import of MindSpore included. Plain msrun
