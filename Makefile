@@ -1,4 +1,4 @@
-# make demo | test | test-mindspore | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
+# make demo | test | test-mindspore | test-torch VERSION=2.7.1 | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
 # taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -7,9 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
-NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
+NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h csrc/mindio/*.[ch] taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
 MINDSPORE := $(VENV)/mindspore
+TORCH := $(VENV)/torch-$(VERSION)
+# of another torch: what it does in a repair, and the private names that this takes
+TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_,in_place parallel training_loops gradients checks dump launchers)) \
+	tests/worker tests/adaptor/test_restarts.py tests/adaptor/test_torch_versions.py tests/devices/test_recognise_torch.py
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -17,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -41,6 +45,25 @@ $(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt
 	@{ $(PYTHON) -m venv $(MINDSPORE) && $(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
 		$(MINDSPORE)/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable . && touch $@; } || \
 		echo "mindspore could not be installed; its tests are skipped" >&2
+
+# Another torch in an environment of its own, which takes about 6 GB: most versions are on PyPI as CUDA builds alone. Those run on
+# the CPU. A torch with which no job can be protected fails here, with the reason.
+test-torch: $(TORCH)/complete
+	@export PATH="$(abspath $(TORCH)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(TORCH))"; \
+	python -c 'import sys; from taskd.adaptor import torch_versions as t; sys.exit(t.refusal())' && python -m pytest $(PYTEST) $(TORCH_TESTS)
+
+$(TORCH)/complete: $(TORCH)/requirements.installed $(NATIVE)
+	$(TORCH)/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# not kept in pip's cache: gigabytes for one run
+$(TORCH)/requirements.installed: requirements/torch.txt
+	@test -n "$(VERSION)" || { echo "which torch? say make test-torch VERSION=2.7.1" >&2; exit 1; }
+	@rm -rf $(TORCH)
+	$(PYTHON) -m venv $(TORCH)
+	@echo "installing torch $(VERSION) and requirements/torch.txt into $(TORCH), once"
+	$(TORCH)/bin/python -m pip install --quiet --no-cache-dir torch==$(VERSION) --requirement requirements/torch.txt
+	@touch $@
 
 lint: ruff mypy api-docs settings-docs
 

@@ -13,6 +13,7 @@ from taskd.doctor.finding import Finding, error, ok, warning
 
 PYTORCH, MINDSPORE = "pytorch", "mindspore"
 DISTRIBUTIONS = {PYTORCH: "torch", MINDSPORE: "mindspore"}
+TESTED_MINDSPORE = "2.10.0"
 IMPORT_LIMIT = 120.0  # seconds; torch takes 2 to 10, from a cold network disk a minute
 REFUSAL = "from taskd.adaptor import torch_versions; print(torch_versions.refusal() or '')"
 
@@ -50,19 +51,15 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
             f"{distribution}, version unknown",
             f"taskd is tested with torch {TESTED}: install it with pip",
         )
-    if name == MINDSPORE:
-        remedy = (
-            "use the documented functions of taskd.api for the manager; training itself is"
-            " protected under torch only"
-        )
-        return warning(line, f"mindspore {found}: its launcher is not supported yet", remedy)
-    if found.partition("+")[0] != TESTED:
+    tested = TESTED if name == PYTORCH else TESTED_MINDSPORE
+    if found.partition("+")[0] != tested:
+        demo = ", or try a fault: taskd demo" if name == PYTORCH else ""
         return warning(
             line,
-            f"torch {found}; taskd is tested with {TESTED}",
-            f"pip install torch=={TESTED}, or try a fault: taskd demo",
+            f"{distribution} {found}; taskd is tested with {tested}",
+            f"pip install {distribution}=={tested}{demo}",
         )
-    return ok(line, f"torch {found}, the version that the tests run with")
+    return ok(line, f"{distribution} {found}, the version that the tests run with")
 
 
 def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Finding:

@@ -26,7 +26,13 @@ import torch.distributed.distributed_c10d as c10d
 FAKE = "fake"
 # what `lacking` looks for
 WORLD = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
-GROUP = ("_register_backend", "_set_default_backend", "_get_backend", "_device_types")
+GROUP = (
+    "_register_backend",
+    "_set_default_backend",
+    "_get_backend",
+    "_set_group_name",
+    "_device_types",
+)
 MODULE = ("_new_process_group_helper", "_update_default_pg", "_unregister_process_group")
 
 
@@ -139,6 +145,7 @@ class Renewals:
         types = {n: self._type(handle, n) for n in made}
         for device, name in by_device.items():
             handle._register_backend(torch.device(device), types[name], made[name])
+        handle._set_group_name(c10d._world.pg_names[handle])  # to 2.8 it is the backend's
         self._current[handle] = list(made.values())
         c10d._world.pg_map[handle] = (group.backend, prefix)
         if _stand_ins.pop(handle, None) is not None:

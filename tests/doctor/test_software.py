@@ -63,7 +63,8 @@ def noted(**versions):
         ("pytorch", {"torch": "2.4.1"}, "warning", "torch 2.4.1; taskd is tested with 2.13.0"),
         ("pytorch", {"torch": "2.13.01"}, "warning", "tested with"),
         ("pytorch", {}, "warning", "torch, version unknown"),
-        ("mindspore", {"mindspore": "2.10.0"}, "warning", "its launcher is not supported yet"),
+        ("mindspore", {"mindspore": "2.10.0"}, "ok", "mindspore 2.10.0, the version that"),
+        ("mindspore", {"mindspore": "2.5.0"}, "warning", "taskd is tested with 2.10.0"),
         ("mindspore", {}, "error", "mindspore is not installed"),
     ],
 )

@@ -121,4 +121,8 @@ def test_groups_of_a_replacement_are_those_of_its_predecessor():
         for fake in (True, False)
     ]
     assert [r.returncode for r in found] == [0, 0], found[0].stderr + found[1].stderr
-    assert found[0].stdout == found[1].stdout and "9.0 gloo" in found[0].stdout
+    # without gloo's own lines about its connections, which torch 2.10 prints
+    mine, theirs = (
+        [line for line in r.stdout.splitlines() if not line.startswith("[Gloo]")] for r in found
+    )
+    assert mine == theirs and "9.0 gloo" in mine
