@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from taskd.protocol import addresses
@@ -22,10 +23,22 @@ def make(host: str) -> tuple[Any, Address]:
     # up by name, and a silent name server delays each rebuild by 5 s
     listener = socket.create_server((host, 0), family=addresses.family(host), backlog=4096)
     port = listener.getsockname()[1]
+    kind: dict[str, Any] = {} if _libuv_takes_sockets() else {"use_libuv": False}
     store = dist.TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+        **kind,
     )
     return store, (host, port)
+
+
+def _libuv_takes_sockets() -> bool:
+    """Whether torch's default server can be given a socket; before 2.8 only its older one can.
+    Nothing but the version tells: trying prints an error."""
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 
 def reach(address: Address) -> Any:

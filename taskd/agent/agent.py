@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import subprocess
 import threading
 import uuid
@@ -63,6 +64,8 @@ class Agent:
         self.retired: list[subprocess.Popen[bytes]] = []
         self.left = False  # this node has reported that it ended well
         self.led = False  # the launcher has no rendezvous, see from_agent.AgentJoined
+        # replacements that it has to start, as (local rank, incarnation)
+        self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         # a rank has ended, there is a verdict, or the job is over: the launcher's thread may wait
         self.news = threading.Event()
         self.over = threading.Event()  # the job is, or no manager can tell
@@ -227,6 +230,9 @@ class Agent:
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.tell_end(rank)
+            if rank.groups:
+                groups = from_rank.OptimizerReplicas(rank.number, rank.incarnation, rank.groups)
+                self.tell(groups)
             if rank.connected:
                 self.tell(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:

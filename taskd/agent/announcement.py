@@ -43,4 +43,5 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         former=epoch.former,
         moving=epoch.moving,
         led=agent.led,
+        handlers=any(r.handlers for r in ranks),
     )

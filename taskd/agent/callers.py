@@ -56,3 +56,13 @@ def _parent(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def closed(line: socket.socket) -> bool:
+    """Whether the other end is closed, and everything from it was read."""
+    try:
+        return not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

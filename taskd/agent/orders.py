@@ -54,6 +54,8 @@ class Orders:
             to_rank.Inject: lambda epoch, order: agent.monitor.inject(epoch, order),
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
+            to_rank.SaveCheckpoint: agent.tell_ranks,
+            to_rank.RenameCheckpoint: self._save_state,
             to_agent.SaveRecords: self._save_records,
             to_agent.Seal: lambda _, order: dumping.seal(order, self._tell_later),
             to_agent.KeepRecords: self._keep_records,
@@ -178,7 +180,11 @@ class Orders:
                     )
                 )
 
-    def _save_state(self, epoch: Epoch, order: to_rank.RecordState | to_rank.SaveState) -> None:
+    def _save_state(
+        self,
+        epoch: Epoch,
+        order: to_rank.RecordState | to_rank.SaveState | to_rank.RenameCheckpoint,
+    ) -> None:
         rank = epoch.find(order.rank)
         if rank is not None:
             self._agent.tell_rank(rank, order)

@@ -100,7 +100,8 @@ class Handler:
 class Zygote:
     """The agent's side of `zygote.py`. `request` and `receive` never block."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], ranks: str) -> None:
+        """`ranks`: the module with what they import, see zygote.py."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.socket = ours
@@ -108,7 +109,11 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(
                 start.command(
-                    "taskd.agent.zygote", str(theirs.fileno()), process_title.ROOM, unbuffered=True
+                    "taskd.agent.zygote",
+                    str(theirs.fileno()),
+                    ranks,
+                    process_title.ROOM,
+                    unbuffered=True,
                 ),
                 pass_fds=[theirs.fileno()],
                 env=environment,

@@ -48,11 +48,16 @@ class RankLines:
                 f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
             )
         first = isinstance(hello, from_rank.RankHello)
+        if first and rank.channel is not None and callers.closed(rank.channel):
+            # it connects a second time, before its first end was read
+            rank.channel.close()
+            rank.channel = None
         if (rank.channel if first else rank.control_thread) is not None:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
-        if not rank.pid and zygote is not None and callers.belongs(caller.pid, zygote.pid):
-            # just forked, and faster than the zygote's report of its pid
+        forked = zygote is not None and callers.belongs(caller.pid, zygote.pid)
+        if not rank.pid and (forked or self._agent.led):
+            # just started, and faster than the report of its pid
             self._early.append(caller)
             return
         if not callers.belongs(caller.pid, rank.pid):
@@ -122,13 +127,16 @@ class RankLines:
             self._agent.monitor.injected(rank, message)
             return
         if isinstance(message, from_rank.RankJoined):
-            rank.joined = True
+            rank.joined, rank.handlers = True, message.handlers
+            self._agent.news.set()  # a launcher may get ready to replace it
             if self._agent.manager_watch.given_up:
                 self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
         elif isinstance(message, from_rank.RankRestored):
             rank.restored = message.generation
+        elif isinstance(message, from_rank.OptimizerReplicas):
+            rank.groups = message.groups
         elif isinstance(message, from_rank.GroupReady):
             rank.connected = True
         elif isinstance(message, from_rank.RankReady):

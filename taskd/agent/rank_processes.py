@@ -56,6 +56,10 @@ class RankProcesses:
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""
+        if self._agent.led:  # its launcher starts its processes itself
+            self._agent.wanted.put((rank.local, rank.incarnation))
+            self._agent.news.set()
+            return
         context = self._agent.context
         self._agent.replacements.start(
             Order(
@@ -96,14 +100,27 @@ class RankProcesses:
         ):
             process.send_signal(signal.SIGKILL)
             return
-        handlers = self._agent.context.subprocess_handlers
-        if not isinstance(handlers[rank.local], Handler):
-            handlers[rank.local] = Handler(process, rank.local)
-        elif not handlers[rank.local].take(process):
-            return
+        if not self._agent.led:
+            handlers = self._agent.context.subprocess_handlers
+            if not isinstance(handlers[rank.local], Handler):
+                handlers[rank.local] = Handler(process, rank.local)
+            elif not handlers[rank.local].take(process):
+                return
         rank.process, rank.pidfd = process, pidfd(process.pid)
         what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
         log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
+        self._agent.lines.process_known()
+
+    def started_by_launcher(
+        self, epoch: Epoch, local: int, incarnation: int, process: Forked
+    ) -> None:
+        """The launcher has started a process that was wanted."""
+        rank = epoch.ranks[local]
+        if epoch.dropped or rank.incarnation != incarnation or rank.over is not None:
+            process.send_signal(signal.SIGKILL)
+            return
+        rank.process, rank.pidfd = process, pidfd(process.pid)
+        log.info("rank %d: replacement %d is pid %d", rank.number, incarnation, process.pid)
         self._agent.lines.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from taskd.cython_api.page import Page
-from taskd.messages.values import Position
+from taskd.messages.values import Position, ReplicaGroups
 
 
 @dataclass
@@ -30,6 +30,8 @@ class Rank:
     blank: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state
+    handlers: bool = False  # its framework repairs itself, see from_rank.RankJoined
+    groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas
     connected: bool = False  # its process group exists, see from_rank.GroupReady
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, if it has ended well

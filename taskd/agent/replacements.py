@@ -46,11 +46,17 @@ class Order:
     environment: dict[str, str]
     stdout: str | None
     stderr: str | None
+    # starts it where the zygote does not; None: a fresh interpreter does
+    instead: Callable[[], None] | None = None
 
     @property
     def python(self) -> bool:
         """Whether it is a script or -m module; torchrun puts -u in front of these."""
         return self.arguments[:1] == ("-u",)
+
+    @property
+    def forkable(self) -> bool:
+        return self.instead is not None or runs_python(self.entrypoint, self.arguments)
 
 
 def runs_python(entrypoint: Any, arguments: tuple[Any, ...]) -> bool:
@@ -73,15 +79,17 @@ class Replacements:
         self._forked: dict[int, Forked] = {}  # by the present zygote
         self.zygote: Zygote | None = None
         self._environment: dict[str, str] | None = None
+        self._ranks = ""
         self._began = 0.0  # when the last zygote was started
         self._zygotes = 0
         self._again: float | None = None  # when to start the next one
         self._stopped = False  # the zygote was, at the last look
         self._closed = False
 
-    def warm_up(self, environment: dict[str, str]) -> None:
-        """Start the zygote, once."""
+    def warm_up(self, environment: dict[str, str], ranks: str) -> None:
+        """Start the zygote, once. `ranks`: the module with what they import, see zygote.py."""
         if self._environment is None:
+            self._ranks = ranks
             self._environment = {k: v for k, v in environment.items() if k != "TASKD_SLOT"}
             # what a zygote has forked is ours once the zygote is gone: we learn how it ends
             orphans.adopt()
@@ -90,7 +98,7 @@ class Replacements:
     def _begin(self, now: float) -> None:
         assert self._environment is not None
         self.zygote, self._began, self._again, self._stopped = (
-            Zygote(self._environment),
+            Zygote(self._environment, self._ranks),
             now,
             None,
             False,
@@ -113,7 +121,7 @@ class Replacements:
         # wait for the first zygote: fresh interpreters would only delay it. Later, waiting costs
         # more
         able = zygote is not None and (zygote.ready or self._zygotes == 1)
-        if runs_python(order.entrypoint, order.arguments) and able and zygote is not None:
+        if order.forkable and able and zygote is not None:
             warm = self._began + (WARM if order.incarnation else FIRST)
             self._asked[self._tickets] = (
                 order,
@@ -134,6 +142,9 @@ class Replacements:
         """Start a process without a zygote: a fresh interpreter, or the user's own program, in
         which `import taskd` detects that it is a replacement."""
         if self._closed:
+            return
+        if order.instead is not None:
+            order.instead()
             return
         command = [order.entrypoint, *order.arguments]
         if order.python and order.incarnation:

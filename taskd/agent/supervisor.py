@@ -3,6 +3,7 @@ to do with its processes."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -103,7 +104,18 @@ class Supervisor:
         """Start the zygote, once, if the ranks can be forked. The arguments are the ranks', as
         torch has them."""
         if runs_python(entrypoint, tuple(arguments)):
-            self.agent.replacements.warm_up({**os.environ, **self._preloading()})
+            self.warm({}, "taskd.worker.forked")
+
+    def warm(self, variables: dict[str, str], ranks: str) -> None:
+        """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module
+        with what they import, see zygote.py."""
+        # made here: while this thread starts a rank, the rank's variables are in os.environ
+        environment = {**os.environ, **variables, **self._preloading()}
+        start = functools.partial(self.agent.replacements.warm_up, environment, ranks)
+        if self._loop.running:
+            self.agent.call(start)
+        else:
+            start()
 
     def _listen(self, store: MakeStore, nodes: int) -> None:
         if self.agent.store is None:

@@ -1,11 +1,12 @@
 """A process that has imported what ranks import, and forks a rank in ~10 ms; a fresh interpreter
 takes ~2 s.
 
-Run by `taskd/start.py` with the arguments FD and ROOM, with the ranks' environment but no slot of
-its own. It has one thread, holds no process group and never computes: a fork after an OpenMP
-parallel region hangs forever (docs/design.md). It answers one request at a time over the socket FD,
-and reports the exit of a child over the same socket. It ends when the socket does. ROOM is blank: a
-forked rank overwrites it with the command line that it shows.
+Run by `taskd/start.py` with the arguments FD, RANKS and ROOM, with the ranks' environment but no
+slot of its own. RANKS is the module with what ranks import, `warm()`, and with what becomes of a
+fork, `run(command, launcher)`. The zygote has one thread, holds no process group and never
+computes: a fork after an OpenMP parallel region hangs forever (docs/design.md). It answers one
+request at a time over the socket FD, and reports the exit of a child over the same socket. It ends
+when the socket does. ROOM is blank: a forked rank overwrites it with the command line it shows.
 """
 
 from __future__ import annotations
@@ -25,21 +26,6 @@ import msgpack
 
 from taskd.agent import process_title
 
-WARM = (
-    "torch",
-    "torch.distributed",
-    "torch.nn.parallel",
-    "torch.optim",
-    "torch._dynamo",  # the first optimizer would import it: 1 s
-    "torch.utils.data",
-    "torch.utils.data.distributed",
-    "torch.distributed.elastic.multiprocessing.errors",
-    "torch.testing._internal.distributed.fake_pg",
-    "runpy",
-    "taskd.worker.protection",
-    "taskd.worker.replacement",
-)
-WARM_IF_THERE = ("numpy",)  # torch does not require it
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
 # memory
 GOING = 10.0
@@ -50,22 +36,16 @@ def main() -> None:
     line.set_inheritable(False)
     die_with_parent(True)
     launcher = os.pidfd_open(os.getppid())
-    for name in WARM:
-        importlib.import_module(name)
-    for name in WARM_IF_THERE:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    import torch
-
-    # the first optimizer also registers things; built on one element it runs no parallel region
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    ranks = importlib.import_module(sys.argv[2])
+    ranks.warm()
     gc.collect()
     gc.freeze()  # a child must not write to every page by collecting inherited garbage
     line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
     die_with_parent(False)  # from here on the zygote sees that itself, and kills the ranks too
     request = serve(line, launcher)
     if request is not None:
-        become_rank(request, launcher)
+        become_rank(request)
+        ranks.run(request["command"], launcher)
 
 
 def die_with_parent(yes: bool) -> None:
@@ -131,9 +111,8 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
     return None
 
 
-def become_rank(request: dict[str, Any], launcher: int) -> None:
-    """In the child: take the rank's environment, streams and session, then run the script as its
-    first process ran it, or would have. `launcher`: its pidfd."""
+def become_rank(request: dict[str, Any]) -> None:
+    """In the child: take the rank's environment, streams and session."""
     os.setsid()
     process_title.take([sys.executable, *request["command"]])
     os.environ.clear()
@@ -147,17 +126,8 @@ def become_rank(request: dict[str, Any], launcher: int) -> None:
             os.close(fd)
     # as in a fresh interpreter, no two processes draw the same numbers
     random.seed()
-    sys.modules["torch"].default_generator.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
-    from taskd import raised
-    from taskd.cython_api import slot
-    from taskd.worker import replacement
-
-    raised.offer()
-    replacement.launcher = launcher
-    slot.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
-    replacement.run(request["command"])
 
 
 if __name__ == "__main__":

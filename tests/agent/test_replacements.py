@@ -15,7 +15,7 @@ from taskd.agent.replacements import ANSWER, Order, Replacements
 class Zygote:
     code: int | None = -9
 
-    def __init__(self, environment):
+    def __init__(self, environment, ranks):
         self.pid, self.ready, self.said, self.asked, self.killed = 0, True, deque(), [], False
 
     def request(self, message):
@@ -48,7 +48,7 @@ def world(monkeypatch):
         lambda process, status: None,
     )
     monkeypatch.setattr(made, "_start_slowly", lambda order: started.append((order.rank, "slowly")))
-    made.warm_up({})
+    made.warm_up({}, "taskd.worker.forked")
     return made, started, clock
 
 

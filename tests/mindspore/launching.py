@@ -14,6 +14,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
 from ports import free_port  # noqa: E402
 
+from taskd.adaptor.mindio import alias  # noqa: E402
+
 LIMIT = 100.0  # seconds
 MANAGER = """
 import sys
@@ -21,6 +23,18 @@ from taskd.api.taskd_manager_api import init_taskd_manager, start_taskd_manager
 init_taskd_manager({"job_id": None, "node_nums": 1, "proc_per_node": int(sys.argv[1])})
 raise SystemExit(0 if start_taskd_manager() else 1)
 """
+
+# the guides' variables for retry, recover-in-place and dump
+FAULT_TOLERANT = {
+    "PROCESS_RECOVER": "on",
+    "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
+    "MINDIO_FOR_MINDSPORE": "1",
+    "MS_TFT_IP": "127.0.0.1",
+    "MS_TFT_PORT": "8000",
+    "MS_CPU_COMM_OP_TIMEOUT": "15",
+    "MS_NODE_TIMEOUT": "10",
+    "GLOG_v": "3",
+}
 
 
 class Launch:
@@ -113,3 +127,32 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
     except OSError:
         return True
+
+
+def train(
+    folder: Path, workers: int, tft: str, steps: int, *arguments: object, **more: str
+) -> Launch:
+    """scripts/train.py under msrun. `tft`: MS_ENABLE_TFT; `arguments`: those after STEPS."""
+    folder.mkdir(parents=True, exist_ok=True)
+    alias.install(folder)
+    command = [str(Path(sys.executable).parent / "msrun"), f"--worker_num={workers}"]
+    command += [f"--local_worker_num={workers}", f"--master_port={free_port()}"]
+    command += ["--log_dir=log", "--join=True", str(HERE / "scripts" / "train.py")]
+    return Launch(
+        folder,
+        workers,
+        [*command, *map(str, (steps, *arguments))],
+        MS_ENABLE_TFT=tft,
+        HOST_PORT=str(_port_range(workers)),
+        PYTHONPATH=str(folder),
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        **{**FAULT_TOLERANT, **more},
+    )
+
+
+def _port_range(ranks: int) -> int:
+    """The first of as many free ports in a row."""
+    while True:
+        first = free_port()
+        if first + ranks < 60_000:
+            return first

@@ -11,11 +11,14 @@ import signal
 import subprocess
 import sys
 
-# ends when all workers have
+# ends when all workers have, and with its launcher: msrun's own would stay
 SCHEDULER = """
-import pathlib, sys, time
+import os, pathlib, sys, time
+launcher = os.getppid()
 logs = [pathlib.Path(f"worker_{rank}.log") for rank in range(int(sys.argv[1]))]
-while not all(log.exists() and "done" in log.read_text() for log in logs):
+while os.getppid() == launcher and not all(
+    log.exists() and "done" in log.read_text() for log in logs
+):
     time.sleep(0.05)
 """
 

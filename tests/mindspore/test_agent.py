@@ -109,14 +109,12 @@ def test_a_signal_to_msrun(start):
 def test_workers_end_with_msrun(start):
     job = start("100000")
     pids = job.reach(1)
-    scheduler = int(job.output.split("scheduler ")[1].split()[0])
     job.process.kill()
     job.process.wait()
     for pid in pids:
         deadline = os.pidfd_open(pid) if not gone(pid) else None
         if deadline is not None:
             assert _ended(deadline)
-    os.kill(scheduler, signal.SIGKILL)
 
 
 def _ended(fd: int) -> bool:

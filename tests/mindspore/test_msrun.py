@@ -108,8 +108,8 @@ def test_a_dead_scheduler_is_replaced_under_ranks_that_train(start):
 
 @pytest.mark.timeout(200)
 def test_the_documented_shell_lines_with_the_example(tmp_path):
-    """`train_start.sh` starts manager.py and msrun; a restarted job goes on from its own
-    checkpoint."""
+    """With a pod's variables `train_start.sh` starts manager.py and msrun; a restarted job goes on
+    from its own checkpoint."""
     examples = HERE.parents[1] / "examples"
     shutil.copy(examples / "mindspore" / "train.py", tmp_path)
     script = HERE.parents[1] / "scripts" / "train_start.sh"
@@ -123,6 +123,9 @@ def test_the_documented_shell_lines_with_the_example(tmp_path):
         MS_SCHED_HOST="127.0.0.1",
         MS_SCHED_PORT=str(free_port()),
         MS_WORKER_NUM=str(WORKERS),
+        MS_LOCAL_WORKER=str(WORKERS),
+        MS_NODE_RANK="0",
+        POD_IP="127.0.0.1",
         GLOG_v="3",
     )
     manager = (examples / "manager.py").read_text().replace("per_node = 4", f"per_node = {WORKERS}")

@@ -21,9 +21,10 @@ from typing import Any
 from taskd import logs, settings
 from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import Scheduler
-from taskd.adaptor.msrun.workers import NotUsable, Workers
+from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
 from taskd.agent.processes import Forked, describe
-from taskd.agent.ranks import Rank
+from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.replacements import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.agent.watchdog import Limits
 from taskd.core import set_up
@@ -64,6 +65,8 @@ class MsrunAgent:
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
         self._set_up = set_up.SetUp(first_only=True)
         self._epoch = 0
+        self._variables: dict[int, dict[str, str]] = {}  # of the workers, by local rank
+        self._warm = False  # a zygote was started
         self._began = 0.0  # when the workers were last started
         self._signal: signal.Signals | None = None
 
@@ -81,8 +84,7 @@ class MsrunAgent:
             why = f"{type(error).__name__}: {error}"
             raise
         finally:
-            self._supervisor.stopping()
-            self._workers.kill()
+            self._stop()
             self._scheduler.end(kill=not ok)
             self._supervisor.close(ok, why.partition("\n")[0])
             for number, handler in handlers.items():
@@ -108,18 +110,82 @@ class MsrunAgent:
         """Start all workers as epoch `self._epoch`."""
         environments: dict[int, dict[str, str]] = {local: {} for local in self._place.ranks}
         self._supervisor.prepare(self._place.node, self._epoch, environments)
-        paths = [str(IN_WORKER), *filter(None, [os.environ.get("PYTHONPATH")])]
         processes = {}
         self._began = time.monotonic()
         for local, rank in self._place.ranks.items():
-            variables = {**environments[local], "PYTHONPATH": os.pathsep.join(paths)}
-            processes[local] = rank, Forked(self._workers.start(local, variables))
+            self._variables[local] = {
+                **environments[local],
+                "PYTHONPATH": _worker_path(),
+            }
+            started = self._workers.start(local, self._variables[local])
+            processes[local] = rank, Forked(started)
         self._supervisor.lead(processes, lambda: (None, (self._place.host(), 0)), self._place.nodes)
+
+    def _replace(self) -> None:
+        """Start the replacements that the manager has ordered."""
+        agent = self._supervisor.agent
+        epoch = agent.epoch
+        while epoch is not None and not agent.wanted.empty():
+            local, incarnation = agent.wanted.get()
+            rank = epoch.ranks.get(local)
+            if rank is None or rank.incarnation != incarnation:
+                continue  # ordered before all ranks were restarted
+            variables = {**self._variables[local], "TASKD_INCARNATION": str(incarnation)}
+            program, zygote = self._workers.programs.get(local), agent.replacements.zygote
+            if program is not None and zygote is not None and zygote.ready:
+                order = self._order(program, rank, incarnation)
+                agent.call(functools.partial(agent.replacements.start, order))
+                continue
+            self._workers.keep_log(local, self._epoch, incarnation - 1)
+            process = Forked(self._workers.start(local, variables))
+            agent.call(
+                functools.partial(
+                    agent.processes.started_by_launcher, epoch, local, incarnation, process
+                )
+            )
+
+    def _order(self, program: Program, rank: Rank, incarnation: int) -> Order:
+        """The replacement as the zygote forks it. It writes on in its predecessor's log, which
+        msrun's --join follows."""
+        agent = self._supervisor.agent
+        local = rank.local
+
+        def by_msrun() -> None:
+            agent.wanted.put((local, incarnation))
+            self._news.set()
+
+        paths = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
+        variables = {k: v for k, v in program.environment.items() if k != "PYTHONPATH"}
+        return Order(
+            rank.number,
+            incarnation,
+            sys.executable,
+            program.arguments,
+            {**variables, **paths, "TASKD_INCARNATION": str(incarnation)},
+            program.log,
+            program.log,
+            by_msrun,
+        )
+
+    def _warm_up(self, epoch: Epoch) -> None:
+        """Start the zygote once ranks can be replaced one by one: without handlers none is."""
+        for rank in epoch.ranks.values():
+            if rank.handlers and rank.over is None:
+                self._workers.learn(rank.local)
+        if not self._warm and any(self._workers.programs.values()):
+            self._warm = True
+            self._supervisor.warm({"PYTHONPATH": _worker_path()}, "taskd.adaptor.msrun.forked")
+
+    def _stop(self) -> None:
+        """Kill the workers, whoever started them."""
+        epoch = self._supervisor.agent.epoch
+        self._supervisor.stopping()
+        ranks = epoch.ranks.values() if epoch is not None else ()
+        self._workers.kill({r.local: r.process.pid for r in ranks if r.process is not None})
 
     def _restart(self, order: to_agent.RestartAll) -> None:
         log.warning("all workers are restarted: %s", order.reason)
-        self._supervisor.stopping()
-        self._workers.kill()
+        self._stop()
         self._workers.keep_logs(self._epoch)
         if self._scheduler.dead:
             self._scheduler.start()
@@ -138,6 +204,8 @@ class MsrunAgent:
                 return f"msrun was stopped by {self._signal.name}", 128 + self._signal
             verdict, epoch = self._supervisor.verdict(), self._supervisor.agent.epoch
             assert epoch is not None
+            self._warm_up(epoch)
+            self._replace()
             failed = self._supervisor.dead()
             if verdict.what == "give up":
                 return verdict.reason, _status(failed)
@@ -156,9 +224,11 @@ class MsrunAgent:
                 agent, node = self._supervisor.agent, self._place.node
                 died = from_agent.SchedulerDied(node, cause)
                 agent.call(functools.partial(agent.tell, died))
-            elif failed and alone is None:
+            elif not failed:
+                alone = None
+            elif alone is None:
                 alone = time.monotonic() + wait
-            elif alone is not None and time.monotonic() >= alone:
+            elif time.monotonic() >= alone:
                 return (
                     f"rank {failed[0].number} {failed[0].over}, and no manager has ordered anything"
                     f" within {wait:.0f} s: start manager.py where MS_SCHED_HOST equals POD_IP"
@@ -182,6 +252,10 @@ class MsrunAgent:
             f" ({set_up.how(first)}), each time within {set_up.LONG:.0f} s: a defect of the script"
             " or its environment that a restart does not fix. Fix it and start the job again."
         ) + (f"\n\nThe first time:\n{first.traceback.rstrip()}" if first.traceback else "")
+
+
+def _worker_path() -> str:
+    return os.pathsep.join([str(IN_WORKER), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _code(rank: Rank) -> int:

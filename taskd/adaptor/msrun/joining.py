@@ -32,11 +32,11 @@ def install() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    _attach()
+    attach()
     sys.meta_path.insert(0, _Finder())
 
 
-def _attach() -> None:
+def attach() -> None:
     """Claim the rank's slot in the state page, where its agent sees its end at once; and tell an
     interpreter that ends by itself, whose exit status counts, from a process that dies."""
     page, number = os.environ.get("TASKD_PAGE"), os.environ.get("TASKD_LOCAL_RANK", "")

@@ -6,9 +6,12 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,15 @@ class NotUsable(RuntimeError):
     """msrun's functions are missing, or do not do what they should."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """What a worker runs, read off its process: the arguments are those after the interpreter."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    log: str
+
+
 class Workers:
     """Used by msrun's main thread: a worker is killed when the thread that started it ends."""
 
@@ -39,6 +51,8 @@ class Workers:
         self._functions = functions
         self._logs: dict[int, Path] = {}  # by local rank; of the processes started last
         self._pids: dict[int, int] = {}
+        # by local rank; None: a zygote cannot fork it
+        self.programs: dict[int, Program | None] = {}
 
     def ranks(self) -> dict[int, int]:
         """The rank of each local rank. Raises NotUsable."""
@@ -67,10 +81,20 @@ class Workers:
             path = Path(os.readlink(f"/proc/{pid}/fd/1"))
             if path.is_file():
                 self._logs[local] = path
+        self.programs.pop(local, None)
         return pid
 
-    def kill(self) -> None:
-        """Kill all workers with the processes that they have started, and wait for their ends."""
+    def learn(self, local: int) -> None:
+        """Note what a worker runs, unless it is known. The worker must be running its script: for a
+        moment after its start /proc shows no command."""
+        if local not in self.programs and (pid := self._pids.get(local)) is not None:
+            with contextlib.suppress(OSError):
+                self.programs[local] = _program(pid, self._logs.get(local))
+
+    def kill(self, forked: Mapping[int, int]) -> None:
+        """Kill all workers with the processes that they have started, and wait for their ends.
+        `forked`: pids of those that msrun did not start, by local rank."""
+        self._pids.update(forked)
         ends = [fd for pid in self._pids.values() if (fd := pidfd(pid)) is not None]
         for pid in self._pids.values():
             # msrun does not kill what a dead worker leaves behind
@@ -102,14 +126,49 @@ class Workers:
         """Rename the logs of epoch `epoch`'s workers: msrun truncates a log when it starts a worker
         again."""
         for path in self._logs.values():
-            kept = path.with_name(f"{path.stem}.{epoch}{path.suffix}")
-            try:
-                path.rename(kept)
-            except OSError as error:
-                log.warning("%s is not kept: %s", path, error)
-            else:
-                log.info("the log of the workers before is %s", kept)
+            _keep(path, str(epoch))
         self._logs.clear()
+
+    def keep_log(self, local: int, epoch: int, incarnation: int) -> None:
+        """The same for one worker that is replaced."""
+        if (path := self._logs.pop(local, None)) is not None:
+            _keep(path, f"{epoch}.{incarnation}")
+
+
+def _program(pid: int, log: Path | None) -> Program | None:
+    """What that process runs, if a zygote can fork it: a script or module of this interpreter that
+    writes to a file. Raises OSError if it has ended, or has no command yet."""
+    command = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")[:-1]
+    if not command:
+        raise ProcessLookupError(pid)
+    block = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
+    environment = dict(line.split("=", 1) for line in block.split("\0") if "=" in line)
+    python = shutil.which(command[0], path=environment.get("PATH"))
+    arguments = [a for n, a in enumerate(command[1:]) if n or a != "-u"]
+    if (
+        log is None
+        or python is None
+        or not _same(python, sys.executable)
+        or not arguments
+        or (arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2))
+    ):
+        return None
+    return Program(tuple(arguments), environment, str(log))
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether they are one interpreter with one set of packages: of the same environment."""
+    return os.path.dirname(one) == os.path.dirname(other) and os.path.samefile(one, other)
+
+
+def _keep(path: Path, number: str) -> None:
+    kept = path.with_name(f"{path.stem}.{number}{path.suffix}")
+    try:
+        path.rename(kept)
+    except OSError as error:
+        log.warning("%s is not kept: %s", path, error)
+    else:
+        log.info("the log of the worker before is %s", kept)
 
 
 @contextlib.contextmanager

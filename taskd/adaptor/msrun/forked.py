@@ -1,0 +1,38 @@
+"""What the zygote of MindSpore's ranks imports, and how a fork of it becomes one: a replacement has
+done what takes a fresh interpreter 2 s, the import."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from taskd import raised
+from taskd.adaptor.msrun import joining
+from taskd.worker import replacement
+
+FIRST = ("numpy",)  # OpenBLAS starts threads, and takes care of forks
+WARM = ("mindspore", "mindspore.train", "mindspore.communication.management")
+
+
+def warm() -> None:
+    """Raises SystemExit where the import starts threads, as it may with a device: a fork would not
+    have them, and could hang. msrun starts the replacements then."""
+    for name in FIRST:
+        importlib.import_module(name)
+    before = len(os.listdir("/proc/self/task"))
+    for name in WARM:
+        importlib.import_module(name)
+    more = len(os.listdir("/proc/self/task")) - before
+    if more:
+        raise SystemExit(
+            f"taskd: importing mindspore has started {more} threads: ranks cannot be forked after"
+            " it, and msrun starts their replacements"
+        )
+
+
+def run(command: list[str], launcher: int) -> None:
+    """Run the script as the rank's first process did. `launcher`: its pidfd."""
+    raised.offer()
+    replacement.launcher = launcher
+    joining.attach()
+    replacement.run(command, groups=False)
