@@ -13,6 +13,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 LIBRARY = "taskd.python.cython_api.libs.libtaskd"
+# loaded by MindSpore from the folder of mindio_ttp
+TTP_C_API = "taskd.adaptor.mindio.mindspore_api.libttp_c_api"
+TTP_FRAMEWORK = "taskd.adaptor.mindio.framework_ttp.libttp_framework"
+LIBRARIES = (LIBRARY, TTP_C_API, TTP_FRAMEWORK)
 C_FLAGS = [
     "-std=gnu11",
     "-O2",
@@ -28,7 +32,6 @@ C_FLAGS = [
 # keeps dlsym and threads.
 LINK_FLAGS = [
     "-shared",
-    "-Wl,-soname,libtaskd.so",
     "-Wl,-z,nodelete,-z,relro,-z,now",
     "-Wl,--no-undefined",
     "-Wl,--as-needed",
@@ -37,17 +40,17 @@ LINK_FLAGS = [
 
 
 class Build(build_ext):
-    """libtaskd.so is no Python module: its name carries no ABI tag, and Python's own compiler flags
-    stay out of it."""
+    """LIBRARIES are no Python modules: their names carry no ABI tag, and Python's own compiler
+    flags stay out of them."""
 
     def get_ext_filename(self, fullname: str) -> str:
         # setuptools asks with the dotted name and, for an in-place build, with the last part alone.
-        if fullname.split(".")[-1] == LIBRARY.split(".")[-1]:
+        if fullname.split(".")[-1] in {name.split(".")[-1] for name in LIBRARIES}:
             return os.path.join(*fullname.split(".")) + ".so"
         return super().get_ext_filename(fullname)
 
     def build_extension(self, ext: Extension) -> None:
-        if ext.name != LIBRARY:
+        if ext.name not in LIBRARIES:
             # The library was built a moment ago, next to where this extension goes.
             ext.library_dirs.insert(0, str(Path(self.get_ext_fullpath(LIBRARY)).parent))
             super().build_extension(ext)
@@ -61,7 +64,10 @@ class Build(build_ext):
         fresh = target.with_suffix(f".so.{os.getpid()}")
         version = f'-DTASKD_VERSION="{self.distribution.get_version()}"'
         self.spawn(
-            [*compiler, *C_FLAGS, version, *extra, *ext.sources, *LINK_FLAGS, "-o", str(fresh)]
+            [
+                *(*compiler, *C_FLAGS, version, *extra, *ext.sources, *LINK_FLAGS),
+                *(f"-Wl,-soname,{target.name}", "-o", str(fresh)),
+            ]
         )
         os.replace(fresh, target)
 
@@ -76,6 +82,10 @@ class Build(build_ext):
 
 headers = sorted(str(p) for p in Path("csrc").glob("*.h"))
 library = Extension(LIBRARY, sorted(str(p) for p in Path("csrc").glob("*.c")), depends=headers)
+ttp = [
+    Extension(TTP_C_API, ["csrc/mindio/ttp_c_api.c"], depends=["csrc/mindio/ttp_c_api.h"]),
+    Extension(TTP_FRAMEWORK, ["csrc/mindio/ttp_framework.c"]),
+]
 BINDINGS = (
     "allocations",
     "attempt",
@@ -102,6 +112,6 @@ bindings = [
 ]
 
 setup(
-    ext_modules=[library, *cythonize(bindings, build_dir="build/cython", language_level=3)],
+    ext_modules=[library, *ttp, *cythonize(bindings, build_dir="build/cython", language_level=3)],
     cmdclass={"build_ext": Build},
 )

@@ -163,6 +163,73 @@ int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
     return wait_at_gate(all_started, steps_until(step), built_at, timeout_ms);
 }
 
+/* The word `together`: the step, the interruption it counts from, whether it was given up, and how
+ * many ranks have come. One word, so that "all have come" and "given up" exclude each other. */
+#define CAME 0xFFFFu
+#define GIVEN_UP 0x10000u
+
+static uint64_t together_key(uint64_t step, uint32_t built_at)
+{
+    return (step & UINT32_MAX) << 32 | (uint64_t)(built_at & 0x7FFFu) << 17;
+}
+
+/* What the word says about `key`: 0 all have come, 1 given up, -1 neither. */
+static int together_is(uint64_t word, uint64_t key, uint32_t nslots)
+{
+    if (word == 0)
+        return -1; /* nobody has come to any step of this page */
+    uint32_t newer = ((uint32_t)(word >> 17) - (uint32_t)(key >> 17)) & 0x7FFFu;
+    if (newer != 0)
+        return newer < 0x4000u ? 1 : -1; /* another interruption has passed, or this one has */
+    int32_t later = (int32_t)((uint32_t)(word >> 32) - (uint32_t)(key >> 32));
+    if (later != 0)
+        return later > 0 ? 0 : -1; /* the others are at a later step, so all had come to this one */
+    if (word & GIVEN_UP)
+        return 1;
+    return (word & CAME) == nslots ? 0 : -1;
+}
+
+/* Come to the step, or with `late` give it up; as together_is. */
+static int come_together(struct taskd_page *page, uint64_t key, bool late)
+{
+    uint64_t word = __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), next;
+    do {
+        if (together_is(word, key, page->nslots) >= 0)
+            break;
+        uint64_t now = (word ^ key) >> 17 == 0 ? word : key;
+        next = late ? now | GIVEN_UP : now + 1;
+    } while (!__atomic_compare_exchange_n(&page->together, &word, next, false, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_SEQ_CST));
+    taskd_open_gate(page);
+    return together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key, page->nslots);
+}
+
+static bool all_came(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t key)
+{
+    (void)slot;
+    return together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key, page->nslots) >= 0;
+}
+
+int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    struct taskd_page *page = taskd_self.page;
+    uint64_t key = together_key(step, built_at);
+    if (__atomic_load_n(&slot->interruption, __ATOMIC_SEQ_CST) > built_at)
+        return come_together(page, key, true);
+    int is = come_together(page, key, false);
+    if (is >= 0)
+        return is;
+    int rc = wait_at_gate(all_came, key, built_at, timeout_ms);
+    if (rc < 0)
+        return rc;
+    return rc == 1 ? come_together(page, key, true)
+                   : together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key,
+                                 page->nslots);
+}
+
 int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)
 {
     return wait_at_gate(is_copied, number, built_at, timeout_ms);

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 3u
+#define TASKD_ABI 4u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
 #define TASKD_DAMAGES 4         /* in a slot; the process keeps more: taskd_damage_list */
@@ -116,6 +116,8 @@ struct taskd_page {
     /* futex word: changes with any slot's `started`, `interruption` or `copied` if a rank waits */
     _Alignas(64) uint32_t gate;
     uint32_t gate_waiters;
+    /* which ranks have come to the step that they take together, see taskd_together */
+    _Alignas(64) uint64_t together;
     _Alignas(64) uint32_t bell; /* futex word: +1 whenever a slot's `damaged` grows */
     struct taskd_slot slots[];
 };
@@ -213,6 +215,11 @@ int taskd_started(uint64_t step);
 /* Wait until every slot has started >= step: 0. 1 at once on an interruption newer than `built_at`;
  * -ETIMEDOUT after timeout_ms. The usual case, all started already, makes no system call. */
 int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms);
+/* Wait until every slot's rank has called this for `step` and `built_at`: 0. 1 if an interruption
+ * newer than `built_at` comes before the last of them: then all ranks get 1, also those that come
+ * later. A rank that has come counts even if it dies. -ETIMEDOUT after timeout_ms: the others may
+ * get another answer. `step` and `built_at` count modulo 2^32 and 2^15. */
+int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms);
 /* Wait until another node has a copy of this rank's record `number`, or no node keeps copies: 0. 1
  * and -ETIMEDOUT as above. */
 int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms);

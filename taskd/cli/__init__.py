@@ -33,6 +33,11 @@ COMMANDS = {
         "check whether this machine can run a job, and print remedies",
     ),
     "patch": ("patch", "command", "put taskd into torchrun, remove it, or report its status"),
+    "mindio": (
+        "mindio",
+        "command",
+        "make taskd importable as mindio_ttp, which MindSpore and MindSpeed-LLM call",
+    ),
     "env": (
         "env",
         "command",

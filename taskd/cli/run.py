@@ -115,16 +115,20 @@ def command(
         settings.check()
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
+    from taskd.adaptor import torch_versions
+
     try:
-        from taskd.adaptor import arrival, torch_elastic, torch_versions
-    except ImportError as missing:
+        refusal = torch_versions.refusal()
+    except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "torch":
             raise
         raise click.UsageError("taskd run needs torch: pip install 'taskd[torch]'") from None
+    if refusal is not None:
+        raise click.UsageError(refusal)
+    # only now: a torch that is refused may lack what they import
+    from taskd.adaptor import arrival, torch_elastic
     from taskd.protocol import keys, secret
 
-    if (refusal := torch_versions.refusal()) is not None:
-        raise click.UsageError(refusal)
     # before torch's launcher defines its options: one of them gets another default
     torch_elastic.install()
     from torch.distributed import run as torch_run

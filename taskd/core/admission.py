@@ -118,7 +118,10 @@ class Admission:
         incarnations = _incarnations(event)
         news: list[e.Event] = []
         if event.generation == 0:
-            news += [from_rank.RankJoined(rank, incarnations[rank]) for rank in event.joined]
+            news += [
+                from_rank.RankJoined(rank, incarnations[rank], event.handlers)
+                for rank in event.joined
+            ]
         if known is not None and known.epoch == event.epoch:
             why = "died while its agent was out of reach"
             left = event.left or (None,) * len(event.dead)

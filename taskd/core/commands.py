@@ -117,6 +117,8 @@ Command = (
     | to_rank.Resume
     | to_rank.RecordState
     | to_rank.SaveState
+    | to_rank.SaveCheckpoint
+    | to_rank.RenameCheckpoint
     | to_rank.Release
     | to_rank.ProbeProgress
     | to_rank.Pause

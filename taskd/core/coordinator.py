@@ -5,9 +5,9 @@ time at which a Tick is due. `now` is in seconds on any clock that does not go b
 
 The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
 is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
-`led`, faults to `faults`, ranks' reports in an incident to `incident.driver`, the ends of their
-loops to `finishing`, requested pauses to `pause`, ranks that make no progress to `watch`,
-sub-healthy nodes to `switch`.
+`led`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
+incident to `incident.driver`, the ends of their loops to `finishing`, requested pauses to `pause`,
+ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from taskd.core.election.election import Election
 from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
+from taskd.core.framework import Framework
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.led import Led
@@ -59,6 +60,7 @@ class Coordinator:
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
         self.led = Led(self.job)
+        self.framework = Framework(self.job, self.recovery)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.admission = Admission(
@@ -91,6 +93,8 @@ class Coordinator:
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self._switch_recovery,
             from_rank.RankJoined: self.forming.joined,
+            from_rank.OptimizerReplicas: self.framework.replicas,
+            from_rank.StrategyRequested: self.framework.requested,
             from_agent.RankDied: self._rank_died,
             from_rank.RankRaised: self._rank_raised,
             from_rank.CollectiveFailed: self._collective_failed,
@@ -98,7 +102,7 @@ class Coordinator:
             from_agent.RankStalled: self.watch.stalled,
             from_agent.ProgressReport: self.watch.present,
             from_rank.RankInterrupted: self._rank_interrupted,
-            from_rank.RankReady: lambda event, now: self.recovery.ready(event.rank, now),
+            from_rank.RankReady: self.recovery.ready,
             from_rank.RankRebuilt: self._rank_rebuilt,
             from_rank.RankRestored: self.recovery.restored,
             from_rank.RankFailed: self._rank_failed,
@@ -109,8 +113,8 @@ class Coordinator:
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,
             from_agent.RankBusy: self.recovery.busy,
-            from_agent.SchedulerDied: lambda event, now: self.led.scheduler_died(event),
-            from_rank.GroupReady: lambda event, now: self.led.connected(event),
+            from_agent.SchedulerDied: self.led.scheduler_died,
+            from_rank.GroupReady: self.led.connected,
             from_operator.PauseRequested: self._pause,
             from_operator.ContinueRequested: self._continue,
             from_agent.StepsBegun: lambda event, now: self.pause.begun(event),
@@ -235,6 +239,7 @@ class Coordinator:
         node = self.job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
             self.led.registered(event)
+            self.framework.registered(event)
         return following
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
@@ -296,8 +301,7 @@ class Coordinator:
         self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
 
     def _rank_interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
-        job = self.job
-        if not job.protected:
+        if not (job := self.job).protected:
             self.succession.waits(event.rank)
         elif self.recovery.incidents == 0 and 0 < event.interruption == job.interruption:
             # the previous manager's last order has only now reached the rank

@@ -65,11 +65,17 @@ class Faults:
         self._pause.remind()
         self._nobody(why, now, {})
 
-    def _nobody(self, text: str, now: float, suspects: Mapping[int, str]) -> None:
+    def _nobody(
+        self,
+        text: str,
+        now: float,
+        suspects: Mapping[int, str],
+        kind: from_rank.RankFaulted | None = None,
+    ) -> None:
         """Handle failed communication with no rank known to be the cause."""
         before = self._recovery.incident
         again = before is not None and before.broken
-        incident = self._recovery.join(text, now=now)
+        incident = self._recovery.join(text, now=now, kind=kind)
         incident.broken = True
         if again and not suspects and incident.strategy == "retry":
             self._recovery.spent(f"the step failed again: {text}", now)
@@ -104,15 +110,15 @@ class Faults:
             and not why
         ):
             # its report will take the fault into account
-            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now)
+            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now, kind=event)
         elif (
             event.fault == from_rank.NETWORK
             and not why
             and self._recovery.phase in (None, Phase.RESUME)
         ):
-            self._nobody(text, now, {event.rank: "its connections failed again"})
+            self._nobody(text, now, {event.rank: "its connections failed again"}, event)
         else:
-            self._recovery.fault(text, now, evicted={event.rank: why} if why else None)
+            self._recovery.fault(text, now, evicted={event.rank: why} if why else None, kind=event)
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
         """Act on the fault level of a rank's device, as far as possible. `refusal`: see
@@ -187,7 +193,7 @@ class Faults:
         if (
             incident.phase is Phase.DUMP
             and incident.round.dump is not None
-            and event.rank == incident.round.dump.saver
+            and incident.round.dump.spent_by(event.rank)
         ):
             self._recovery.spent(f"rank {event.rank} could not save the state: {event.reason}", now)
             return

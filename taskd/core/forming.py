@@ -44,6 +44,7 @@ class Forming:
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
         job.ranks[event.rank].joined = True
+        job.handlers = event.handlers
         if job.protected or self.building:
             return
         if job.topology.complete and self.all_joined:

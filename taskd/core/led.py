@@ -45,7 +45,7 @@ class Led:
     def died(self, event: from_agent.RankDied) -> None:
         self._causes[event.rank] = event.cause
 
-    def connected(self, event: from_rank.GroupReady) -> None:
+    def connected(self, event: from_rank.GroupReady, now: float) -> None:
         """The rank's process group exists. Once those of all ranks do, all are told; a rank that
         was started alone finds the others'."""
         self._connected.add(event.rank)
@@ -53,7 +53,7 @@ class Led:
             self._lost = ""
             self._job.say(to_rank.GroupsReady())
 
-    def scheduler_died(self, event: from_agent.SchedulerDied) -> None:
+    def scheduler_died(self, event: from_agent.SchedulerDied, now: float) -> None:
         """Ranks whose groups exist train on, and the new scheduler accepts them. One that is still
         making its group may wait for the old scheduler for minutes."""
         job = self._job

@@ -34,6 +34,8 @@ class Settings:
     dump: float = 1800.0  # MindIO's documented limit for a save: 30 minutes
     # the first step may be long; the watchdog handles a hang in it, and this is the backstop
     resume: float = 300.0
+    # a framework's handler in a repair (TTP_NORMAL_ACTION_TIME_LIMIT, documented: 30 to 1800)
+    handler: float = 180.0
     kill: float = 10.0  # the kernel needs 0.1-0.3 s per GiB to tear a process down
     # deaths of a rank's replacements in one incident before the strategy is given up
     replacements: int = 3

@@ -11,7 +11,7 @@ from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
 from taskd.core.topology import Topology
 from taskd.messages import to_agent, to_rank
-from taskd.messages.values import Position
+from taskd.messages.values import Position, ReplicaGroups
 
 
 @dataclass
@@ -29,6 +29,7 @@ class RankState:
     # addresses of failed memory pages of its current process
     pages: set[int] = field(default_factory=set)
     unusable: str = ""  # why its device gets no further process
+    groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas; of the present or last process
 
 
 class JobState:
@@ -39,6 +40,7 @@ class JobState:
         self.generation = 0
         self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
+        self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
         self.released = -1  # no step before this one will be repeated
         self.over = False
         self.repairs = True  # faults are repaired; otherwise the next fault ends the job
@@ -90,12 +92,18 @@ class JobState:
             state.ended, state.alive, state.quit = False, False, ""
         return missed
 
-    def rebuild(self, same: bool = False) -> None:
-        """Order all ranks to build the communicators of the current generation. `same`: no process
-        is new."""
+    def rebuild(self, new: tuple[int, ...] | None = None) -> None:
+        """Order all ranks to build the communicators of the current generation. `new`: the ranks
+        whose processes are; None: all."""
         host = self.topology.store_host()
         store = self.topology.nodes[host].store if host is not None else ("", 0)
-        self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same))
+        same = new is not None and not new
+        self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same, new or ()))
+
+    @property
+    def optimizers(self) -> dict[int, ReplicaGroups]:
+        """Which ranks have the same optimizer state, by the rank that has told it."""
+        return {r: state.groups for r, state in self.ranks.items() if state.groups}
 
     def quit_before_the_end(self) -> list[int]:
         """Return the ranks that exited before the end of their loops, once all others have finished

@@ -46,6 +46,12 @@ class _Plan:
     moving: Moving | None = None
 
 
+NO_RECORDS = (
+    "its framework copies its own state, so that a standby has nothing to prepare with; stop the"
+    " node's launcher, and the strategy recover moves its ranks"
+)
+
+
 class Switch:
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
         self._job, self._recovery, self._pause = job, recovery, pause
@@ -82,12 +88,13 @@ class Switch:
         """Why a sub-healthy node cannot be handled; "" if it can."""
         job = self._job
         node = job.topology.nodes.get(number)
-        alone = job.settings.sub_healthy == MOVE and len(job.topology.nodes) == 1
+        move = job.settings.sub_healthy == MOVE
         reasons = (
             (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),
             (not job.protected, "not every rank has begun its protected loop"),
-            (alone, "a job of one node has its state nowhere else"),
+            (move and len(job.topology.nodes) == 1, "a job of one node has its state nowhere else"),
+            (move and job.handlers, NO_RECORDS),
         )
         return next((why for holds, why in reasons if holds), "")
 

@@ -71,6 +71,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_patience(uint64_t seconds)
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)
+    int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)
     int taskd_copying()

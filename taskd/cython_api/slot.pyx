@@ -12,7 +12,7 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_wait_started,
+    taskd_together, taskd_wait_started,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -99,6 +99,18 @@ def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
             PyErr_CheckSignals()
     if rc < 0:
         raise failure(rc, f"start of step {step} by all ranks of this node, {timeout_ms} ms")
+    return rc == 0
+
+
+def together(uint64_t step, uint32_t built_at, timeout_ms=-1):
+    """Wait until the ranks of all slots have called this for `step` and `built_at`: True. False, on
+    all of them, if an interruption newer than `built_at` came before the last. Raises OSError
+    ETIMEDOUT after `timeout_ms`: the others may get another answer."""
+    cdef int rc, part = int(timeout_ms)
+    with nogil:
+        rc = taskd_together(step, built_at, part)
+    if rc < 0:
+        raise failure(rc, f"step {step} together with all ranks of this node, {timeout_ms} ms")
     return rc == 0
 
 

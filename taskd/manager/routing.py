@@ -27,11 +27,18 @@ TO_ALL = (
     to_rank.Pause,
     to_rank.Continue,
     to_rank.GroupsReady,
+    to_rank.SaveCheckpoint,
     to_agent.GiveUp,
     to_agent.RestartAll,
     to_agent.SaveRecords,
 )
-TO_RANK = (to_agent.Replace, to_agent.Kill, to_rank.RecordState, to_rank.SaveState)
+TO_RANK = (
+    to_agent.Replace,
+    to_agent.Kill,
+    to_rank.RecordState,
+    to_rank.SaveState,
+    to_rank.RenameCheckpoint,
+)
 TO_NODE = (to_agent.KeepRecords, to_agent.Seal)
 
 log = logging.getLogger("taskd.manager")

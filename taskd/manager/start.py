@@ -37,6 +37,7 @@ def make(
             sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
+            handler=settings.handler_limit(environ),
         ),
         job=config.job,
         keys=secret.for_job(config.job, environ, port, config.nodes),

@@ -117,6 +117,7 @@ class AgentJoined(Message, frozen=True):
     # its launcher has no rendezvous (msrun): it restarts its ranks only as the manager orders
     led: bool = False
     moving: bool = False  # its newest interruption came in a pause for a move
+    handlers: bool = False  # see from_rank.RankJoined
 
 
 class AgentLeft(Message, frozen=True):
@@ -303,6 +304,8 @@ FromAgent = (
     | Sealed
     | Ack
     | from_rank.RankJoined
+    | from_rank.OptimizerReplicas
+    | from_rank.StrategyRequested
     | from_rank.RankRaised
     | from_rank.CollectiveFailed
     | from_rank.RankFaulted

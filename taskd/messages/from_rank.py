@@ -15,6 +15,7 @@ from taskd.messages.values import (
     PageAddress,
     Position,
     Rank,
+    ReplicaGroups,
     Seconds,
     Step,
     Text,
@@ -41,10 +42,29 @@ class ControlHello(Message, frozen=True):
 
 
 class RankJoined(Message, frozen=True):
-    """The rank's script has called protect()."""
+    """The rank's script has called protect(). `handlers`: instead, its framework repairs itself by
+    handlers that it has registered (taskd.adaptor.mindio)."""
 
     rank: Rank
     incarnation: Number = 0
+    handlers: bool = False
+
+
+class OptimizerReplicas(Message, frozen=True):
+    """The rank's framework has told which ranks have the same optimizer state."""
+
+    rank: Rank
+    incarnation: Number
+    groups: ReplicaGroups
+
+
+class StrategyRequested(Message, frozen=True):
+    """A program in the rank's process, which decides about repairs as the framework's callbacks ask
+    it to, has chosen `strategy`: dump or exit."""
+
+    rank: Rank
+    incarnation: Number
+    strategy: Name
 
 
 class RankRaised(Message, frozen=True):
@@ -203,6 +223,8 @@ class Progress(Message, frozen=True):
 Hello = RankHello | ControlHello  # the first message on a line
 FromRank = (
     RankJoined
+    | OptimizerReplicas
+    | StrategyRequested
     | RankRaised
     | CollectiveFailed
     | RankFaulted

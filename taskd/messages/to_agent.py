@@ -235,6 +235,8 @@ ToAgent = (
     | to_rank.Resume
     | to_rank.RecordState
     | to_rank.SaveState
+    | to_rank.SaveCheckpoint
+    | to_rank.RenameCheckpoint
     | to_rank.Release
     | to_rank.Pause
     | to_rank.Continue

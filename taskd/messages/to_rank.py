@@ -24,21 +24,26 @@ from taskd.messages.values import (
 
 
 class Interrupt(Message, frozen=True):
-    """Every rank leaves its collectives and waits; repeating the same number is harmless."""
+    """Every rank leaves its collectives and waits; repeating the same number is harmless.
+    `strategy`: of the round that begins. `faulty`: the ranks at fault and the documented type of
+    their fault, as in from_rank.FAULTS; told where the ranks' framework repairs itself."""
 
     interruption: Number
     reason: Report
+    strategy: Name = ""
+    faulty: tuple[tuple[Rank, Number], ...] = ()
 
 
 class Rebuild(Message, frozen=True):
     """All ranks build communicators of `generation` over the store at (host, port). `same`: the
     processes are those of the previous generation, so a library that can resume its communicators
-    may do so."""
+    may do so. `new`: the ranks whose processes are not."""
 
     interruption: Number
     generation: Number
     store: Address
     same: bool = False
+    new: tuple[Rank, ...] = ()
 
 
 class Restore(Message, frozen=True):
@@ -81,6 +86,26 @@ class SaveState(Message, frozen=True):
     stripes: bool
     world_size: Count
     records: Count
+
+
+class SaveCheckpoint(Message, frozen=True):
+    """The frameworks of `ranks`, by kind of optimizer, save a checkpoint of the state after `step`
+    updates, each its part. The answer is StateSaved without files."""
+
+    interruption: Number
+    generation: Number
+    step: Step
+    ranks: tuple[tuple[Rank, ...], ...]
+
+
+class RenameCheckpoint(Message, frozen=True):
+    """All parts of the checkpoint are saved: rank `rank` gives it its final name. The answer is
+    StateSaved without files."""
+
+    interruption: Number
+    generation: Number
+    step: Step
+    rank: Rank
 
 
 class Release(Message, frozen=True):
@@ -139,6 +164,8 @@ ToRank = (
     | Resume
     | RecordState
     | SaveState
+    | SaveCheckpoint
+    | RenameCheckpoint
     | Release
     | Pause
     | Continue

@@ -92,12 +92,27 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
 Left = Annotated[tuple[Position | None, ...], Meta(max_length=ROOM)]  # by the ranks of one node
 
 
+class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """Ranks that share an optimizer's state: each part of it is on `count` of them. See
+    core/optimizer_replicas.py."""
+
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=NODES)]
+    count: Annotated[int, Meta(ge=1, le=NODES)]
+
+
+# of one rank, by kind of optimizer
+ReplicaGroups = Annotated[tuple[ReplicaGroup, ...], Meta(max_length=1000)]
+
+
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     """How to resume at the start of `step`. `keep`: ranks whose memory is right. `stripes`: ranks
-    that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`."""
+    that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`.
+    `optimizers`: the same for a framework that copies its optimizers itself, as (kind of optimizer,
+    destination, source)."""
 
     step: Step
     keep: tuple[Rank, ...]
     stripes: tuple[Rank, ...]
     copies: tuple[tuple[Rank, Rank], ...]
     reason: Report
+    optimizers: tuple[tuple[Count, Rank, Rank], ...] = ()

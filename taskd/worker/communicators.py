@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -78,13 +78,15 @@ class Communicators:
         sockets.cut()
         sockets.begin(built_at)
         try:
-            store = dist.TCPStore(
+            connect = partial(
+                dist.TCPStore,
                 host,
                 port,
                 is_master=False,
                 wait_for_workers=False,
                 timeout=timedelta(seconds=limit),
             )
+            store = connect()
             whole, *others = groups.present()
             self._renewals.renew(whole, dist.PrefixStore(f"taskd/{generation}", store))
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
@@ -92,7 +94,7 @@ class Communicators:
             dist.all_reduce(torch.zeros(1, device=device))
             if most := _most(others, device):
                 _compare(others, most, self.rank, self.world_size, device)
-                self._renew_others(others, store, generation)
+                self._renew_others(others, connect, generation)
         finally:
             sockets.end()
         leftovers.release(left)
@@ -100,7 +102,9 @@ class Communicators:
         groups.watch(sockets.extended)
         self.generation = generation
 
-    def _renew_others(self, others: list[Group], store: Any, generation: int) -> None:
+    def _renew_others(
+        self, others: list[Group], connect: Callable[[], dist.Store], generation: int
+    ) -> None:
         """Side by side. Every thread takes its groups in the order of their names, as on all other
         ranks, so the first group that is not connected yet has all of its members at work. Each
         has a connection to the store of its own: one that waits for a key holds it."""
@@ -113,7 +117,7 @@ class Communicators:
                 self._renewals.renew(group, dist.PrefixStore(f"taskd/{generation}", own))
 
         with concurrent.futures.ThreadPoolExecutor(count, "taskd-connect") as pool:
-            made = [pool.submit(renew, others[i::count], store.clone()) for i in range(count)]
+            made = [pool.submit(renew, others[i::count], connect()) for i in range(count)]
             for future in made:
                 future.result()
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-import select
-import signal
 import threading
 import time
 
 from taskd import settings
 from taskd.messages import from_rank, to_rank
-from taskd.worker import injection, replacement
+from taskd.worker import belonging, injection
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
 
@@ -39,16 +37,6 @@ def start(agent: str, rank: int, incarnation: int, job: Job) -> None:
     ).start()
 
 
-def _outlive_nobody(channel: Channel, launcher: int) -> None:
-    """Wait for an order; kill this process, whatever it is doing, if the launcher (a pidfd)
-    ends."""
-    lines = select.poll()
-    lines.register(channel, select.POLLIN)
-    lines.register(launcher, select.POLLIN)
-    if any(fd == launcher for fd, _ in lines.poll()):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
     training = job.loop.session.channel if job.loop is not None else None
     if training is not None:
@@ -64,8 +52,7 @@ def _attend(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
 def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
     while True:
         try:
-            if replacement.launcher is not None:
-                _outlive_nobody(channel, replacement.launcher)
+            belonging.outlive_nobody(channel)
             order = channel.receive()
             if isinstance(order, to_rank.ProbeProgress):
                 channel.send(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import importlib.util
 import logging
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd import devices, logs, settings, stacks
-from taskd.cython_api import library, slot, sockets
+from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.records import dumps
 from taskd.records.store import Entries
 from taskd.worker import (
+    belonging,
     buckets,
     control_thread,
     groups,
@@ -48,8 +47,6 @@ from taskd.worker.stripes import Stripes
 
 log = logging.getLogger("taskd.worker")
 
-_PR_SET_PDEATHSIG = 1
-
 
 def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
@@ -71,7 +68,7 @@ def protect(objects: dict[str, Any]) -> Job:
     if state is not None:
         obstacle = found.obstacle or _obstacle(state)
     incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
-    _attach()
+    belonging.attach()
     channel = Channel(agent)
     rank = int(os.environ["RANK"])
     channel.send(from_rank.RankHello(rank, incarnation, os.getpid()))
@@ -127,7 +124,7 @@ def _join(job: Job, loop: Loop) -> None:
     """Start a rank's first process: wait for the other ranks and train under taskd's
     communicators."""
     session = loop.session
-    dies_with_launcher()
+    belonging.dies_with_launcher()
     found = _resumed_from(session.rank, session.communicators.world_size)
     session.channel.send(from_rank.RankJoined(session.rank, session.incarnation))
     outcome = session.wait_for_orders(
@@ -235,24 +232,3 @@ def _device(state: TrainingState) -> torch.device:
     return next(
         (p.device for m in state.modules.values() for p in m.parameters()), torch.device("cpu")
     )
-
-
-def _attach() -> None:
-    """Claim this rank's slot, unless libtaskd did it when it was preloaded."""
-    if slot.number() is None:
-        if not library.preloaded():
-            log.info(
-                "libtaskd is not preloaded: the reason for an exit() or abort() will not be"
-                " recorded; set LD_PRELOAD to record it"
-            )
-        slot.attach(os.environ["TASKD_PAGE"], int(os.environ["TASKD_LOCAL_RANK"]))
-    os.environ.pop("TASKD_SLOT", None)  # processes that this rank starts must not claim its slot
-
-
-def dies_with_launcher() -> None:
-    """Have the kernel kill this rank when its launcher ends: nothing else could stop it then. The
-    main thread of its parent lives as long as the launcher. A forked rank has another parent: see
-    control_thread.py."""
-    if replacement.launcher is not None:
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -16,8 +16,6 @@ import runpy
 import sys
 import types
 
-from taskd.worker import groups
-
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
 
@@ -26,10 +24,14 @@ def active() -> bool:
     return os.environ.get("TASKD_INCARNATION", "0") != "0"
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
-    taskd's frames."""
+    taskd's frames. `groups`: a replacement gets torch's fake process group."""
     try:
+        if groups and active():
+            from taskd.worker import groups as torch_groups
+
+            torch_groups.stand_in()
         _run(command)
     except (SystemExit, KeyboardInterrupt):
         raise
@@ -47,8 +49,6 @@ def _run(command: list[str]) -> None:
     sys.argv and sys.path are those of the rank's first process, until this process ends. `command`
     is what followed the interpreter there. The starter of this process has put nothing before the
     standard library."""
-    if active():
-        groups.stand_in()
     arguments = command[1:] if command[:1] == ["-u"] else command
     sys.orig_argv = [sys.executable, *command]
     main = sys.modules["__main__"] = types.ModuleType("__main__")

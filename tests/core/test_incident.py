@@ -158,7 +158,7 @@ def test_each_phase_has_its_own_limit(length):
     if limit == "interruption":
         assert k.deadline() == now + LIMITS["interrupt_again"]
         (note, again) = k.step(e.Tick(), now + LIMITS["interrupt_again"])
-        assert again == to_rank.Interrupt(1, "asked again")
+        assert again == to_rank.Interrupt(1, "asked again", "recover-in-place")
     assert k.deadline() == now + LIMITS[limit]
     assert k.step(e.Tick(), now + LIMITS[limit] - 0.001) == []
     said = k.step(e.Tick(), now + LIMITS[limit])

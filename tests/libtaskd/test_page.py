@@ -105,7 +105,7 @@ def test_pause_never_decreases(page):
 
 def test_torn_progress_is_told_and_mended(page, ranks):
     with open(page.path, "r+b") as file:
-        file.seek(192 + 64)  # the sequence number of slot 0
+        file.seek(256 + 64)  # the sequence number of slot 0
         file.write((7).to_bytes(4, "little"))
     assert page.read(0).consistent is False
     assert ranks.run("from taskd.cython_api import slot; slot.progress(2, slot.COMPUTING)")[0] == 0

@@ -74,7 +74,10 @@ def tp_fsdp(net):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     parallelize_module(net, mesh["tp"], plan, src_data_rank=None)
-    fully_shard(net, mesh=mesh["dp"])
+    try:
+        fully_shard(net, mesh=mesh["dp"])
+    except NotImplementedError as why:  # of shards of different sizes, in torch 2.7
+        pytest.skip(str(why))
 
 
 def alone(net):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskd.core import repair, replica_sets
+from taskd.core import optimizer_replicas, repair, replica_sets
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import dump, outcome
+from taskd.core.incident import checkpoint, dump, outcome
 from taskd.core.incident.phases import Move, Phase
 from taskd.core.incident.rounds import Next, Rounds
 from taskd.core.incident.state import Incident
@@ -60,11 +60,13 @@ class Actions:
     def limit(self, phase: Phase) -> float:
         """Return the seconds that the phase may take."""
         settings = self._job.settings
+        # a framework's handler may take that long, and be called more than once in a phase
+        least = 2 * settings.handler if self._job.handlers else 0.0
         return {
-            Phase.INTERRUPT: settings.interruption,
-            Phase.REPLACE: settings.replace,
-            Phase.REBUILD: settings.rebuild,
-            Phase.RESTORE: settings.restore,
+            Phase.INTERRUPT: max(settings.interruption, least),
+            Phase.REPLACE: max(settings.replace, settings.handler if least else 0.0),
+            Phase.REBUILD: max(settings.rebuild, least),
+            Phase.RESTORE: max(settings.restore, least),
             Phase.RESUME: settings.resume,
             Phase.DUMP: settings.dump,
         }.get(phase, 0.0)
@@ -97,14 +99,23 @@ class Actions:
     def _decide(self, incident: Incident, why: str, now: float) -> Next:
         """Decide at which step to resume, and whose state to use."""
         members = [self._member(incident, number) for number in self._job.ranks]
+        job = self._job
+        if job.handlers and all(m.position is None or not m.position.step for m in members):
+            job.restart = f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}"
+            return None
         if incident.strategy == "dump":
             able = set(incident.round.reports) - set(incident.evicted)
-            begun = dump.begin(self._job, members, able)
+            begin = checkpoint.begin if job.handlers else dump.begin
+            begun = begin(job, members, able)
             if isinstance(begun, repair.Refusal):
                 return Move.REFUSED, begun.reason
             incident.round.dump = begun
             return Move.SAVING, ""
-        plan = repair.plan(members, self.resumed)
+        plan = (
+            optimizer_replicas.plan(members, job.optimizers)
+            if job.handlers
+            else repair.plan(members, self.resumed)
+        )
         if isinstance(plan, repair.Refusal):
             return Move.REFUSED, plan.reason
         incident.round.plan, self.resumed = plan, plan.step
@@ -122,7 +133,7 @@ class Actions:
 
     def _rebuild(self, incident: Incident, why: str, now: float) -> Next:
         self._job.generation += 1
-        self._job.rebuild(same=not incident.new)
+        self._job.rebuild(tuple(sorted(incident.new)))
         return None
 
     def _restore(self, incident: Incident, why: str, now: float) -> Next:
@@ -260,5 +271,5 @@ class Actions:
                 r for r in sorted(everybody) if self.running(incident, r) or r in incident.killed
             ]
         if incident.phase is Phase.DUMP:
-            return dump.silent(here.dump) if here.dump is not None else []
+            return here.dump.silent if here.dump is not None else []
         return sorted(everybody - done.get(incident.phase, everybody))

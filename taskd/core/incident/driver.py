@@ -11,8 +11,10 @@ from collections.abc import Mapping
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import dump, ladder
+from taskd.core.incident import ladder
 from taskd.core.incident.actions import Actions
+from taskd.core.incident.checkpoint import Checkpoint
+from taskd.core.incident.dump import Dump
 from taskd.core.incident.phases import TABLE, Move, Phase, after
 from taskd.core.incident.rounds import NOBODY, Next, Rounds, listed
 from taskd.core.incident.state import Incident, Moving
@@ -80,12 +82,22 @@ class Recovery:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def join(self, text: str, explains: bool = True, *, now: float) -> Incident:
-        """Add a fault to the current incident, or open one. `explains`: see Incident.add."""
+    def join(
+        self,
+        text: str,
+        explains: bool = True,
+        *,
+        now: float,
+        kind: from_rank.RankFaulted | None = None,
+    ) -> Incident:
+        """Add a fault to the current incident, or open one. `explains`: see Incident.add. `kind`:
+        the report, of a rank that told its type."""
         if self.incident is None:
             self._open(now)
         incident = self.incident
         assert incident is not None
+        if kind is not None:
+            incident.kinds[kind.rank] = kind.fault
         self._job.note(incident.add(text, explains))
         return incident
 
@@ -108,11 +120,12 @@ class Recovery:
         dead: frozenset[int] = NOBODY,
         evicted: Mapping[int, str] | None = None,
         hung: frozenset[int] = NOBODY,
+        kind: from_rank.RankFaulted | None = None,
     ) -> None:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
         stacks before they are killed."""
-        incident = self.join(text, now=now)
+        incident = self.join(text, now=now, kind=kind)
         incident.hung |= hung
         if evicted:
             self._drive(self._rounds.evict(incident, evicted), now)
@@ -182,9 +195,9 @@ class Recovery:
         if self._actions.running(incident, event.rank):
             incident.deadline = max(incident.deadline, now + event.allowance)
 
-    def ready(self, rank: int, now: float) -> None:
-        if self.incident is not None and rank in self.incident.new:
-            self.incident.ready.add(rank)
+    def ready(self, event: from_rank.RankReady, now: float) -> None:
+        if self.incident is not None and event.rank in self.incident.new:
+            self.incident.ready.add(event.rank)
             self.advance(now)
 
     def rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
@@ -221,14 +234,16 @@ class Recovery:
         if (saving := self._saving(event.interruption)) is None:
             return
         if isinstance(event, from_rank.StateSaved):
-            dump.saved(saving, event.rank)
+            saving.saved_by(event.rank)
         elif event.why:
             self.spent(f"node {event.node} could not save its ranks' records: {event.why}", now)
             return
-        else:
+        elif isinstance(saving, Dump):
             saving.waiting.discard(event.node)
         saving.files += event.files
-        dump.advance(self._job, saving)
+        saving.advance(self._job)
+        if saving.done:
+            self._drive((Move.SAVED, f"dump: done, {saving.done}"), now)
 
     def sealed(self, event: from_agent.Sealed, now: float) -> None:
         if (saving := self._saving(event.interruption)) is None:
@@ -239,7 +254,7 @@ class Recovery:
         done = f"the state at the start of step {saving.step} is at {event.path}"
         self._drive((Move.SAVED, f"dump: done, {done}"), now)
 
-    def _saving(self, interruption: int) -> dump.Dump | None:
+    def _saving(self, interruption: int) -> Dump | Checkpoint | None:
         """Return the dump that is being written in the round of `interruption`."""
         incident = self._in(Phase.DUMP)
         current = incident is not None and interruption == self._job.interruption
@@ -312,7 +327,7 @@ class Recovery:
         incident.round.asked_again = True
         running = abbreviate(r for r in self.silent() if r not in incident.killed)
         self._job.note(f"ranks [{running}] have not stopped; asked again")
-        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again"))
+        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again", incident.strategy))
 
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up: evict the ranks it waits for; if that cannot help, the strategy

@@ -37,6 +37,59 @@ class Dump:
     saved: bool = False  # by the saver
     sealing: bool = False
     files: list[File] = field(default_factory=list)
+    done: str = ""  # see Checkpoint.done; the agent that seals reports the end
+
+    def saved_by(self, rank: int) -> None:
+        """`rank` has recorded, or saved, the state."""
+        if rank in self.recording:
+            self.recording.discard(rank)
+        elif rank == self.saver:
+            self.saved = True
+
+    def advance(self, job: JobState) -> None:
+        """Have the records saved, the state once they are, and the dump sealed once it is
+        complete."""
+        if not self.recording and not self.asked:
+            self.asked = True
+            job.say(to_agent.SaveRecords(job.interruption, self.step, self.name, self.lost))
+        if not self.asked or self.waiting:
+            return
+        if not self.saving:
+            self.saving = True
+            job.say(
+                to_rank.SaveState(
+                    job.interruption,
+                    job.generation,
+                    self.saver,
+                    self.step,
+                    self.name,
+                    self.stripes,
+                    job.topology.world_size,
+                    len({name for name, _, _ in self.files}),
+                )
+            )
+        elif self.saved and not self.sealing:
+            self.sealing = True
+            job.say(
+                to_agent.Seal(
+                    job.interruption,
+                    self.node,
+                    self.step,
+                    self.name,
+                    job.topology.world_size,
+                    tuple(sorted(self.files)),
+                )
+            )
+
+    @property
+    def silent(self) -> list[int]:
+        """The ranks that it waits for."""
+        saving = [self.saver] if self.saving and not self.saved else []
+        return sorted(self.recording) or saving
+
+    def spent_by(self, rank: int) -> bool:
+        """Whether the dump fails because this rank could not carry out an order."""
+        return rank == self.saver
 
 
 def begin(
@@ -95,54 +148,5 @@ def begin(
                 job.interruption, job.generation, rank, plan.step, rank in plan.stripes
             )
         )
-    advance(job, dump)
+    dump.advance(job)
     return dump
-
-
-def saved(dump: Dump, rank: int) -> None:
-    """`rank` has recorded, or saved, the state."""
-    if rank in dump.recording:
-        dump.recording.discard(rank)
-    elif rank == dump.saver:
-        dump.saved = True
-
-
-def advance(job: JobState, dump: Dump) -> None:
-    """Have the records saved, the state once they are, and the dump sealed once it is complete."""
-    if not dump.recording and not dump.asked:
-        dump.asked = True
-        job.say(to_agent.SaveRecords(job.interruption, dump.step, dump.name, dump.lost))
-    if not dump.asked or dump.waiting:
-        return
-    if not dump.saving:
-        dump.saving = True
-        job.say(
-            to_rank.SaveState(
-                job.interruption,
-                job.generation,
-                dump.saver,
-                dump.step,
-                dump.name,
-                dump.stripes,
-                job.topology.world_size,
-                len({name for name, _, _ in dump.files}),
-            )
-        )
-    elif dump.saved and not dump.sealing:
-        dump.sealing = True
-        job.say(
-            to_agent.Seal(
-                job.interruption,
-                dump.node,
-                dump.step,
-                dump.name,
-                job.topology.world_size,
-                tuple(sorted(dump.files)),
-            )
-        )
-
-
-def silent(dump: Dump) -> list[int]:
-    """The ranks that it waits for."""
-    saving = [dump.saver] if dump.saving and not dump.saved else []
-    return sorted(dump.recording) or saving

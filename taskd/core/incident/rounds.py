@@ -16,6 +16,7 @@ from taskd.core.incident.state import Incident, Round
 from taskd.core.incident.takeover import Takeover
 from taskd.core.state import JobState
 from taskd.messages import to_agent, to_rank
+from taskd.messages.from_rank import OTHER
 
 Next = tuple[Move, str] | None
 NOBODY: frozenset[int] = frozenset()
@@ -105,7 +106,8 @@ class Rounds:
             for node in self._nodes.broken(incident):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
-        job.say(to_rank.Interrupt(job.interruption, incident.faults[-1]))
+        faulty = self._faulty(incident) if job.handlers else ()
+        job.say(to_rank.Interrupt(job.interruption, incident.faults[-1], rung.strategy, faulty))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
         if rung.strategy == "dump":
@@ -118,6 +120,12 @@ class Rounds:
         incident.deadline = max(
             [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
         )
+
+    def _faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
+        """The ranks at fault and their faults' types. A process that is gone or goes is `other`."""
+        gone = {r for r, s in self._job.ranks.items() if not s.alive}
+        gone |= incident.new | set(incident.evicted)
+        return tuple(sorted({**incident.kinds, **dict.fromkeys(gone, OTHER)}.items()))
 
     def _replace(self, incident: Incident) -> None:
         absent = self._job.topology.absent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Phase
@@ -39,7 +40,7 @@ class Round:
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
     committed: set[int] = field(default_factory=set)
-    dump: Dump | None = None
+    dump: Dump | Checkpoint | None = None
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Incident:
     killed: dict[int, float] = field(default_factory=dict)  # of these, when each was killed
     hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks
     retry_requested: set[int] = field(default_factory=set)  # ranks whose device required a retry
+    kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes
     # rank -> rebuilds or restores that failed first on its current process

@@ -36,6 +36,12 @@ def unsupported(modules: Iterable[torch.nn.Module]) -> str | None:
                     " takes the parameters out of their modules: use fully_shard (FSDP2) instead of"
                     " DDP"
                 )
-    if missing := [*fsdp2.lacking(modules), *Pipelines().lacking()]:
+    schedules = Pipelines()
+    if missing := [*fsdp2.lacking(modules), *schedules.lacking()]:
         return f"torch {torch.__version__} lacks {', '.join(missing)}"
+    if schedules.began():
+        return (
+            f"a pipeline has made a step already, and torch {torch.__version__} does not tell"
+            " which shapes its stages were given: call taskd.protect() before the first step"
+        )
     return None

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 PACKAGE = "torch.distributed.fsdp._fully_shard"
-STATE = ("_training_state", "_state_ctx", "_comm_ctx", "_fsdp_param_groups")
+STATE = ("_training_state", "_state_ctx", "_comm_ctx")
+GROUPS = ("_fsdp_param_groups", "_fsdp_param_group")  # a list; before torch 2.12 one or None
 CONTEXT = ("iter_forward_root", "post_backward_final_callback_queued", "is_last_backward")
-COMMUNICATION = ("all_gather_state", "reduce_scatter_states", "post_forward_order")
+COMMUNICATION = ("all_gather_state", "post_forward_order")
+SCATTERED = ("reduce_scatter_states", "reduce_scatter_state")  # likewise
 GROUP = (
     "_training_state",
     "_all_gather_result",
@@ -33,12 +35,16 @@ def lacking(modules: Iterable[torch.nn.Module]) -> list[str]:
     missing: list[str] = []
     for state in _states(modules):
         missing += _without("FSDPState", state, STATE)
+        if not any(hasattr(state, name) for name in GROUPS):
+            missing.append(f"FSDPState.{GROUPS[0]}")
         missing += _without("FSDPStateContext", getattr(state, "_state_ctx", None), CONTEXT)
         # these come with the first forward
         begin = getattr(type(getattr(state, "_comm_ctx", None)), "lazy_init", None)
         assigned = begin.__code__.co_names if begin is not None else ()
         missing += [f"FSDPCommContext.{name}" for name in COMMUNICATION if name not in assigned]
-        for group in getattr(state, "_fsdp_param_groups", ()):
+        if not any(name in assigned for name in SCATTERED):
+            missing.append(f"FSDPCommContext.{SCATTERED[0]}")
+        for group in _groups(state):
             missing += _without("FSDPParamGroup", group, (*GROUP, "_to_sharded"))
             for parameter in getattr(group, "fsdp_params", ()):
                 names = ("unsharded_accumulated_grad", "sharded_param")
@@ -62,9 +68,12 @@ def reset(modules: Iterable[torch.nn.Module]) -> None:
         communication = state._comm_ctx
         if hasattr(communication, COMMUNICATION[0]):
             communication.all_gather_state = None
-            communication.reduce_scatter_states.clear()
             communication.post_forward_order.clear()
-        for group in state._fsdp_param_groups:
+            if hasattr(communication, SCATTERED[0]):
+                communication.reduce_scatter_states.clear()
+            else:
+                communication.reduce_scatter_state = None
+        for group in _groups(state):
             group._training_state = type(group._training_state).IDLE
             group._all_gather_result = group._post_reduce_event = None
             group._reshard_after_forward_event = group._partial_reduce_output = None
@@ -87,6 +96,13 @@ def settle(modules: Iterable[torch.nn.Module]) -> None:
 def _states(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
     for module in _fsdp(modules):
         yield module._get_fsdp_state()
+
+
+def _groups(state: Any) -> list[Any]:
+    if hasattr(state, GROUPS[0]):
+        return list(state._fsdp_param_groups)
+    group = getattr(state, GROUPS[1], None)
+    return [group] if group is not None else []
 
 
 def _fsdp(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:

@@ -16,12 +16,22 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 PACKAGE = "torch.distributed.pipelining"
-SINGLE = ("_stage_forward_initialized", "_stage_backward_initialized")
-MULTI = ("_stages_forward_initialized", "_stages_backward_initialized")
-SCHEDULE = ("_internal_losses", "_has_backward", "_initialize_pp_stages")
-# of schedules that are lists of actions; all are containers
+# whether the stages have learnt: forward and backward; before torch 2.10 both in one
+SINGLE = (("_stage_forward_initialized", "_stage_backward_initialized"), ("_stage_initialized",))
+MULTI = (("_stages_forward_initialized", "_stages_backward_initialized"), ("_stages_initialized",))
+# what has them learn: of any schedule; before torch 2.12 of those of one stage, of several
+LEARN, LEARN_SINGLE, LEARN_MULTI = (
+    "_initialize_pp_stages",
+    "_initialize_stage",
+    "_initialize_stages",
+)
+SCHEDULE = ("_internal_losses", "_has_backward")
+# of schedules that are lists of actions; all are containers. Before torch 2.10 variables of a
+# function, which end with it
 RUNTIME = ("fwd_recv_ops", "bwd_recv_ops", "unshard_ops", "unsharded_stages", "backward_counter")
 STAGE = ("bwd_cache", "backward_state", "dw_runner")
+# before torch 2.12 a stage infers no shapes while it has these, and never if they were given to it
+SHAPES = ("inputs_meta", "_outputs_meta")
 # an FSDP2 stage's switches, which a step turns off for all but its last backward
 SYNC = ("set_is_last_backward", "set_reshard_after_backward", "set_requires_gradient_sync")
 
@@ -35,6 +45,7 @@ class Pipelines:
         self._schedules: list[weakref.ref[Any]] = []
         # what an undisturbed run would know in place of a schedule that was reset
         self._before: weakref.WeakKeyDictionary[Any, Learnt] = weakref.WeakKeyDictionary()
+        self._given: weakref.WeakSet[Any] = weakref.WeakSet()  # stages whose shapes were given
         schedules = sys.modules.get(f"{PACKAGE}.schedules")
         if schedules is not None:
             # type(), not isinstance(): the latter wakes proxies, which are asked for their class
@@ -43,6 +54,8 @@ class Pipelines:
             ]
             found.sort(key=lambda s: [stage.stage_index for stage in _stages(s)])
             self._schedules = [weakref.ref(s) for s in found]
+            stages = [stage for s in found for stage in _stages(s)]
+            self._given.update(s for s in stages if getattr(s, SHAPES[0], None) is not None)
 
     def __bool__(self) -> bool:
         return bool(self._schedules)
@@ -52,14 +65,23 @@ class Pipelines:
         missing = []
         for schedule in self._living():
             runtime = RUNTIME if hasattr(schedule, "pipeline_order_with_comms") else ()
-            for name in (*SCHEDULE, *_flags(schedule), *runtime):
+            local = schedule._step_microbatches.__code__.co_varnames
+            needed = (*SCHEDULE, *_flags(schedule), _learning(schedule))
+            for name in (*needed, *(n for n in runtime if n not in local)):
                 if not hasattr(schedule, name):
                     missing.append(f"{type(schedule).__name__}.{name}")
             if not _stages(schedule):
                 missing.append(f"{type(schedule).__name__}._stage")
             for stage in _stages(schedule):
-                missing += [f"PipelineStage.{name}" for name in STAGE if not hasattr(stage, name)]
+                shapes = () if hasattr(schedule, LEARN) else SHAPES
+                for name in (*STAGE, *shapes):
+                    if not hasattr(stage, name):
+                        missing.append(f"PipelineStage.{name}")
         return sorted(set(missing))
+
+    def began(self) -> bool:
+        """Whether a step before this object was made hides which shapes were given."""
+        return any(not hasattr(s, LEARN) and self._learnt(s)[0] for s in self._living())
 
     def state_dict(self) -> list[Learnt]:
         return [self._learnt(schedule) for schedule in self._living()]
@@ -69,7 +91,8 @@ class Pipelines:
             self._before[schedule] = (forward, backward)
 
     def _learnt(self, schedule: Any) -> Learnt:
-        forward, backward = (getattr(schedule, name) for name in _flags(schedule))
+        forward, *rest = (getattr(schedule, name) for name in _flags(schedule))
+        backward = rest[0] if rest else forward and schedule._has_backward
         return self._before.get(schedule, (forward, backward))
 
     def reset(self, unchanged: Callable[[], AbstractContextManager[None]]) -> None:
@@ -90,16 +113,20 @@ class Pipelines:
                 for name in SYNC:
                     if hasattr(stage.submod, name):
                         getattr(stage.submod, name)(True)
+                if not hasattr(schedule, LEARN) and stage not in self._given:
+                    for name in SHAPES:
+                        setattr(stage, name, None)
             self._learn_again(schedule, unchanged)
 
     def _learn_again(
         self, schedule: Any, unchanged: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        schedule.__dict__.pop("_initialize_pp_stages", None)
-        original = schedule._initialize_pp_stages
+        name = _learning(schedule)
+        schedule.__dict__.pop(name, None)
+        original = getattr(schedule, name)
 
         def initialize(*arguments: Any, **more: Any) -> Any:
-            schedule.__dict__.pop("_initialize_pp_stages", None)
+            schedule.__dict__.pop(name, None)
             forward, backward = self._before.pop(schedule)
             # else torch learns here in an undisturbed run too
             if forward and backward == schedule._has_backward:
@@ -107,14 +134,21 @@ class Pipelines:
                     return original(*arguments, **more)
             return original(*arguments, **more)
 
-        schedule._initialize_pp_stages = initialize
+        setattr(schedule, name, initialize)
 
     def _living(self) -> list[Any]:
         return [s for s in (ref() for ref in self._schedules) if s is not None]
 
 
-def _flags(schedule: Any) -> tuple[str, str]:
-    return MULTI if hasattr(schedule, "_stages") else SINGLE
+def _flags(schedule: Any) -> tuple[str, ...]:
+    known = MULTI if hasattr(schedule, "_stages") else SINGLE
+    return next((names for names in known if hasattr(schedule, names[0])), known[0])
+
+
+def _learning(schedule: Any) -> str:
+    if hasattr(schedule, LEARN):
+        return LEARN
+    return LEARN_MULTI if hasattr(schedule, "_stages") else LEARN_SINGLE
 
 
 def _stages(schedule: Any) -> list[Any]:

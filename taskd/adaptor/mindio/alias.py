@@ -1,0 +1,85 @@
+"""Makes this package importable as `mindio_ttp`, never in place of a real one.
+
+The step writes a package of that name, of one file, which puts the modules here in its place: there
+is one copy of each, under both names, and `mindio_ttp.__path__` is where MindSpore finds the C
+libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+NAME = "mindio_ttp"
+MODULES = ("controller_ttp", "framework_ttp", "framework_ttp.ttp_decorator", "utils")
+MARK = "made by `taskd mindio --install`"
+FILE = f"""# {MARK}; `taskd mindio --remove` removes it
+from taskd.adaptor.mindio import alias
+
+alias.become(__name__)
+"""
+
+
+class Refused(RuntimeError):
+    """What is there is not ours."""
+
+
+def become(name: str) -> None:
+    """Called by the package that `install` writes, while it is imported."""
+    package = importlib.import_module("taskd.adaptor.mindio")
+    sys.modules[name] = package
+    for module in MODULES:
+        sys.modules[f"{name}.{module}"] = importlib.import_module(f"{package.__name__}.{module}")
+
+
+def place(site: Path | None = None) -> Path:
+    """The folder of the package in `site`, by default where this Python keeps packages."""
+    return (site or Path(sysconfig.get_paths()["purelib"])) / NAME
+
+
+def install(site: Path | None = None) -> tuple[Path, bool]:
+    """Write the package. Returns its folder, and whether it was not there yet. Raises Refused,
+    OSError."""
+    folder = place(site)
+    if ours(folder):
+        return folder, False
+    if folder.exists():
+        raise Refused(f"{folder} is there and not taskd's: uninstall {NAME} first")
+    real = _elsewhere()
+    if real is not None:
+        raise Refused(f"{NAME} is installed at {real}: uninstall it first")
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(FILE)
+    return folder, True
+
+
+def remove(site: Path | None = None) -> tuple[Path, bool]:
+    """Remove the package. Returns its folder, and whether it was there. Raises Refused, OSError."""
+    folder = place(site)
+    if not folder.exists():
+        return folder, False
+    if not ours(folder):
+        raise Refused(f"{folder} is not taskd's, and is left alone")
+    shutil.rmtree(folder)
+    return folder, True
+
+
+def ours(folder: Path) -> bool:
+    try:
+        return (folder / "__init__.py").read_text().startswith(f"# {MARK}")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _elsewhere() -> str | None:
+    """Where a `mindio_ttp` can be imported from that is not ours."""
+    try:
+        spec = importlib.util.find_spec(NAME)
+    except (ImportError, ValueError):
+        return None
+    origin = None if spec is None else spec.origin
+    return None if origin is None or ours(Path(origin).parent) else origin

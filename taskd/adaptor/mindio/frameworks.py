@@ -1,0 +1,74 @@
+"""What differs between the frameworks that use the interface."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+_version = ""  # MindSpeed or MindSpeed-LLM, as the framework says
+
+
+def set_version(name: str) -> None:
+    """Raises ValueError."""
+    global _version
+    if name not in ("MindSpeed", "MindSpeed-LLM"):
+        raise ValueError(
+            f"set_mindio_export_version({name!r}): known: 'MindSpeed' and 'MindSpeed-LLM'"
+        )
+    _version = name
+
+
+def version() -> str:
+    return _version
+
+
+def stops_before_dump(environ: Mapping[str, str]) -> bool:
+    """Whether ranks are stopped and cleaned before they save their last checkpoint."""
+    given = environ.get("TTP_STOP_CLEAN_BEFORE_DUMP")
+    return given == "1" if given is not None else bool(_version)
+
+
+def resumes_links() -> bool:
+    """Whether a clean handler can make the links of the present groups work again, as HCCL's can
+    be. Where not (torch with gloo or NCCL), groups are made anew in a retry too."""
+    torch = sys.modules.get("torch")
+    npu = getattr(torch, "npu", None)
+    return torch is None or (npu is not None and bool(npu.is_available()))
+
+
+def choose_device() -> None:
+    """Handlers run in a thread of their own, which has to choose the device again."""
+    torch = sys.modules.get("torch")
+    npu = getattr(torch, "npu", None)
+    if npu is not None and npu.is_available():
+        npu.set_device(npu.current_device())
+
+
+def free_memory() -> None:
+    """Let go of the memory of a failed step, on an accelerator."""
+    torch = sys.modules.get("torch")
+    for name in ("npu", "cuda"):
+        device = getattr(torch, name, None)
+        if device is not None and device.is_available():
+            import gc
+
+            gc.collect()
+            device.empty_cache()
+
+
+def before_rebuild(generation: int, store: tuple[str, int]) -> None:
+    """Groups are about to be made anew, the `generation`th time. torch's are named by counting
+    them, and a new process has counted others than the rest. `store`: where ranks meet; the node
+    of MASTER_ADDR may be lost, so torch's env:// is sent there."""
+    if "torch" not in sys.modules:
+        return
+    host, port = store
+    if host and port:
+        os.environ.update(
+            MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True"
+        )
+    from taskd.worker import group_names, groups
+
+    groups.real()
+    group_names.number_names(generation)

@@ -1,0 +1,81 @@
+"""The framework's handlers: what it registers, and how it is called."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger("taskd.worker")
+
+STOP, CLEAN, REBUILD = "stop", "clean", "rebuild_group"
+REPAIR, ROLLBACK = "repair", "rollback"
+SAVE, RENAME, EXIT, SYNC = "save_ckpt", "rename", "exit", "stream_sync"
+# elastic training changes the number of ranks, which taskd never does: kept, and never called
+ELASTIC = (
+    "zit_downgrade_rebuild",
+    "zit_upgrade_rebuild",
+    "zit_upgrade_repair",
+    "zit_upgrade_rollback",
+)
+NAMES = (STOP, CLEAN, REBUILD, REPAIR, ROLLBACK, SAVE, RENAME, EXIT, SYNC, *ELASTIC)
+
+Handler = Callable[..., Any]
+
+
+class Handlers:
+    """By name, each with the context that it was registered with. `args`: what the framework wants
+    to be given, see `tft_set_step_args`."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Handler, Any]] = {}
+        self.args: Any = None
+
+    def register(self, name: str, function: Handler, ctx: Any) -> None:
+        """Raises TypeError."""
+        if not callable(function):
+            raise TypeError(
+                f"tft_register_{name}_handler: func is {type(function).__name__}; give a function"
+            )
+        self._found[name] = function, ctx
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a handler with `arguments`, the framework's arguments and its context, as many of
+        them as it takes. Returns what it returns, None if none is registered; raises what it
+        raises."""
+        if name not in self._found:
+            return None
+        function, ctx = self._found[name]
+        # a rename handler takes (step, args), MindSpore's (step, ctx); an exit handler (ctx)
+        given: tuple[Any, ...]
+        if name == SYNC:
+            given = ()
+        elif name == EXIT:
+            given = (ctx,)
+        elif name == RENAME:
+            given = (*arguments, ctx if ctx is not None else self.args)
+        else:
+            given = (*arguments, self.args, ctx)
+        began = time.monotonic()
+        try:
+            return fitting(function, given)
+        finally:
+            log.info("%s handler: %.1f ms", name, (time.monotonic() - began) * 1e3)
+
+
+def fitting(function: Handler, given: tuple[Any, ...]) -> Any:
+    """Call `function` with as many of the arguments `given` as it takes: versions of the interface
+    differ in how many they give."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return function(*given)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return function(*given)
+    return function(*given[: len(positional)])

@@ -1,0 +1,271 @@
+"""Carries out the orders of a repair by calling the framework's handlers.
+
+An order that a newer interruption has overtaken is dropped. The order of the calls is that of the
+interface: stop, clean, then rebuild_group where a process is new, repair on the ranks that copy,
+rollback on all; then training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from taskd.adaptor.mindio import frameworks, handlers
+from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
+from taskd.cython_api import slot
+from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Plan, Position
+
+if TYPE_CHECKING:
+    from taskd.adaptor.mindio.processor import Processor
+
+log = logging.getLogger("taskd.worker")
+
+# what the interface calls the strategies
+REPAIR_TYPES = {
+    "retry": "retry",
+    "recover-in-place": "recover",
+    "recover": "recover",
+    "dump": "dump",
+}
+CLEANED, FAILED, LOW = 0, 1, 2  # what a clean handler returns
+SETTLED, AGAIN = 1.0, 0.01  # seconds, see Orders._call_stop
+
+
+class Unfit(RuntimeError):
+    """This process cannot be kept."""
+
+
+class Orders:
+    """Runs in its own thread, see processor.py."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._rank = processor
+        self._answered = 0  # the last interruption answered
+        self._built = False  # groups were rebuilt, or state copied, since the rank was last stopped
+        self._stopped = False  # the training thread has left the training for this repair
+        self._low = False  # failed memory held nothing that has to be restored
+        self._orders: dict[type, Callable[[Any], None]] = {
+            to_rank.Interrupt: self._interrupted,
+            to_rank.Rebuild: self._rebuilt,
+            to_rank.Restore: self._restored,
+            to_rank.Resume: self._resumed,
+            to_rank.SaveCheckpoint: self._saved,
+            to_rank.RenameCheckpoint: self._renamed,
+        }
+
+    def run(self) -> None:
+        frameworks.choose_device()
+        while True:
+            order = self._rank.orders.get()
+            carry_out = self._orders.get(type(order))
+            if carry_out is None:
+                continue
+            try:
+                if getattr(order, "interruption", 0) < slot.interruption() and not isinstance(
+                    order, to_rank.Interrupt
+                ):
+                    log.info("rank %d: %s was overtaken", self._rank.rank, type(order).__name__)
+                    continue
+                carry_out(order)
+            except Exception as error:
+                self._failed(order, error)
+
+    def _failed(self, order: Any, error: Exception) -> None:
+        rank, name = self._rank, type(order).__name__
+        if slot.interruption() > getattr(order, "interruption", 0):
+            log.info("rank %d: %s was overtaken by an interruption", rank.rank, name)
+            return
+        log.warning("rank %d: %s failed", rank.rank, name, exc_info=error)
+        reason = f"{type(error).__name__}: {error}"[:500]
+        generation = getattr(order, "generation", 0)
+        rank.send(from_rank.RankFailed(rank.rank, rank.incarnation, generation, reason))
+
+    # -- stop and clean ----------------------------------------------------------------------------
+
+    def _interrupted(self, order: to_rank.Interrupt) -> None:
+        rank = self._rank
+        if rank.generation == 0 and not rank.replacement:
+            return  # all ranks are restarted
+        number = max(order.interruption, slot.interruption())
+        if number <= self._answered:
+            return
+        self._answered = number
+        with rank.changed:
+            rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
+            rank.changed.notify_all()
+        rank.callbacks.interrupted(order.faulty, rank.repair_type)
+        if rank.replacement:
+            self._built = False
+            return  # it has no state to report
+        unfit = ""
+        try:
+            self._stop(order)
+        except Unfit as error:
+            unfit = str(error)
+        except Exception as error:
+            log.warning("rank %d cannot be kept", rank.rank, exc_info=error)
+            unfit = f"{type(error).__name__}: {error}"
+        rank.callbacks.stopped()
+        step = rank.updates.step
+        clean = step if rank.updates.whole and (not rank.uce or self._low) else None
+        # a rebuild that an even newer interruption has overtaken counts for that one
+        rank.send(
+            from_rank.RankInterrupted(
+                rank.rank,
+                rank.incarnation,
+                max(number, slot.interruption()),
+                Position(step, clean),
+                unfit[:128],
+            )
+        )
+        self._answered = max(number, slot.interruption())
+
+    def _stop(self, order: to_rank.Interrupt) -> None:
+        """Get the training thread out of the training, and the device ready. Raises Unfit, and what
+        handlers raise."""
+        rank, limit = self._rank, self._rank.limit
+        slot.patience(int(2 * limit))
+        if self._stopped and not self._built:
+            return
+        if not rank.updates.close(limit):
+            log.warning("rank %d: its update has not ended within %.0f s", rank.rank, limit)
+        if rank.repair_type == "dump" and not frameworks.stops_before_dump(os.environ):
+            return
+        self._call_stop()
+        with rank.changed:
+            left = rank.changed.wait_for(
+                lambda: rank.waiting or rank.over or rank.reported is ReportState.RS_UNKNOWN, limit
+            )
+        if not left:
+            raise Unfit(f"its training has not stopped within {limit:.0f} s of its stop handler")
+        uce = rank.uce or rank.updates.lost
+        result = rank.handlers.call(handlers.CLEAN, uce)
+        if result not in (None, CLEANED, LOW):
+            raise Unfit(f"its clean handler returned {result!r}")
+        rank.uce = uce
+        self._low = uce and result == LOW
+        self._stopped, self._built = True, False
+
+    def _call_stop(self) -> None:
+        """MindSpore's stop handler raises between the end of an update and the reset of a flag a
+        moment later: try again until it does not. Raises what it raises."""
+        due = time.monotonic() + SETTLED
+        while True:
+            try:
+                self._rank.handlers.call(handlers.STOP)
+                return
+            except Exception:
+                if time.monotonic() >= due:
+                    raise
+            with self._rank.changed:
+                self._rank.changed.wait(AGAIN)
+
+    # -- rebuild, repair, rollback -----------------------------------------------------------------
+
+    def _rebuilt(self, order: to_rank.Rebuild) -> None:
+        rank = self._rank
+        if order.generation == 1 and not rank.replacement:
+            rank.generation = 1  # the groups are the framework's own
+        elif not order.same or not frameworks.resumes_links():
+            self._rebuild(order)
+        rank.send(from_rank.RankRebuilt(rank.rank, rank.incarnation, order.generation))
+
+    def _rebuild(self, order: to_rank.Rebuild) -> None:
+        rank = self._rank
+        frameworks.before_rebuild(order.generation, order.store)
+        if rank.replacement and not rank.prepared:
+            # it waits at the end of its initialization, and makes its groups and registers its
+            # handlers after that
+            rank.act(Action.RETRY)
+            with rank.changed:
+                rank.changed.wait_for(
+                    lambda: rank.prepared or slot.interruption() > order.interruption
+                )
+            return
+        with self._communicating():
+            rank.handlers.call(handlers.REBUILD, sorted(order.new))
+
+    def _restored(self, order: to_rank.Restore) -> None:
+        rank, plan = self._rank, order.plan
+        rank.repair_step = plan.step
+        with self._communicating():
+            for info, rebuilds in self._repairs(plan):
+                failed = sorted({d for _, d, _ in plan.optimizers})
+                rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
+            rank.handlers.call(handlers.ROLLBACK, plan.step)
+        rank.send(from_rank.RankRestored(rank.rank, rank.incarnation, order.generation, ""))
+
+    def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
+        """What this rank's repair handler is told, and whether its model and optimizer have to be
+        made anew: nothing, once, or, on a rank that gives and takes, twice."""
+        me = self._rank.rank
+        everybody = sorted({r for _, d, s in plan.optimizers for r in (d, s)})
+        gives = [p for p in plan.optimizers if p[2] == me]
+        takes = [p for p in plan.optimizers if p[1] == me]
+
+        def info(kind: RepairType, parts: list[tuple[int, int, int]]) -> dict[str, Any]:
+            return {
+                "type": [k for k, _, _ in parts],
+                "repair_type": kind.value,
+                "src": [s for _, _, s in parts],
+                "dst": [d for _, d, _ in parts],
+                "rank_list": list(everybody),
+            }
+
+        if gives:
+            yield info(RepairType.RT_SEND, gives), False
+        if takes and self._rank.replacement:
+            yield info(RepairType.RT_RECV_REPAIR, takes), False
+        elif takes:
+            yield info(RepairType.RT_UCE_HIGHLEVEL, takes), self._rank.uce
+        elif self._low:
+            low = info(RepairType.RT_UCE_LOWLEVEL, [(0, me, me)])
+            yield {**low, "rank_list": [me]}, False
+
+    def _resumed(self, order: to_rank.Resume) -> None:
+        rank = self._rank
+        if order.interruption == 0:  # the job is formed
+            slot.progress(0, slot.COMMITTED)
+            return
+        self._stopped = self._built = self._low = False
+        rank.callbacks.resumed()
+        rank.resume(order)
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def _saved(self, order: to_rank.SaveCheckpoint) -> None:
+        rank = self._rank
+        if not any(rank.rank in ranks for ranks in order.ranks):
+            return
+        rank.repair_step = order.step
+        parts = [
+            {"type": kind, "ranks": list(ranks)} for kind, ranks in enumerate(order.ranks) if ranks
+        ]
+        if handlers.SAVE not in rank.handlers:
+            raise RuntimeError("its framework has registered no tft_register_save_ckpt_handler")
+        rank.handlers.call(handlers.SAVE, order.step, parts)
+        self._state_saved(order)
+
+    def _renamed(self, order: to_rank.RenameCheckpoint) -> None:
+        self._rank.handlers.call(handlers.RENAME, order.step)
+        self._state_saved(order)
+
+    def _state_saved(self, order: to_rank.SaveCheckpoint | to_rank.RenameCheckpoint) -> None:
+        rank = self._rank
+        rank.send(from_rank.StateSaved(rank.rank, rank.incarnation, order.interruption, ()))
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """Inside, an interruption calls the stop handler from another thread."""
+        self._built = True
+        slot.patience(int(2 * self._rank.limit))
+        self._rank.orders_busy = True
+        try:
+            yield
+        finally:
+            self._rank.orders_busy = False

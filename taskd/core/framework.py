@@ -1,0 +1,46 @@
+"""What a framework tells that repairs itself by handlers (taskd/adaptor/mindio)."""
+
+from __future__ import annotations
+
+from taskd.core.incident.driver import Recovery
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_rank
+
+LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request
+
+
+class Framework:
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self._job, self._recovery = job, recovery
+
+    def registered(self, event: from_agent.AgentJoined) -> None:
+        """An agent has registered; with ranks that train already, with a new manager."""
+        if event.generation:
+            self._job.handlers = event.handlers
+
+    def replicas(self, event: from_rank.OptimizerReplicas, now: float) -> None:
+        job, rank = self._job, event.rank
+        for kind, group in enumerate(event.groups):
+            ranks = group.ranks
+            if (
+                not ranks
+                or len(set(ranks)) != len(ranks)
+                or not set(ranks) <= set(job.ranks)
+                or len(ranks) % group.count
+            ):
+                job.note(
+                    f"rank {rank} tells of a replica group of optimizer {kind} that cannot be:"
+                    f" {group.count} replicas on ranks {list(ranks)}, in a job of"
+                    f" {len(job.ranks)} ranks; ignored"
+                )
+                return
+        job.ranks[rank].groups = event.groups
+
+    def requested(self, event: from_rank.StrategyRequested, now: float) -> None:
+        """A program in a rank's process ends the job."""
+        job = self._job
+        text = f"rank {event.rank}: its program requests {event.strategy}"
+        if event.strategy not in LAST or not job.protected or not job.handlers:
+            job.note(f"{text}: ignored; {' and '.join(LAST)} may be requested of a protected job")
+        else:
+            self._recovery.leave(text, LAST[event.strategy], now)

@@ -1,0 +1,130 @@
+"""Plans repairs and checkpoints of a framework that copies its own state, as its handlers do
+(taskd/adaptor/mindio): a pure function of the ranks' reports.
+
+Such a framework tells how often each optimizer's state exists. The ranks of a replica group, in
+ascending order, are `count` equal rows; ranks at the same place of each row hold the same part.
+With a distributed optimizer of two replicas over ranks 0 to 3, ranks 0 and 2 are replicas, and 1
+and 3; where `count` is the number of ranks, each of them has everything.
+
+A position's `step` counts the updates that the rank has finished, and `clean` is the same number
+unless its state may be incomplete or lost. The job goes on after the most updates that any rank has
+finished: frameworks let all ranks begin an update together, so the state before it is gone
+everywhere but on a rank that failed. A rank that is not clean there takes its part from the next
+replica that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from taskd.core.abbreviate import abbreviate
+from taskd.core.repair import Member, Refusal
+from taskd.messages.values import Plan, ReplicaGroup, ReplicaGroups
+
+NO_STEP = "no rank has finished an update of its optimizer"
+
+
+def plan(members: Iterable[Member], groups: Mapping[int, ReplicaGroups]) -> Plan | Refusal:
+    """Plan for all ranks of a job. `groups`: of each rank whose framework has told them."""
+    ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
+    step = _step(ranks)
+    if not step:
+        return Refusal(NO_STEP)
+    clean = frozenset(r for r, m in ranks.items() if _clean(m, step))
+    copies: list[tuple[int, int, int]] = []
+    for rank in ranks:
+        if rank in clean:
+            continue
+        known = _groups_of(rank, groups)
+        if not known:
+            return Refusal(
+                f"it is not known which ranks have the optimizer state of rank {rank}:"
+                " tft_set_optimizer_replica was not called"
+            )
+        for kind, group in known.items():
+            holders = replicas(rank, group)
+            source = next((r for r in holders if r in clean), None)
+            if source is None:
+                return Refusal(
+                    f"after update {step} no replica has the state of optimizer {kind} of rank"
+                    f" {rank}: {_having(holders)}"
+                )
+            copies.append((kind, rank, source))
+    parts = [f"{step} updates are finished"]
+    parts += [abbreviate((f"rank {d} from rank {s}" for _, d, s in copies), "; ")] if copies else []
+    return Plan(step, tuple(sorted(clean)), (), (), ": ".join(parts), tuple(copies))
+
+
+def savers(
+    members: Iterable[Member], groups: Mapping[int, ReplicaGroups], able: Iterable[int]
+) -> tuple[int, tuple[tuple[int, ...], ...]] | Refusal:
+    """Return the updates that a checkpoint contains, and by kind of optimizer the ranks that save
+    their parts of it: each part once. `able`: living ranks that can take orders."""
+    ranks = {m.rank: m for m in members}
+    step = _step(ranks)
+    if not step:
+        return Refusal(NO_STEP)
+    if not groups:
+        return Refusal("no rank has told which ranks have the same optimizer state")
+    possible = frozenset(able)
+    clean = frozenset(r for r, m in ranks.items() if r in possible and _clean(m, step))
+    found: dict[int, set[int]] = {}
+    for kind, group in sorted(
+        {(k, g) for known in groups.values() for k, g in enumerate(known)}, key=_order
+    ):
+        for part in range(len(group.ranks) // group.count):
+            holders = _row(group)[part :: len(group.ranks) // group.count]
+            saver = next((r for r in holders if r in clean), None)
+            if saver is None:
+                return Refusal(
+                    f"after update {step} no rank has a part of optimizer {kind}:"
+                    f" {_having(holders)}"
+                )
+            found.setdefault(kind, set()).add(saver)
+    covered = {r for known in groups.values() for g in known for r in g.ranks}
+    if without := [r for r in ranks if r not in covered]:
+        return Refusal(f"it is not known which ranks have the optimizer state of rank {without[0]}")
+    return step, tuple(tuple(sorted(found.get(k, ()))) for k in range(max(found) + 1))
+
+
+def replicas(rank: int, group: ReplicaGroup) -> list[int]:
+    """The other ranks that have the same part, the nearest after `rank` first."""
+    row = _row(group)
+    at, apart = row.index(rank), len(row) // group.count
+    return [row[(at + i * apart) % len(row)] for i in range(1, group.count)]
+
+
+def _step(ranks: Mapping[int, Member]) -> int:
+    return max((m.position.step for m in ranks.values() if m.position is not None), default=0)
+
+
+def _clean(member: Member, step: int) -> bool:
+    return member.alive and member.position is not None and member.position.clean == step
+
+
+def _row(group: ReplicaGroup) -> list[int]:
+    return sorted(group.ranks)
+
+
+def _groups_of(rank: int, groups: Mapping[int, ReplicaGroups]) -> dict[int, ReplicaGroup]:
+    """By kind, the groups that the rank is in: as it has told itself, or else as others have."""
+    told = {k: g for k, g in enumerate(groups.get(rank, ())) if rank in g.ranks}
+    if told:
+        return told
+    found: dict[int, ReplicaGroup] = {}
+    for known in groups.values():
+        for kind, group in enumerate(known):
+            if rank in group.ranks:
+                found.setdefault(kind, group)
+    return found
+
+
+def _order(entry: tuple[int, ReplicaGroup]) -> tuple[int, tuple[int, ...]]:
+    return entry[0], entry[1].ranks
+
+
+def _having(holders: list[int]) -> str:
+    if not holders:
+        return "it exists only once"
+    which = abbreviate((f"rank {r}" for r in holders), ", ")
+    return f"{which} {'is' if len(holders) == 1 else 'are'} gone or not there"

@@ -1,0 +1,309 @@
+"""A training script that knows mindio_ttp and nothing of taskd, built as MindSpeed-LLM uses the
+interface: a decorator around `train`, replica groups of a distributed optimizer, and handlers for
+stop, clean, groups, repair, rollback and the last checkpoint. Data parallel times model parallel;
+the model-parallel layers are split by columns and rows.
+
+pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP], with FAULT poison, cut or raise
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import gloo_device as device
+import torch
+import torch.distributed as dist
+from mindio_ttp.framework_ttp import (
+    OptimizerType,
+    RepairType,
+    set_mindio_export_version,
+    tft_end_updating_os,
+    tft_exception_handler,
+    tft_init_controller,
+    tft_init_processor,
+    tft_is_reboot_node,
+    tft_pause_train,
+    tft_register_clean_handler,
+    tft_register_exception_handler,
+    tft_register_rebuild_group_handler,
+    tft_register_rename_handler,
+    tft_register_repair_handler,
+    tft_register_rollback_handler,
+    tft_register_save_ckpt_handler,
+    tft_register_stop_handler,
+    tft_register_stream_sync_handler,
+    tft_set_optimizer_replica,
+    tft_start_controller,
+    tft_start_processor,
+    tft_start_updating_os,
+)
+
+WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), 8
+# a rank that dies while groups are made leaves the others waiting for it this long
+PATIENCE = timedelta(seconds=8)
+TRAIN = 0  # where the decorated function's first argument is
+MODEL, OPTIMIZER = 0, 1
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+MP, REPLICAS, STEPS = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+OUTPUT = Path(sys.argv[4])
+FAULT = sys.argv[5:]
+DP_RANKS = list(range(RANK % MP, WORLD, MP))
+MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
+
+rebooted = False
+groups: dict[str, Any] = {}
+
+
+def make_groups() -> None:
+    with device.making_groups():
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        for name, ranks in (("dp", DP_RANKS), ("mp", MP_RANKS)):
+            groups[name] = new_group(ranks)
+
+
+def new_group(ranks: list[int]) -> Any:
+    return dist.new_group(ranks, timeout=PATIENCE, use_local_synchronization=True)
+
+
+class _Copy(torch.autograd.Function):
+    """To the model-parallel region: the gradients of its ranks are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=groups["mp"])
+        return gradient
+
+
+class _Sum(torch.autograd.Function):
+    """From it: its ranks' parts are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        dist.all_reduce(x, group=groups["mp"])
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(RANK % MP)
+        self.column = torch.nn.Linear(WIDTH, WIDTH // MP)
+        self.row = torch.nn.Linear(WIDTH // MP, WIDTH, bias=False)
+        self.dropout = torch.nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.column(_Copy.apply(x)))
+        return _Sum.apply(self.row(self.dropout(hidden)))
+
+
+class DistributedAdam:
+    """Adam over this rank's part of the parameters. The data-parallel ranks are REPLICAS rows; the
+    ranks of a row have a part each, and keep the main parameters and the moments of it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.parameters = list(model.parameters())
+        parts = len(DP_RANKS) // REPLICAS
+        whole = torch.cat([p.detach().flatten() for p in self.parameters])
+        self.size = -(-whole.numel() // parts)
+        self.padding = self.size * parts - whole.numel()
+        self.part = DP_RANKS.index(RANK) % parts
+        at = self.part * self.size
+        self.main = torch.nn.functional.pad(whole, (0, self.padding))[at : at + self.size].clone()
+        self.moment, self.second = torch.zeros_like(self.main), torch.zeros_like(self.main)
+        self.steps = 0
+
+    @property
+    def state(self) -> list[torch.Tensor]:
+        return [self.main, self.moment, self.second]
+
+    def step(self) -> None:
+        gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
+        dist.all_reduce(gradient, group=groups["dp"])
+        gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
+        gradient = gradient[self.part * self.size :][: self.size]
+        dist.barrier()
+        tft_start_updating_os()
+        self.steps += 1
+        self.moment.mul_(0.9).add_(gradient, alpha=0.1)
+        self.second.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+        first = self.moment / (1 - 0.9**self.steps)
+        second = self.second / (1 - 0.99**self.steps)
+        self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-1e-3)
+        tft_end_updating_os(self.steps)
+        self.gather()
+
+    def gather(self) -> None:
+        """All ranks of the data-parallel group give their parts to the model."""
+        parts = [torch.empty_like(self.main) for _ in DP_RANKS]
+        dist.all_gather(parts, self.main, group=groups["dp"])
+        whole = torch.cat(parts[: len(DP_RANKS) // REPLICAS])
+        at = 0
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.copy_(whole[at : at + parameter.numel()].view_as(parameter))
+                parameter.grad = None
+                at += parameter.numel()
+
+
+# -- what the framework implements -----------------------------------------------------------------
+
+
+def stop(args: Any, ctx: Any) -> None:
+    device.stop_device()
+
+
+def clean(is_uce_error: bool, args: Any, ctx: Any) -> int:
+    if is_uce_error:
+        args[TRAIN][MODEL] = args[TRAIN][OPTIMIZER] = None
+    return 0
+
+
+def rebuild_groups(fault_ranks: list[int], args: Any, ctx: Any) -> None:
+    global rebooted
+    rebooted = False
+    if dist.is_initialized():  # not where the last attempt to make them has failed
+        dist.destroy_process_group()
+    device.forget_links()
+    make_groups()
+
+
+def repair(
+    step: int,
+    need_rebuild: bool,
+    error_ranks: list[int],
+    repair_info: dict[str, Any],
+    args: Any,
+    ctx: Any,
+) -> None:
+    kind = repair_info["repair_type"]
+    if repair_info["src"] == repair_info["dst"]:
+        return
+    ranks = sorted(repair_info["rank_list"])
+    with device.making_groups():
+        group = new_group(ranks)
+    if need_rebuild:
+        args[TRAIN][MODEL] = model = Model()
+        args[TRAIN][OPTIMIZER] = DistributedAdam(model)
+    optimizer = args[TRAIN][OPTIMIZER]
+    pairs = zip(repair_info["type"], repair_info["src"], repair_info["dst"], strict=True)
+    for optimizer_kind, source, destination in pairs:
+        assert optimizer_kind == OptimizerType.ATTENTION.value
+        for tensor in optimizer.state:
+            if kind == RepairType.RT_SEND.value:
+                dist.send(tensor, destination, group=group)
+            else:
+                assert kind in (
+                    RepairType.RT_RECV_REPAIR.value,
+                    RepairType.RT_UCE_HIGHLEVEL.value,
+                )
+                dist.recv(tensor, source, group=group)
+
+
+def rollback(step: int, args: Any, ctx: Any) -> None:
+    args[TRAIN][OPTIMIZER].steps = step
+    args[TRAIN][OPTIMIZER].gather()
+
+
+def save(step: int, save_info: list[dict[str, Any]], args: Any, ctx: Any) -> None:
+    optimizer = args[TRAIN][OPTIMIZER]
+    folder = OUTPUT / f"checkpoint-{step}.tmp"
+    folder.mkdir(exist_ok=True)
+    assert any(RANK in entry["ranks"] for entry in save_info)
+    buffer = io.BytesIO()
+    torch.save({"step": step, "state": optimizer.state}, buffer)
+    (folder / f"mp-{RANK % MP}-part-{optimizer.part}.pt").write_bytes(buffer.getvalue())
+
+
+def rename(step: int, args: Any) -> None:
+    (OUTPUT / f"checkpoint-{step}.tmp").rename(OUTPUT / f"checkpoint-{step}")
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def step_of(model: Model, optimizer: DistributedAdam, losses: TextIO) -> None:
+    """One step; the data and the dropout are the same whenever it runs."""
+    torch.manual_seed(1_000_003 * optimizer.steps + DP_RANKS.index(RANK))
+    x = torch.randn(BATCH, WIDTH)
+    loss = (model(x) - x.roll(1, 1)).pow(2).mean()
+    loss.backward()
+    # before the update: a step whose update is done does not run again
+    losses.write(f"{optimizer.steps} {float(loss.detach()).hex()} {time.time():.4f}\n")
+    optimizer.step()
+
+
+def hurt(model: Model, optimizer: DistributedAdam) -> None:
+    mark = OUTPUT / "fault"
+    if not FAULT or int(FAULT[1]) != RANK or optimizer.steps != int(FAULT[2]) or mark.exists():
+        return
+    mark.write_text(str(time.time()))
+    if FAULT[0] == "poison":
+        device.poison(optimizer.main)
+    elif FAULT[0] == "cut":
+        device.cut_a_link()
+    else:
+        raise ValueError("a defect that shows once")
+
+
+@tft_exception_handler
+def train(arguments: list[Any], valid: list[Any]) -> None:
+    set_mindio_export_version("MindSpeed-LLM")
+    if rebooted:
+        raise RuntimeError("ARF FINISH")
+    model, optimizer = arguments[MODEL], arguments[OPTIMIZER]
+    with open(OUTPUT / f"losses-{RANK}", "a", buffering=1) as losses:
+        while optimizer.steps < STEPS:
+            hurt(model, optimizer)
+            step_of(model, optimizer, losses)
+            tft_pause_train(optimizer.steps)
+
+
+def main() -> None:
+    global rebooted
+    if RANK == 0 and "MINDX_TASK_ID" not in os.environ:
+        tft_init_controller(RANK, WORLD, False, True)
+        tft_start_controller("127.0.0.1", 8000, False, "")
+    tft_init_processor(RANK, WORLD, False, False, "", True, True)
+    tft_start_processor("127.0.0.1", 8000)
+    rebooted = tft_is_reboot_node()
+    make_groups()
+    info = {"rank_list": DP_RANKS, "replica_cnt": REPLICAS, "replica_shift": 0}
+    tft_set_optimizer_replica(RANK, [info])
+    tft_register_save_ckpt_handler(save)
+    tft_register_rename_handler(rename)
+    tft_register_stop_handler(stop)
+    tft_register_clean_handler(clean)
+    tft_register_repair_handler(repair)
+    tft_register_rollback_handler(rollback)
+    tft_register_rebuild_group_handler(rebuild_groups)
+    tft_register_stream_sync_handler(lambda: None)
+    for pattern in ("Connection closed by peer", "Connection reset by peer", "Broken pipe"):
+        tft_register_exception_handler(pattern, "RS_HCCL_FAILED", lambda text: "gloo")
+    model = Model()
+    arguments = [model, DistributedAdam(model)]
+    (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))
+    train(arguments, [None])
+    digest = [t.double().sum().item().hex() for t in arguments[OPTIMIZER].state]
+    (OUTPUT / f"end-{RANK}").write_text(json.dumps([arguments[OPTIMIZER].steps, digest]))
+    dist.destroy_process_group()
+
+
+main()

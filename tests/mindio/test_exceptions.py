@@ -1,0 +1,184 @@
+"""What an exception of the framework means; and whether memory that failed can be repaired."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from taskd.adaptor.mindio import exceptions, utils
+from taskd.adaptor.mindio.enums import ReportState
+from taskd.adaptor.mindio.exceptions import meaning, register
+from taskd.adaptor.mindio.updates import Stopped
+
+TEXTS = {
+    "UCE ERROR": ReportState.RS_UCE,
+    "HBM MULTI BIT ECC": ReportState.RS_UCE,
+    "FORCE STOP": ReportState.RS_NORMAL,
+    "ARF FINISH": ReportState.RS_PREREPAIR_FINISH,
+    "STEP FINISH": ReportState.RS_STEP_FINISH,
+    "HCCL OP RETRY FAILED": ReportState.RS_HCCL_FAILED,
+    "SUSPECT REMOTE ERROR": ReportState.RS_HCCL_FAILED,
+    "UB LINK ERROR": ReportState.RS_HCCL_FAILED,
+    "HCCS LINK ERROR": ReportState.RS_HCCL_FAILED,
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch):
+    monkeypatch.setattr(exceptions, "_registered", {})
+
+
+def code(text: str) -> str:
+    return f"code of {text}"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_are_known_wherever_they_stand(text):
+    for whole in (text, f"{text}: 507054", f"[rank 3] {text}", f"a\n{text}\nb"):
+        assert meaning(RuntimeError(whole)) == (TEXTS[text], "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "UCE", "uce error", "UCE  ERROR", "FORCESTOP", "CUDA error: unspecified"]
+)
+def test_other_texts_are_unknown(text):
+    assert meaning(RuntimeError(text)) == (ReportState.RS_UNKNOWN, "")
+
+
+def test_of_two_texts_the_first_in_the_list_counts():
+    """A rank whose memory has failed must not count as one that was only stopped."""
+    order = list(TEXTS)
+    for earlier, later in zip(order, order[1:], strict=False):
+        assert meaning(RuntimeError(f"{later}, {earlier}"))[0] is TEXTS[earlier]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, OSError, MemoryError, KeyboardInterrupt])
+def test_only_runtime_errors_are_looked_at(kind):
+    register("FORCE", "RS_UCE", code)
+    assert meaning(kind("FORCE STOP, UCE ERROR")) == (ReportState.RS_UNKNOWN, "")
+
+
+def test_a_runtime_error_of_another_name():
+    class OutOfMemory(RuntimeError):
+        pass
+
+    assert meaning(OutOfMemory("UCE ERROR"))[0] is ReportState.RS_UCE
+    assert meaning(Stopped())[0] is ReportState.RS_NORMAL
+    assert meaning(Stopped("STEP FINISH"))[0] is ReportState.RS_STEP_FINISH
+
+
+# -- what the framework registers ------------------------------------------------------------------
+
+
+def test_registered_patterns_come_first():
+    assert meaning(RuntimeError("FORCE STOP"))[0] is ReportState.RS_NORMAL
+    register("STOP", "RS_HCCL_FAILED", code)
+    assert meaning(RuntimeError("FORCE STOP")) == (ReportState.RS_HCCL_FAILED, "code of FORCE S")
+    assert meaning(RuntimeError("UCE ERROR")) == (ReportState.RS_UCE, "")
+
+
+def test_in_the_order_of_their_registration():
+    register("link", "RS_HCCL_FAILED", lambda text: "first")
+    register("link down", "RS_RETRY", lambda text: "second")
+    assert meaning(RuntimeError("link down")) == (ReportState.RS_HCCL_FAILED, "first")
+    # given again it keeps its place, with what was given last
+    register("link", "RS_UCE", lambda text: "third")
+    assert meaning(RuntimeError("link down")) == (ReportState.RS_UCE, "third")
+
+
+def test_a_handler_gets_the_whole_text_once():
+    texts = []
+    register("x", "RS_UCE", lambda text: texts.append(text) or "7")
+    assert meaning(RuntimeError("axb" * 100)) == (ReportState.RS_UCE, "7")
+    assert texts == ["axb" * 100]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("1" * 15, "1" * 15), ("1" * 16, "1" * 15), ("", ""), (None, ""), (507054, "507054")],
+)
+def test_an_error_code_has_fifteen_characters_at_most(answer, expected):
+    register("x", "RS_UCE", lambda text: answer)
+    assert meaning(RuntimeError("x")) == (ReportState.RS_UCE, expected)
+
+
+@pytest.mark.parametrize("state", ReportState.__members__)
+def test_every_state_can_be_meant(state):
+    register("x", state, code)
+    assert meaning(RuntimeError("x"))[0] is ReportState[state]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "state", "handle", "kind", "told"),
+    [
+        ("", "RS_UCE", code, ValueError, "fault_pattern is ''"),
+        (None, "RS_UCE", code, ValueError, "fault_pattern is None"),
+        (b"x", "RS_UCE", code, ValueError, "fault_pattern is b'x'"),
+        ("x", "RS_OTHER", code, ValueError, "RS_HCCL_FAILED"),
+        ("x", "rs_uce", code, ValueError, "'rs_uce'"),
+        ("x", 2, code, ValueError, "fault_type is 2"),
+        ("x", "RS_UCE", "x", TypeError, "fault_handle is str"),
+        ("x", "RS_UCE", None, TypeError, "fault_handle is NoneType"),
+    ],
+)
+def test_what_cannot_be_registered_changes_nothing(pattern, state, handle, kind, told):
+    with pytest.raises(kind, match=told):
+        register(pattern, state, handle)
+    assert meaning(RuntimeError("x")) == (ReportState.RS_UNKNOWN, "")
+
+
+# -- when memory failed ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_noted(monkeypatch):
+    monkeypatch.setattr(utils, "_last", {})
+
+
+@pytest.mark.parametrize(
+    ("failed", "start", "end", "expected"),
+    [
+        (9, 10, 20, False),  # the update may have used it
+        (10, 10, 20, False),
+        (11, 10, 20, True),
+        (21, 10, 20, True),
+        (11, 10, None, True),
+        (1, 0, 0, True),  # 0 is a time
+        (0, 0, 0, False),
+    ],
+)
+def test_memory_that_failed_after_the_last_update_began_can_be_repaired(
+    nothing_noted, failed, start, end, expected
+):
+    assert utils.tft_can_do_uce_repair(failed, start, end) is expected
+    utils.tft_set_update_start_time(start)
+    utils.tft_set_update_end_time(end)
+    assert utils.tft_can_do_uce_repair(failed) is expected
+
+
+def test_given_times_count_before_those_noted(nothing_noted):
+    utils.tft_set_update_start_time(100)
+    assert utils.tft_can_do_uce_repair(50, 10, 20) is True
+    utils.tft_set_update_start_time(10)
+    assert utils.tft_can_do_uce_repair(50, 100) is False
+
+
+def test_the_last_note_counts(nothing_noted):
+    utils.tft_set_update_start_time(10)
+    utils.tft_set_update_start_time(20)
+    assert not utils.tft_can_do_uce_repair(15) and utils.tft_can_do_uce_repair(25)
+
+
+def test_without_any_time_the_answer_is_no(nothing_noted):
+    assert utils.tft_can_do_uce_repair(2**62) is False
+    utils.tft_set_update_end_time(10)
+    assert utils.tft_can_do_uce_repair(2**62) is False
+
+
+def test_now_is_in_microseconds(nothing_noted):
+    before = time.time_ns() // 1000
+    utils.tft_set_update_start_time()
+    after = time.time_ns() // 1000
+    assert not utils.tft_can_do_uce_repair(before)
+    assert utils.tft_can_do_uce_repair(after + 1)

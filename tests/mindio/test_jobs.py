@@ -1,0 +1,192 @@
+"""A PyTorch script that knows mindio_ttp alone, 4 ranks, killed, poisoned and cut. Real: torch,
+gloo, the launcher, all processes and kills, a page that the kernel reports as lost. Substituted:
+the device calls of torch_npu, by scripts/gloo_device.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from taskd.adaptor.mindio import alias
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from ports import free_port
+
+SCRIPT = Path(__file__).parent / "scripts" / "pretrain.py"
+RANKS, STEPS, LIMIT = 4, 60, 100.0
+LAYOUTS = {"2x2": (2, 2), "sharded": (1, 2)}  # model-parallel ranks, replicas
+
+
+class Job:
+    """A run of the script in `folder`. `fault`: what the script does to itself, see there."""
+
+    def __init__(self, folder: Path, layout: str, *fault: object, strategy: str = "") -> None:
+        self.out = folder / "out"
+        self.out.mkdir(parents=True)
+        alias.install(folder)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX"))}
+        more = ["--recover-strategy", strategy] if strategy else []
+        arguments = [*LAYOUTS[layout], STEPS, self.out, *fault]
+        self._log = open(folder / "log", "wb")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "taskd.cli", "run", "--port", str(free_port()), *more),
+                *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),
+                *(str(SCRIPT), *map(str, arguments)),
+            ],
+            cwd=folder,
+            env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self.folder = folder
+
+    def losses(self, rank: int) -> dict[int, str]:
+        """The last loss of each step."""
+        path = self.out / f"losses-{rank}"
+        rows = [row.split() for row in path.read_text().splitlines()] if path.exists() else []
+        return {int(row[0]): row[1] for row in rows if len(row) == 3}
+
+    def kill(self, rank: int, step: int) -> None:
+        """Kill the rank's present process once the rank has begun `step`."""
+        due = time.monotonic() + LIMIT
+        while max(self.losses(rank), default=-1) < step:
+            assert time.monotonic() < due and self.process.poll() is None, self.log
+            time.sleep(0.002)
+        os.kill(int((self.out / f"pid-{rank}").read_text()), signal.SIGKILL)
+
+    def results(self) -> list[tuple[dict[int, str], str]]:
+        """Wait for the end; every rank's losses, and what it has trained."""
+        assert self.process.wait(LIMIT) == 0, self.log
+        return [(self.losses(r), (self.out / f"end-{r}").read_text()) for r in range(RANKS)]
+
+    def incidents(self) -> list[dict[str, object]]:
+        path = self.folder / "taskd_log" / "incidents.jsonl"
+        rows = [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
+        return [row for row in rows if "strategy" in row]
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Job] = []
+
+    def begin(layout: str, *fault: object, strategy: str = "") -> Job:
+        made.append(Job(tmp_path / str(len(made)), layout, *fault, strategy=strategy))
+        return made[-1]
+
+    yield begin
+    for job in made:
+        job.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], object]:
+    known: dict[str, object] = {}
+
+    def results(layout: str) -> object:
+        if layout not in known:
+            job = Job(tmp_path_factory.mktemp(layout), layout)
+            try:
+                known[layout] = job.results()
+            finally:
+                job.close()
+        return known[layout]
+
+    return results
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_killed_rank_is_replaced_alone_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object], rank: int
+) -> None:
+    job = start("2x2")
+    job.kill(rank, 20)
+    assert job.results() == undisturbed("2x2")
+    (incident,) = job.incidents()
+    assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [rank])
+
+
+def test_a_rank_that_is_killed_twice_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object]
+) -> None:
+    job = start("2x2")
+    for step in (15, 35):
+        job.kill(1, step)
+    assert job.results() == undisturbed("2x2")
+    assert [i["ranks"] for i in job.incidents()] == [[1], [1]]
+
+
+def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object]
+) -> None:
+    job = start("sharded")
+    job.kill(2, 20)
+    assert job.results() == undisturbed("sharded")
+    assert "rank 2 from rank 0" in (job.folder / "taskd_log" / "manager.log").read_text()
+
+
+@pytest.mark.parametrize("fault", ["poison", "cut"])
+def test_a_memory_or_link_fault_needs_no_new_process_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object], fault: str
+) -> None:
+    job = start("2x2", fault, 1, 25)
+    assert job.results() == undisturbed("2x2")
+    (incident,) = job.incidents()
+    assert (incident["strategy"], incident["ranks"]) == ("retry", [])
+
+
+def test_an_exception_ends_the_process_which_is_replaced_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object]
+) -> None:
+    job = start("2x2", "raise", 2, 25)
+    assert job.results() == undisturbed("2x2")
+    (incident,) = job.incidents()
+    assert "ValueError: a defect that shows once in step 25" in str(incident["faults"])
+
+
+def test_the_last_checkpoint_has_each_part_once_gloo_for_hccl(start: Start) -> None:
+    job = start("sharded", strategy="dump")
+    job.kill(1, 20)
+    assert job.process.wait(LIMIT) != 0
+    (folder,) = job.out.glob("checkpoint-*")
+    assert {p.name for p in folder.iterdir()} == {"mp-0-part-0.pt", "mp-0-part-1.pt"}
+    step = int(folder.name.partition("-")[2])
+    assert step in (20, 21)
+    assert all(torch.load(p)["step"] == step for p in folder.iterdir())
+
+
+def test_replicas_that_are_lost_together_end_the_job_with_the_reason_gloo_for_hccl(
+    start: Start,
+) -> None:
+    job = start("2x2")
+    job.kill(1, 20)
+    os.kill(int((job.out / "pid-3").read_text()), signal.SIGKILL)
+    assert job.process.wait(LIMIT) != 0
+    log = (job.folder / "taskd_log" / "manager.log").read_text()
+    assert "no replica has the state of optimizer 0 of rank" in log
