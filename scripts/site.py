@@ -15,7 +15,13 @@ PAGES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
 }
 # linked from pages, copied unchanged
-FILES = ("LICENSE", "examples/manager.py", "scripts/train_start.sh")
+FILES = (
+    "LICENSE",
+    "examples/manager.py",
+    "examples/pytorch/train.py",
+    "examples/mindspore/train.py",
+    "scripts/train_start.sh",
+)
 
 
 def on_files(files: Files, config: Any) -> Files:

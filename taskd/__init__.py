@@ -74,7 +74,8 @@ if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reas
 
     raised.offer()
 
-if os.environ.get("TASKD_INCARNATION", "0") != "0":
+# MS_ROLE: msrun's, whose ranks use no torch
+if os.environ.get("TASKD_INCARNATION", "0") != "0" and "MS_ROLE" not in os.environ:
     # a replacement started by the user's own program, not by taskd: its script must not wait for
     # peers in init_process_group(), and `import taskd` is the last chance to prevent that
     from taskd.worker import groups

@@ -286,9 +286,10 @@ class TaskdElasticAgent(LocalElasticAgent):
             )
         return RunResult(state=WorkerState.FAILED, failures=failures)
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+    def _shutdown(self, *arguments: Any, **more: Any) -> None:
         self._supervisor.stopping()
-        super()._shutdown(death_sig, timeout)
+        # the signal, and what differs between torch's versions: is_restart or timeout
+        super()._shutdown(*arguments, **more)
 
     def run(self, role: str = "default_role") -> RunResult:
         ok, why = False, ""

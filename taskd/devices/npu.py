@@ -135,3 +135,14 @@ class Npu(Device):
         import torch_npu
 
         torch_npu.npu.synchronize(self.index)
+
+
+def time_of_device() -> int:
+    """What the device's clock shows, in microseconds, once the work queued on the current stream is
+    done."""
+    import torch_npu
+
+    event = torch_npu.npu.Event(enable_timing=True)
+    event.record()
+    event.synchronize()
+    return int(event.recorded_time())

@@ -77,6 +77,11 @@ def fault_injection(environ: Mapping[str, str]) -> bool:
     return v.TASKD_FAULT_INJECTION.read(environ)
 
 
+def handler_limit(environ: Mapping[str, str]) -> float:
+    """Seconds that a handler of a framework that repairs itself may take."""
+    return v.TTP_NORMAL_ACTION_TIME_LIMIT.read(environ)
+
+
 def hang_limit(environ: Mapping[str, str]) -> float | None:
     """Seconds without progress after which a rank may count as hung (three usual steps if that is
     more); None: off."""

@@ -53,6 +53,15 @@ TASKD_MANAGER_WAIT = Parameter(
     " job of several nodes, before the launcher gives up.",
     remedy="unset it for 60",
 )
+TASKD_FAULT_ENGINE = Parameter(
+    "TASKD_FAULT_ENGINE",
+    kinds.choice("taskd"),
+    "taskd",
+    "taskd",
+    "Who repairs jobs that call `mindio_ttp`. taskd does not host the controller of a real"
+    " `mindio_ttp`, whose processors would look for it in vain.",
+    remedy="uninstall mindio_ttp and run `taskd mindio --install`",
+)
 TASKD_UNPROTECTED = Parameter(
     "TASKD_UNPROTECTED",
     kinds.switch(),
@@ -169,6 +178,15 @@ TASKD_FAULT_INJECTION = Parameter(
     "on: the job accepts what `taskd inject` sends: injected faults, fault codes, sub-healthy"
     " nodes. Set it for the manager and the launchers. A site's device monitoring needs it too.",
     remedy="unset it for off",
+)
+TTP_NORMAL_ACTION_TIME_LIMIT = Parameter(
+    "TTP_NORMAL_ACTION_TIME_LIMIT",
+    kinds.seconds(30, 1800),
+    180.0,
+    "180",
+    "How many seconds a handler of a framework that repairs itself (`mindio_ttp`) may take; then"
+    " the rank's process is replaced.",
+    remedy="unset it for 180",
 )
 TASKD_HANG_LIMIT = Parameter(
     "TASKD_HANG_LIMIT",
@@ -322,6 +340,8 @@ SECTIONS = (
             TASKD_FAULT_CONFIG,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
+            TASKD_FAULT_ENGINE,
+            TTP_NORMAL_ACTION_TIME_LIMIT,
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,
             TASKD_SNAPSHOT_STEPS,

@@ -1,10 +1,12 @@
-"""Stand-ins for what is not on this machine. They record each call and the thread that made it;
-nothing here is part of taskd."""
+"""torch_npu's files, and stand-ins for what is not on this machine. They record each call and the
+thread that made it; nothing here is part of taskd."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -12,6 +14,31 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 
 from taskd.devices import faults
+
+ROOT = Path(__file__).parents[2]
+NAMED = os.environ.get("TASKD_TEST_TORCH_NPU")
+PLACES = [Path(NAMED)] if NAMED else [ROOT / ".venv" / "torch_npu", Path(sys.prefix) / "torch_npu"]
+FOUND = next((p for p in PLACES if (p / "torch_npu" / "version.py").is_file()), None)
+
+
+@pytest.fixture(scope="session")
+def wheel():
+    """torch_npu cannot be imported without an NPU's software, so its files are read: in
+    .venv/torch_npu, where `make test` puts what is needed of the wheel, or in the folder that
+    TASKD_TEST_TORCH_NPU names (one that has torch_npu/ in it)."""
+    if FOUND is None and NAMED:
+        pytest.fail(f"TASKD_TEST_TORCH_NPU={NAMED}: there is no torch_npu/version.py in it")
+    if FOUND is None:
+        pytest.skip(
+            "torch_npu's files are not here: make test fetches them, or TASKD_TEST_TORCH_NPU names"
+            " the folder they are in"
+        )
+    return FOUND
+
+
+@pytest.fixture(scope="session")
+def library(wheel):
+    return (wheel / "torch_npu" / "lib" / "libtorch_npu.so").read_bytes()
 
 
 class Calls(list):
@@ -75,7 +102,22 @@ def torch_npu(monkeypatch, calls):
         if module.answers.resume:
             raise module.answers.resume
 
+    class Event:
+        def __init__(self, enable_timing=False, blocking=False, interprocess=False):
+            assert enable_timing
+            calls.note("Event")
+
+        def record(self, stream=None):
+            calls.note("record")
+
+        def synchronize(self):
+            calls.note("event_synchronize")
+
+        def recorded_time(self):
+            return 7_000_000
+
     module.npu = SimpleNamespace(
+        Event=Event,
         current_device=current_device,
         set_device=set_device,
         stop_device=stop_device,

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from taskd.adaptor.mindio import utils
 from taskd.devices import Cpu, DeviceLost, Fault, FaultType, Npu
 from tests.devices.conftest import NPU3, Group
 
@@ -221,3 +222,12 @@ def test_a_device_without_a_number(torch_npu, calls):
     npu = Npu(type(NPU3)(type="npu", index=None))
     npu.synchronize()
     assert calls == [("current_device", (), HERE), ("synchronize", (3,), HERE)]
+
+
+def test_the_time_is_the_device_s_own(torch_npu, calls, monkeypatch):
+    """What mindio_ttp's window of an update is measured in."""
+    monkeypatch.setattr(torch, "npu", torch_npu.npu, raising=False)
+    monkeypatch.setattr(utils, "_last", {})
+    utils.tft_set_update_start_time()
+    assert [name for name, *_ in calls] == ["Event", "record", "event_synchronize"]
+    assert utils.tft_can_do_uce_repair(7_000_001) and not utils.tft_can_do_uce_repair(7_000_000)

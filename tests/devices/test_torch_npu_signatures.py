@@ -1,33 +1,21 @@
-"""The calls of taskd/devices/npu.py and the codes and texts of its table, compared with torch_npu's
-own sources.
-
-torch_npu cannot be imported without an NPU's software, so its files are read: in .venv/torch_npu,
-where `make test` puts what is needed of the wheel, or in the folder that TASKD_TEST_TORCH_NPU names
-(one that has torch_npu/ in it).
-"""
+"""The calls of taskd/devices/npu.py, compared with torch_npu's own sources, which are read
+(`wheel` in conftest.py)."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from taskd.devices import tables
-from taskd.devices.tables import NPU
-
 ROOT = Path(__file__).parents[2]
 ADAPTER = ROOT / "taskd" / "devices" / "npu.py"
-NAMED = os.environ.get("TASKD_TEST_TORCH_NPU")
-PLACES = [Path(NAMED)] if NAMED else [ROOT / ".venv" / "torch_npu", Path(sys.prefix) / "torch_npu"]
-FOUND = next((p for p in PLACES if (p / "torch_npu" / "version.py").is_file()), None)
 
 # What the adapter stands on: every function of torch_npu that it calls, with its parameters.
 SIGNATURES = {
+    "torch_npu.npu.Event": "(enable_timing=False, blocking=False, interprocess=False)",
     "torch_npu.npu.current_device": "()",
     "torch_npu.npu.set_device": "(device)",
     "torch_npu.npu.stop_device": "(device_id)",
@@ -40,28 +28,14 @@ SIGNATURES = {
     "torch_npu.npu._recovery.update_npu_tensor_to_safe": "(tensor_obj)",
     "torch_npu.distributed.reinit_process_group": "(group=None, rebuild_link=True)",
 }
-
-
-@pytest.fixture(scope="module")
-def wheel():
-    if FOUND is None and NAMED:
-        pytest.fail(f"TASKD_TEST_TORCH_NPU={NAMED}: there is no torch_npu/version.py in it")
-    if FOUND is None:
-        pytest.skip(
-            "torch_npu's files are not here: make test fetches them, or TASKD_TEST_TORCH_NPU names"
-            " the folder they are in"
-        )
-    return FOUND
-
-
-@pytest.fixture(scope="module")
-def library(wheel):
-    return (wheel / "torch_npu" / "lib" / "libtorch_npu.so").read_bytes()
+# Methods of other objects; abort_hccl_comm is torch_npu's, and looked for in its library.
+EVENT = {"event.record", "event.synchronize", "event.recorded_time"}
+METHODS = {"group._get_backend", "backend.abort_hccl_comm", *EVENT}
 
 
 def function(wheel, dotted):
     """The definition of `dotted`, found as an import would find it: through packages and what their
-    __init__ takes from others."""
+    __init__ takes from others. Of a class: what its instances are made by."""
     path, parts = wheel, dotted.split(".")
     while (path / parts[0]).is_dir():
         path /= parts.pop(0)
@@ -72,6 +46,10 @@ def function(wheel, dotted):
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            (made,) = (n for n in node.body if getattr(n, "name", None) == "__new__")
+            del made.args.args[0]  # the class
+            return made
         if (
             isinstance(node, ast.ImportFrom)
             and node.level <= 1
@@ -93,6 +71,37 @@ def calls(source):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch_npu."):
             yield ast.unparse(node.func), node
+
+
+def unseen(source):
+    """What of torch_npu is used in `source` in a way that `calls` does not see."""
+    tree = ast.parse(source)
+    called = {root(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if (
+            (isinstance(node, ast.ImportFrom) and of_torch_npu(node.module or ""))
+            or (
+                isinstance(node, ast.Import)
+                and any(of_torch_npu(a.name) and ast.unparse(a) != "torch_npu" for a in node.names)
+            )
+            or (isinstance(node, ast.Name) and node.id == "torch_npu" and node not in called)
+            # where torch_npu puts itself
+            or (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.npu")
+            or (text and of_torch_npu(node.value))
+        ):
+            yield ast.unparse(node)
+
+
+def root(node):
+    """`a` in `a.b.c`."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
+
+
+def of_torch_npu(name):
+    return re.fullmatch(r"torch_npu(\.\w+)*", name) is not None
 
 
 def bind(definition, call):
@@ -130,11 +139,66 @@ def test_the_adapter_calls_what_is_listed_here():
     assert {name for name, _ in calls(ADAPTER.read_text())} == set(SIGNATURES)
 
 
+def test_only_the_adapter_uses_torch_npu_and_only_by_such_calls():
+    """So that no call can be left out here."""
+    found = {}
+    for file in sorted((ROOT / "taskd").rglob("*.py")):
+        source = file.read_text()
+        others = [*unseen(source), *(name for name, _ in calls(source) if file != ADAPTER)]
+        if others:
+            found[str(file.relative_to(ROOT))] = others
+    assert found == {}
+
+
+def test_methods_that_the_adapter_calls():
+    tree = ast.parse(ADAPTER.read_text())
+    known = {"self", "torch_npu"} | {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    found = {
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(root(node.func), ast.Name)
+        and root(node.func).id not in {*known, "log"}
+    }
+    assert found == METHODS
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch_npu import npu",
+        "from torch_npu.npu import stop_device",
+        "import torch_npu.npu",
+        "import torch_npu as t",
+        "stop = torch_npu.npu.stop_device",
+        "getattr(torch_npu.npu, 'stop_device')(0)",
+        "torch.npu.stop_device(0)",
+        "importlib.import_module('torch_npu.npu')",
+    ],
+)
+def test_other_ways_to_use_it_are_seen(source):
+    assert list(unseen(source))
+
+
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures(wheel, name):
     definition = function(wheel, name)
     assert f"({ast.unparse(definition.args)})" == SIGNATURES[name]
     assert definition.decorator_list == []
+
+
+def test_an_event_has_what_is_called(wheel):
+    tree = ast.parse((wheel / "torch_npu" / "npu" / "streams.py").read_text())
+    (event,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Event")
+    for method in EVENT:
+        (made,) = (n for n in event.body if getattr(n, "name", None) == method.split(".")[1])
+        assert len(made.args.args) - len(made.args.defaults) == 1
 
 
 def test_every_call_fits(wheel):
@@ -212,117 +276,3 @@ def test_hccl_backends_have_abort_hccl_comm(library):
 @pytest.mark.parametrize("answer", [0, 1, 2, 3])
 def test_answers_of_the_memory_check(library, answer):
     assert f"NPU check_uce_in_memory end, device is %d, mem_type is {answer}.".encode() in library
-
-
-def macros(wheel):
-    header = wheel / "torch_npu" / "include" / "acl" / "error_codes" / "rt_error_codes.h"
-    return {
-        number: name
-        for name, number in re.findall(r"#define\s+(ACL_ERROR_\w+)\s+(\d+)", header.read_text())
-    }
-
-
-def test_codes_of_the_runtime(wheel):
-    """Each is defined, under the name that the row gives as its source."""
-    defined = macros(wheel)
-    used = [(row, code) for row in NPU for code in row.codes if code.isdigit()]
-    assert len(used) >= 10
-    assert [
-        (code, row.source)
-        for row, code in used
-        if code not in defined or defined[code] not in row.source
-    ] == []
-
-
-def test_every_code_that_torch_npu_treats_apart_has_a_row(wheel):
-    """NPUException.h has a handler for each of these; a version that has another one has another
-    kind of fault."""
-    header = (
-        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
-    ).read_text()
-    handlers = set(re.findall(r"std::string (handle\w+)\(int errorCode\);", header))
-    assert handlers == {
-        "handleDeviceTaskAbort",
-        "handleHbmMultiBitEccError",
-        "handleDeviceMemError",
-        "handleSuspectDeviceMemError",
-        "handleLinkError",
-        "handleHcclOpRetryFailed",
-        "handleSuspectRemoteError",
-    }
-    reasons = set(re.findall(r'#define \w+ "(reason=[^"]+)"', header))
-    texts = {text for row in NPU for text in row.texts}
-    # 107022 stands beside them
-    assert reasons - texts == {"reason=[device task abort]", "reason=device task abort"}
-
-
-def test_results_of_hccl(wheel):
-    header = next(
-        (wheel / "torch_npu" / "include" / "third_party" / "hccl").rglob("hccl_types.h")
-    ).read_text()
-    defined = {
-        f"hccl:{number}": name for name, number in re.findall(r"(HCCL_E_\w+) = (\d+)", header)
-    }
-    used = [(row, code) for row in NPU for code in row.codes if code.startswith("hccl:")]
-    assert len(used) >= 10
-    assert [
-        (code, row.source) for row, code in used if defined.get(code, "-") not in row.source
-    ] == []
-
-
-def test_codes_of_torch_npu(wheel):
-    """ERRxxyyy: a part of torch_npu and a kind of error, in Python and in C++."""
-    python = (wheel / "torch_npu" / "utils" / "_error_code.py").read_text()
-    header = (
-        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
-    ).read_text()
-    assert '"ERR{:0>2d}{:0>3d}"' in python
-    for code, part, kind in (("ERR02200", "DIST", "HCCL"), ("ERR02011", "DIST", "TIMEOUT")):
-        assert any(code in row.codes for row in NPU)
-        assert re.search(rf"\b{part} = {int(code[3:5])}\b", python) and re.search(
-            rf"\b{part} = {int(code[3:5])}\b", header
-        )
-        assert re.search(rf"\b{kind} = \({int(code[5:])},", python) and re.search(
-            rf"\b{kind} = {int(code[5:])}\b", header
-        )
-
-
-def words(text):
-    """What of a text of the table stands in the library as it is: the words of the fault, without
-    how an error begins or goes on."""
-    text = re.sub(r"CANN error$", "", text.removeprefix("^").removeprefix("NPU function error: "))
-    return re.sub(r"WorkHCCL$", "", text)
-
-
-def test_texts_stand_in_the_library(library):
-    # the latter are MindSpore's
-    ours = {words(t) for row in NPU for t in row.texts if "error occurs when execute" not in t}
-    assert len(ours) >= 15
-    assert [
-        t for t in ours if t.encode() + b"\0" not in library and t.encode() + b".\0" not in library
-    ] == []
-    assert (
-        b" NPU function error: \0" in library
-        and b", error code is \0" in library
-        and b" HCCL function error: \0" in library
-    )
-
-
-def test_how_the_task_queue_and_the_compact_output_say_it(wheel, library):
-    assert tables._queue("UCE ERROR") == (
-        "^UCE ERROR",
-        "^UCE ERRORCANN error",
-        "NPU function error: UCE ERROR",
-    )
-    header = (
-        wheel / "torch_npu" / "include" / "torch_npu" / "csrc" / "core" / "npu" / "NPUException.h"
-    ).read_text()
-    assert re.search(
-        r'TORCH_CHECK\(false, \(device_error_msg.empty\(\) \? "" : device_error_msg\), errmsg',
-        header,
-    )
-    assert b"CANN error: \0" in library
-    assert (
-        'RuntimeError("FORCE STOP." + pta_error(ErrCode.ACL))'
-        in (wheel / "torch_npu" / "utils" / "_error_code.py").read_text()
-    )

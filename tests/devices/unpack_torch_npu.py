@@ -1,5 +1,5 @@
 """unpack_torch_npu.py DIRECTORY: take out of the torch_npu wheel in DIRECTORY what
-test_torch_npu_signatures.py reads, and remove it.
+test_torch_npu_signatures.py and test_torch_npu_errors.py read, and remove it.
 
 The Python files around the calls of taskd/devices/npu.py, the headers with the error codes, and the
 library with the error texts.

@@ -114,6 +114,7 @@ def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, refe
 def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
     """HSDP: rank 3 has what rank 1 had, and no record of theirs has it. The job that begins from
     the dump has replica sets too."""
+    training.of_this_torch("hsdp")
     job = ("parallel.py", "10", "hsdp")
     place = tmp_path / "dumps"
     both = {"TASKD_DUMP_PATH": str(place), "TASKD_RESUME_PATH": ""}

@@ -24,6 +24,7 @@ KINDS = ("subgroups", "hsdp", "fsdp-accumulate", "tpdp", "pp")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bit_for_bit(tmp_path, reference, kind):
+    training.of_this_torch(kind)
     # the halves of `subgroups` are found to differ at the end of step 0, which was recorded
     more = {"TASKD_SNAPSHOT_STEPS": "3"} if kind == "subgroups" else {}
     result = training.taskd(
@@ -42,6 +43,7 @@ WAYS = {"pp-interleaved": 4, "cube": 8, "static-uneven": 4, "powersgd": 4, "zero
 
 @pytest.mark.parametrize("kind", WAYS)
 def test_more_ways_bit_for_bit(tmp_path, reference, kind):
+    training.of_this_torch(kind)
     world = WAYS[kind]
     result = training.taskd(tmp_path / "job", world, "ways.py", "10", kind, faults=",".join(FAULTS))
     training.assert_equal(result, reference(world, "ways.py", "10", kind), world)
