@@ -27,6 +27,7 @@ def make(
 ) -> Server:
     """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting
     and keys.BadSecret."""
+    settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     return Server(

@@ -82,6 +82,7 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
         (("--nodes", "2", "--ranks-per-node", "2"), {"POD_IP": "203.0.113.7"}, "POD_IP"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_PORT": "x"}, "TASKD_PORT"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
+        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_FAULT_ENGINE": "mindio"}, "mindio_ttp"),
         (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": " "}, "TASKD_SECRET"),
         (
             ("--nodes", "2", "--ranks-per-node", "2"),
