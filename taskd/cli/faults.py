@@ -93,7 +93,7 @@ def explain(
     """Explain CODE: its level, the rule that sets it, and what would be done about it."""
     try:
         number = codes.parse_code(code)
-        rungs = ladder.parse(strategy) if strategy else settings.ladder_from(os.environ)
+        rungs = ladder.parse(strategy) if strategy else settings.ladder_of_run(os.environ)
         sub_healthy = settings.sub_healthy_strategy(os.environ)
     except (codes.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
         raise click.UsageError(str(error)) from None

@@ -111,6 +111,8 @@ def command(
         except dumps.BadDump as error:
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
+    if settings.undecided(os.environ):
+        os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
     try:
         settings.check()
     except settings.BadSetting as error:

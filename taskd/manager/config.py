@@ -90,7 +90,14 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
         raise BadConfig(errors)
     ladder: tuple[str, ...] = ("exit",)
     if recover is not False and enable is not False and settings.enabled(environ):
-        ladder = settings.ladder_from(environ)
+        # fault_recover is given: the job wants repairs, whatever its variables leave open
+        asked = recover is True and settings.undecided(environ)
+        ladder = settings.ladder_of_run(environ) if asked else settings.ladder_from(environ)
+        if not asked and settings.undecided(environ):
+            warnings.append(
+                "no strategy is named: no fault is repaired, the ladder is exit; set the job's"
+                " annotation recover-strategy, or TASKD_RECOVER_STRATEGY"
+            )
     else:
         off = (
             "fault_recover"

@@ -19,7 +19,15 @@ from taskd.settings.combinations import (
     parameter_at,
 )
 from taskd.settings.documented import ProcessRecovery
-from taskd.settings.injected import COLUMNS, FRAMEWORKS, TABLE, environment, ladder_from
+from taskd.settings.injected import (
+    COLUMNS,
+    FRAMEWORKS,
+    TABLE,
+    environment,
+    ladder_from,
+    ladder_of_run,
+    undecided,
+)
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section, Where
 from taskd.settings.reading import (
@@ -92,6 +100,7 @@ __all__ = [
     "hang_limit",
     "job_id",
     "ladder_from",
+    "ladder_of_run",
     "link_limit",
     "log_path",
     "log_settings",
@@ -110,6 +119,7 @@ __all__ = [
     "snapshot_steps",
     "stripes",
     "sub_healthy_strategy",
+    "undecided",
     "unprotected",
     "verify",
 ]

@@ -169,7 +169,8 @@ def _off(given: Given) -> str | None:
     if d.PROCESS_RECOVER_ENABLE.read(given) is d.ProcessRecovery.OFF:
         return d.PROCESS_RECOVER_ENABLE.name
     own = variables.TASKD_RECOVER_STRATEGY.text(given) is not None
-    return None if d.PROCESS_RECOVER.read(given) or own else d.PROCESS_RECOVER.name
+    off = d.PROCESS_RECOVER.read(given) is False and not own
+    return d.PROCESS_RECOVER.name if off else None
 
 
 def _graceful(given: Given) -> tuple[str, str] | None:

@@ -172,9 +172,10 @@ MONITOR_INTERVAL = Parameter(
 PROCESS_RECOVER = Parameter(
     "PROCESS_RECOVER",
     kinds.switch(),
-    True,
-    "on",
-    "off: the ladder is `exit` alone. The guides' default is off; taskd's is on.",
+    None,
+    "off, unless strategies are named",
+    "off: the ladder is `exit` alone, whatever else is set. on without strategies is what the"
+    " operator injects for `exit`: the ladder is `exit`.",
     needed=PROCESS_LEVEL,
 )
 ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
@@ -190,8 +191,9 @@ ENABLE_RESTART_FAULT_PROCESS = Parameter(
     kinds.only("on"),
     False,
     "off",
-    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place`."
-    " Otherwise the ladder is `recover`: a death costs its node, and a standby takes its place.",
+    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place` and"
+    " `recover`: the operator writes both the same way. Otherwise the ladder is `recover`: a death"
+    " costs its node, and a standby takes its place.",
     needed=("recover-in-place",),
 )
 HIGH_AVAILABILITY = Parameter(

@@ -42,8 +42,8 @@ COLUMNS = tuple(TABLE["pytorch"])
 
 def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
     """The variables for all these strategies together. Adds taskd's own TASKD_RECOVER_STRATEGY
-    where the table would lose a strategy (`exit` alone has no variable, `recover` and
-    `recover-in-place` are written as one). Raises BadSetting."""
+    where the table does not tell them exactly (`exit` alone has no variable, `recover-in-place`
+    is written as with `recover`). Raises BadSetting."""
     asked, table = set(columns), TABLE[framework]
     for column in sorted(asked - set(table)):
         remedy = (
@@ -63,7 +63,7 @@ def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
     wanted = tuple(s for s in ladder.STRATEGIES if s in asked or s == "exit")
     return (
         made
-        if ladder_from(made) == wanted
+        if ladder_from(made) == wanted and not undecided(made)
         else {**made, variables.TASKD_RECOVER_STRATEGY.name: ",".join(wanted)}
     )
 
@@ -86,19 +86,38 @@ def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
         if on is None:
             return None
         named = {strategy for name in on if (strategy := FAULT_TOLERANCE[name]) is not None}
-    # recover and recover-in-place are both written as "recover"; this variable distinguishes them
-    in_place = documented.ENABLE_RESTART_FAULT_PROCESS.read(environ)
-    meant = {"recover-in-place" if in_place and name == "recover" else name for name in named}
+    meant = set(named)
+    # the operator writes both as "recover", with this variable for recover-in-place: whether
+    # recover was asked for too is not known, and it matters only where a node is lost
+    if "recover" in meant and documented.ENABLE_RESTART_FAULT_PROCESS.read(environ):
+        meant.add("recover-in-place")
     return tuple(s for s in ladder.STRATEGIES if s in meant)
 
 
 def ladder_from(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The strategies to try, in order. TASKD_RECOVER_STRATEGY takes precedence over the variables
-    that Ascend Operator injects."""
+    that Ascend Operator injects. Where none is named, nothing is repaired: the guides' default, and
+    what the operator injects for `exit` alone."""
     own = variables.TASKD_RECOVER_STRATEGY.read(environ)
     if own is not None:
         return own
-    if not documented.PROCESS_RECOVER.read(environ):
-        return ("exit",)
     named = strategies(environ)
-    return ladder.DEFAULT if named is None else (*named, "exit")
+    if documented.PROCESS_RECOVER.read(environ) is False or named is None:
+        return ("exit",)
+    return (*named, "exit")
+
+
+def undecided(environ: Mapping[str, str]) -> bool:
+    """Whether no variable says which faults are repaired."""
+    deciding = (
+        variables.TASKD_RECOVER_STRATEGY,
+        documented.PROCESS_RECOVER,
+        documented.HIGH_AVAILABILITY,
+        documented.MS_ENABLE_TFT,
+    )
+    return all(parameter.text(environ) is None for parameter in deciding)
+
+
+def ladder_of_run(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The strategies of a job started by `taskd run`, which repairs unless it is told not to."""
+    return ladder.DEFAULT if undecided(environ) else ladder_from(environ)

@@ -110,7 +110,7 @@ TASKD_RECOVER_STRATEGY = Parameter(
     "TASKD_RECOVER_STRATEGY",
     kinds.strategies(),
     None,
-    ",".join(ladder.DEFAULT),
+    f"{','.join(ladder.DEFAULT)} under `taskd run`, else what Ascend Operator injects, else exit",
     "The strategies to try. Takes precedence over what Ascend Operator injects.",
 )
 TASKD_DUMP_PATH = Parameter(

@@ -283,6 +283,9 @@ def test_the_example_with_a_pods_variables(tmp_path, undisturbed, nodes):
         "MINDX_TASK_ID": "example",
         "TASKD_PORT": str(free_port()),
         "TASKD_SECRET": "tests",
+        "PROCESS_RECOVER": "on",
+        "HIGH_AVAILABILITY": "recover",
+        "ENABLE_RESTART_FAULT_PROCESS": "on",
     }
     pods = [Node(tmp_path / str(n), RANK=str(n), **shared) for n in range(nodes)]
     first, last = pods[0], pods[-1]

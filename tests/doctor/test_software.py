@@ -198,6 +198,6 @@ def test_patch(tmp_path, content, environ, state, words):
 
 def test_settings():
     assert (
-        "job 'j', strategies retry"
+        "job 'j', strategies exit"
         in configuration.settings_are_usable({"MINDX_TASK_ID": "j"}).found
     )

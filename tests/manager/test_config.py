@@ -13,14 +13,21 @@ GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
 
 
 def test_the_documented_dict():
-    config = parse(GOOD, {})
+    config = parse(GOOD, {"HIGH_AVAILABILITY": "retry", "PROCESS_RECOVER": "on"})
     assert (config.job, config.nodes, config.ranks_per_node, config.ladder, config.warnings) == (
         "j",
         2,
         8,
-        ladder.DEFAULT,
+        ("retry", "exit"),
         (),
     )
+
+
+def test_where_no_strategy_is_named_nothing_is_repaired_and_the_log_says_so():
+    config = parse(GOOD, {})
+    (warning,) = config.warnings
+    assert config.ladder == ("exit",) and "recover-strategy" in warning
+    assert parse(GOOD, {"PROCESS_RECOVER": "on"}).ladder == ("exit",)
 
 
 def test_everything_documented_is_taken_and_nothing_is_changed():
@@ -58,7 +65,9 @@ def test_job_id_none_is_not_set(environ, job, warned):
         ({"taskd_enable": "OFF"}, {}, ("exit",)),
         ({}, {"TASKD_PROCESS_ENABLE": "off"}, ("exit",)),
         ({}, {"HIGH_AVAILABILITY": "retry"}, ("retry", "exit")),
-        ({"fault_recover": None}, {}, ladder.DEFAULT),
+        ({"fault_recover": None}, {"MS_ENABLE_TFT": "{TTP:1}"}, ("dump", "exit")),
+        ({"fault_recover": "on"}, {"HIGH_AVAILABILITY": "dump"}, ("dump", "exit")),
+        ({"fault_recover": "on"}, {"PROCESS_RECOVER": "on"}, ("exit",)),
     ],
 )
 def test_what_is_switched_off_is_not_repaired(change, environ, rungs):

@@ -19,7 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def environment(tmp_path, **more):
     kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
-    job = {"TASKD_SECRET": "the secret of the tests", "MINDX_TASK_ID": "job"}
+    job = {
+        "TASKD_SECRET": "the secret of the tests",
+        "MINDX_TASK_ID": "job",
+        "TASKD_RECOVER_STRATEGY": "retry",
+    }
     found = {
         **kept,
         "PYTHONPATH": str(ROOT),

@@ -15,8 +15,10 @@ import torch.distributed.run
 import training
 
 import taskd
+from taskd import settings
 
 MANAGER = """
+from taskd import settings
 from taskd.api import init_taskd_manager, start_taskd_manager
 import os
 
@@ -43,6 +45,7 @@ def test_the_documented_way(tmp_path, reference):
     library = Path(taskd.__file__).parent / "python/cython_api/libs/libtaskd.so"
     # whoever is first makes a secret
     more = {"TASKD_PROCESS_ENABLE": "on", "LD_PRELOAD": f"{library}:", "TASKD_SECRET": None}
+    more |= settings.environment("pytorch", ["retry", "recover-in-place"])
     env = training.environment(directory, "2:3:tail:kill,0:5:forward:kill", **more)
     manager = subprocess.Popen([sys.executable, "manager.py"], cwd=directory, env=env)
     try:

@@ -17,7 +17,8 @@ def test_nothing_set():
     )
     assert settings.manager_address({}) == ("127.0.0.1", 9601)
     assert (settings.enabled({}), settings.patches({})) == (True, False)
-    assert settings.ladder_from({}) == ladder.DEFAULT
+    assert settings.ladder_from({}) == ("exit",)  # as the guides have it
+    assert settings.ladder_of_run({}) == ladder.DEFAULT
     assert settings.log_settings({}) == settings.Logging("./taskd_log", "INFO", "WARNING", True)
     assert (
         settings.manager_wait({}),
@@ -48,12 +49,13 @@ def test_nothing_set():
         ({"TASKD_RECOVER_STRATEGY": "exit", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         ({"PROCESS_RECOVER": "off"}, ("exit",)),
         ({"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
-        ({"PROCESS_RECOVER": "on"}, ladder.DEFAULT),
-        ({"HIGH_AVAILABILITY": ""}, ladder.DEFAULT),
+        # what the operator injects for recover-strategy: exit
+        ({"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}, ("exit",)),
+        ({"HIGH_AVAILABILITY": ""}, ("exit",)),
         ({"HIGH_AVAILABILITY": "recover"}, ("recover", "exit")),
         (
             {"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "on"},
-            ("recover-in-place", "exit"),
+            ("recover-in-place", "recover", "exit"),
         ),
         (
             {"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "1"},
@@ -64,13 +66,17 @@ def test_nothing_set():
                 "HIGH_AVAILABILITY": "dump, retry,recover,elastic-training",
                 "ENABLE_RESTART_FAULT_PROCESS": "on",
             },
-            ("retry", "recover-in-place", "elastic-training", "dump", "exit"),
+            ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit"),
         ),
         ({"MS_ENABLE_TFT": "{UCE:1, HCCE:1}"}, ("retry", "exit")),
         ({"MS_ENABLE_TFT": "'{ ARF:1}'"}, ("recover", "exit")),
         (
             {"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"},
-            ("recover-in-place", "exit"),
+            ("recover-in-place", "recover", "exit"),
+        ),
+        (
+            {"HIGH_AVAILABILITY": "retry", "ENABLE_RESTART_FAULT_PROCESS": "on"},
+            ("retry", "exit"),
         ),
         ({"MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}"}, ("retry", "recover", "dump", "exit")),
         ({"MS_ENABLE_TFT": "{ARF:0,HCCE:1}"}, ("retry", "exit")),
@@ -83,6 +89,8 @@ def test_nothing_set():
 )
 def test_ladder_from(environ, expected):
     assert settings.ladder_from(environ) == expected
+    said = any(value for name, value in environ.items() if name != "ENABLE_RESTART_FAULT_PROCESS")
+    assert settings.ladder_of_run(environ) == (expected if said else ladder.DEFAULT)
 
 
 @pytest.mark.parametrize(
