@@ -86,6 +86,13 @@ class Note:
 
 
 @dataclass(frozen=True)
+class KeepSwitch:
+    """Have the next manager know whether faults are repaired."""
+
+    on: bool
+
+
+@dataclass(frozen=True)
 class Closed:
     """Report a closed incident. `phases` in seconds."""
 
@@ -110,6 +117,7 @@ Command = (
     | SendRoster
     | Resign
     | Note
+    | KeepSwitch
     | Closed
     | to_rank.Interrupt
     | to_rank.Rebuild

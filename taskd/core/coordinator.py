@@ -348,11 +348,10 @@ class Coordinator:
 
     def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
         self.job.repairs = event.on
-        text = (
-            "faults are repaired"
-            if event.on
-            else "faults are not repaired until it is on again; the next one ends the job"
-        )
+        self.job.say(c.KeepSwitch(event.on))
+        text = "faults are repaired"
+        if not event.on:
+            text = "faults are not repaired until it is on again; the next one ends the job"
         if self.recovery.incident is not None:
             text += "; the incident under way goes on as it began"
         self.job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")

@@ -43,7 +43,8 @@ class JobState:
         self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
         self.released = -1  # no step before this one will be repeated
         self.over = False
-        self.repairs = True  # faults are repaired; otherwise the next fault ends the job
+        # faults are repaired; otherwise the next fault ends the job
+        self.repairs = settings.repairs
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
         self.regroup = False  # then their launchers cannot use the rendezvous of the start

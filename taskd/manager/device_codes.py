@@ -14,16 +14,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from taskd.core.abbreviate import abbreviate
+from taskd.manager.continuity import Continuity
 from taskd.mindcluster.faults import codes, configuration
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
 from taskd.mindcluster.faults.findings import ERROR, Finding
+from taskd.mindcluster.faults.history import Damaged
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.faults.watch import Watch
 
 # these two lines are documented
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
+DEVICE = "device"  # the keys in continuity.jsonl: device/10.0.0.3/1
 MOST_LINES = 20  # warnings about a configuration in the manager's log
 
 log = logging.getLogger("taskd.manager.devices")
@@ -38,9 +41,10 @@ class DeviceCodes:
         directory: str | None = None,
         journal: Separated | None = None,
         wall: Callable[[], float] = time.time,
+        continuity: Continuity | None = None,
     ) -> None:
         self._directory = None if directory is None else Path(directory)
-        self._journal, self._wall = journal, wall
+        self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
         self._watch: Watch | None = None
         self._look = 0.0  # when to check the files next
@@ -51,6 +55,7 @@ class DeviceCodes:
             self._watch = Watch(self._directory)
         self.devices = Devices(self._load() or configuration.load())
         self._look = now + self.devices.configuration.poll
+        self._recall(now)
         if self._journal is None:
             return
         try:
@@ -82,6 +87,27 @@ class DeviceCodes:
                 name,
             )
 
+    def _recall(self, now: float) -> None:
+        """Take over what the previous manager was told about devices."""
+        known = {} if self._continuity is None else self._continuity.read()
+        for key, value in known.items():
+            kind, _, device = key.partition("/")
+            if kind != DEVICE:
+                continue
+            try:
+                self.devices.recall(device, value, now - self._wall(), now)
+            except Damaged as error:
+                log.error("device %s: %s; its fault codes are unknown", device[:100], error)
+                continue
+            level = self.devices.judge(device, now)
+            log.info("device %s is %s, as the previous manager knew", device, level.level.word)
+
+    def _keep(self, device: str, now: float) -> None:
+        """Have the next manager know what was reported about a device."""
+        if self._continuity is not None:
+            plain = self.devices.plain(device, self._wall() - now)
+            self._continuity.keep(f"{DEVICE}/{device}", plain)
+
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
@@ -107,6 +133,7 @@ class DeviceCodes:
         nothing has. Raises codes.BadCode and evaluation.TooMany."""
         arisen = self.devices.report(device, codes.parse_code(code), kind, now, severity)
         self._write(now)
+        self._keep(device, now)
         return self.devices.judge(device, now) if arisen is None else arisen
 
     def look(self, now: float) -> list[Arisen]:
@@ -131,6 +158,7 @@ class DeviceCodes:
                 f" {error.strerror}"
             )
         self.devices.release(device)
+        self._keep(device, now)
         self._written.pop(device, None)
         log.warning("device %s was released by an operator", device)
         return ""

@@ -23,7 +23,7 @@ class Outgoing:
 
     def __init__(self, job: str, name: str, term: Callable[[], int]) -> None:
         """`name`: of the manager's process; `term`: the one that it claims."""
-        self._job, self._name, self._term = job, name, term
+        self.job, self._name, self._term = job, name, term
         self._seq = 0
 
     def seal(self, message: Any, numbered: bool = False) -> bytes:
@@ -32,7 +32,7 @@ class Outgoing:
         term = self._term()
         return seal(
             Envelope(
-                VERSION, self._job, -1, self._name, self._seq, codec.encode(message), term, number
+                VERSION, self.job, -1, self._name, self._seq, codec.encode(message), term, number
             )
         )
 

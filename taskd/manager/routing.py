@@ -9,6 +9,7 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.state import JobState
+from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.journal import Journal
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
@@ -53,12 +54,14 @@ class Routing:
         operators: Operators,
         out: Outgoing,
         journal: Journal,
+        continuity: Continuity | None,
         leave: Callable[[bool | None, str], None],
     ) -> None:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
         why."""
         self._job, self._members, self._operators = job, members, operators
         self._out, self._journal, self._leave = out, journal, leave
+        self._continuity = continuity
         self._now = 0.0
         self._routes: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys(TO_ALL, self._to_all),
@@ -68,6 +71,7 @@ class Routing:
             **dict.fromkeys(voters.commands, voters.carry_out),
             to_operator.Answer: operators.answer,
             c.Note: lambda note: log.info("%s", note.text),
+            c.KeepSwitch: lambda command: self._keep_switch(command.on),
             c.Closed: self._closed,
             c.Resign: lambda command: leave(None, command.reason),
             to_agent.End: self._end,
@@ -102,6 +106,10 @@ class Routing:
         log.info("%s", command)
         self._journal.closed(command, self._now)
 
+    def _keep_switch(self, on: bool) -> None:
+        if self._continuity is not None:
+            self._continuity.keep(recovery_key(self._out.job), None if on else True)
+
     def _end(self, command: to_agent.End) -> None:
         log.info("to all: %.500s", command)
         data = self._out.seal(command, numbered=True)
@@ -109,5 +117,6 @@ class Routing:
             self._out.deliver(peer, data)
         (log.info if command.ok else log.error)("the job is over: %s", command.reason)
         self._journal.end(command.ok, command.reason)
+        self._keep_switch(True)  # another job of that id begins like any other
         self._leave(command.ok, command.reason)
         self._operators.end(command.reason)

@@ -26,6 +26,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
 from taskd.core.settings import Settings
 from taskd.manager import peers
+from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
@@ -75,6 +76,7 @@ class Server:
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
+    continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
 
@@ -109,6 +111,7 @@ class Server:
             self.operators,
             self._out,
             self.journal,
+            self.continuity,
             self._leave,
         )
         self._incoming = Incoming(
@@ -175,6 +178,8 @@ class Server:
         finally:
             self._liveness.close()
             self.codes.close()
+            if self.continuity is not None:
+                self.continuity.close()
             self.voters.close()
             self._out.router.disable_monitor()
             # agents must still get the last command (why the job ends), so the sockets linger

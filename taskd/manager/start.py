@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
 from taskd.manager.config import Config
+from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import secret
+
+log = logging.getLogger("taskd.manager")
 
 
 def make(
@@ -30,6 +34,13 @@ def make(
     settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
+    continuity = Continuity(log_path)
+    paused = recovery_key(config.job) in continuity.read()
+    if paused:
+        log.warning(
+            "recovery is paused, as under the previous manager: the next fault ends the job;"
+            " taskd recovery on"
+        )
     return Server(
         settings=Settings(
             config.nodes,
@@ -39,6 +50,7 @@ def make(
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
             handler=settings.handler_limit(environ),
+            repairs=not paused,
         ),
         job=config.job,
         keys=secret.for_job(config.job, environ, port, config.nodes),
@@ -48,5 +60,8 @@ def make(
         successor=successor,
         starter=starter,
         faults_on_purpose=settings.fault_injection(environ),
-        codes=DeviceCodes(settings.fault_config(environ), Separated(log_path)),
+        codes=DeviceCodes(
+            settings.fault_config(environ), Separated(log_path), continuity=continuity
+        ),
+        continuity=continuity,
     )

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from taskd.core.settings import Settings
+from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
@@ -189,11 +190,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         limits: Limits | None = None,
         codes: DeviceCodes | None = None,
         faults_on_purpose: bool = True,
+        continuity: Continuity | None = None,
         **settings: Any,
     ) -> Running:
         journal, more = (
             Journal(str(tmp_path / "log"), "job"),
-            {"codes": codes} if codes is not None else {},
+            {
+                name: value
+                for name, value in (("codes", codes), ("continuity", continuity))
+                if value is not None
+            },
         )
         given = (
             Settings(nodes, 2, **settings),

@@ -94,6 +94,7 @@ def carry_out(command: Any, agents: dict[int, str]) -> list[str]:
         "operators": SimpleNamespace(answer=None),
         "out": sent,
         "journal": None,
+        "continuity": None,
         "leave": lambda well, why: None,
     }
     Routing(**parts).carry_out([command], 0.0)

@@ -60,6 +60,17 @@ class Count:
             _after(self._recovered + rule.release) if rule.release is not None else self._recovered,
         )
 
+    @property
+    def history(self) -> tuple[tuple[float, ...], float | None]:
+        """The newest occurrences, and when the code was last gone; None: it is present."""
+        return tuple(self._occurred), self._recovered
+
+    def recall(self, occurred: tuple[float, ...], recovered: float | None, often: bool) -> None:
+        """Take over a history, in place of this one."""
+        self._occurred.clear()
+        self._occurred.extend(sorted(occurred))
+        self._recovered, self.often = recovered, often
+
     def _full(self, now: float) -> bool:
         return (
             len(self._occurred) == self.rule.times and self._occurred[0] >= now - self.rule.window
@@ -110,6 +121,15 @@ class Span:
         if self.long:
             return None if self._recovered is None else _after(self._recovered + self.rule.recover)
         return None if self._occurred is None else _after(self._occurred + self.rule.timeout)
+
+    @property
+    def history(self) -> tuple[float | None, float | None]:
+        """Since when the code is present, and when it was gone."""
+        return self._occurred, self._recovered
+
+    def recall(self, occurred: float | None, recovered: float | None, long: bool) -> None:
+        """Take over a history, in place of this one."""
+        self._occurred, self._recovered, self.long = occurred, recovered, long
 
     def under(self, rule: Duration) -> Span:
         other = Span(rule)

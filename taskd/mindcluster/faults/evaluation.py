@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from taskd.mindcluster.faults import history
 from taskd.mindcluster.faults.codes import show
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.counting import Count, Span
@@ -195,6 +197,43 @@ class Devices:
                 if told.since is not None and told.span is not None:
                     told.span.occur(max(told.since, known.latest))
             self._remember(device, now)
+
+    # -- for the next manager ----------------------------------------------------------------------
+
+    def plain(self, device: str, shift: float) -> dict[str, Any] | None:
+        """What was reported about a device, as JSON's values; None if nothing. `shift`: added to
+        each time."""
+        known = self._devices.get(device)
+        if known is None:
+            return None
+        return {
+            str(code): {
+                "severity": told.severity,
+                "since": None if told.since is None else told.since + shift,
+                "count": history.plain_count(told.count, shift),
+                "span": history.plain_span(told.span, shift),
+            }
+            for code, told in known.codes.items()
+        }
+
+    def recall(self, device: str, raw: Any, shift: float, now: float) -> None:
+        """Take over what `plain` has returned in another process: nothing arises from it alone.
+        Raises history.Damaged."""
+        rules, found = self.configuration.customization, _Device(latest=now)
+        for name, fields in history.codes(raw, MOST_CODES).items():
+            severity, since, count, span = history.fields(fields)
+            code, told = history.code_of(name), _Told(severity)
+            told.since = None if since is None else history.moment(since, shift)
+            counted, lasted = history.read_count(count, shift), history.read_span(span, shift)
+            if counted is not None and code in rules.frequency:
+                told.count = Count(rules.frequency[code])
+                told.count.recall(*counted)
+            if lasted is not None and code in rules.duration:
+                told.span = Span(rules.duration[code])
+                told.span.recall(*lasted)
+            found.codes[code] = told
+        self._devices[device] = found
+        self._remember(device, now)
 
     # -- inside ------------------------------------------------------------------------------------
 

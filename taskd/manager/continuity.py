@@ -1,0 +1,158 @@
+"""continuity.jsonl: what the next manager must know and no agent can tell it: whether recovery is
+paused, and the fault codes of devices with their counts. It is in the log directory.
+
+One JSON object per line, {"time", "key", "value"}; the last one of a key counts, and null removes
+it. One manager writes, the one that holds continuity.lock. A line that a killed writer has torn is
+skipped and counted. A file with many superseded lines is written anew, and replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from taskd.mindcluster.faults.findings import read_regular
+
+NAME, LOCK = "continuity.jsonl", "continuity.lock"
+MOST_BYTES = 64 << 20
+SUPERSEDED = 1000  # lines that count no longer, before the file is written anew
+
+log = logging.getLogger("taskd.manager")
+
+
+def recovery_key(job: str) -> str:
+    """The key that is there while recovery of a job is paused."""
+    return f"recovery/{job}"
+
+
+class Continuity:
+    """The values in `directory`/continuity.jsonl. What cannot be written costs one warning, nothing
+    else."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], wall: Callable[[], float] = time.time
+    ) -> None:
+        self.path = Path(directory) / NAME
+        self._wall = wall
+        self._values: dict[str, Any] = {}
+        self._lines = 0  # in the file, those that count no longer included
+        self._lock = -1
+        self._warned = False
+
+    def read(self) -> dict[str, Any]:
+        """Return the values, and keep them. A file that cannot be read is an error in the log."""
+        try:
+            data = read_regular(self.path, MOST_BYTES, newest=True)
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            log.error(
+                "%s cannot be read: %s; whether recovery is paused, and which faults devices had,"
+                " is unknown; set TASKD_LOG_PATH to the directory of the previous managers",
+                self.path,
+                error.strerror,
+            )
+            return {}
+        self._values, damaged = {}, 0
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                key, value = entry["key"], entry["value"]
+                if not isinstance(key, str):
+                    raise TypeError
+            except (ValueError, KeyError, TypeError, RecursionError):
+                damaged += 1
+                continue
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+        self._lines = len(lines)
+        if damaged:
+            log.error("%s: %d lines are damaged and are ignored", self.path, damaged)
+        return dict(self._values)
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep a value, JSON's, for the next manager; None removes it."""
+        if self._values.get(key) == value:
+            return
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+        try:
+            if self._locked():
+                self._write(key, value)
+        except (OSError, ValueError) as error:
+            self._warn(getattr(error, "strerror", None) or str(error))
+
+    def close(self) -> None:
+        """Let the next manager write."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _locked(self) -> bool:
+        if self._lock >= 0:
+            return True
+        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self.path.parent / LOCK, flags, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            self._warn("another manager writes it")
+            return False
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._lock = descriptor
+        return True
+
+    def _write(self, key: str, value: Any) -> None:
+        if self._lines > SUPERSEDED + 2 * len(self._values):
+            self._write_anew()
+            return
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o640)
+        try:
+            size = os.fstat(descriptor).st_size
+            # a writer was killed in the middle of a line
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, (b"\n" if torn else b"") + self._line(key, value))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._lines += 1
+
+    def _write_anew(self) -> None:
+        other = self.path.with_suffix(".new")
+        with open(other, "wb") as file:
+            file.writelines(self._line(key, value) for key, value in self._values.items())
+            file.flush()
+            os.fsync(file.fileno())
+        other.replace(self.path)
+        self._lines = len(self._values)
+
+    def _line(self, key: str, value: Any) -> bytes:
+        return json.dumps({"time": self._wall(), "key": key, "value": value}).encode() + b"\n"
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            remedy = "set TASKD_LOG_PATH to a directory that this user may write to"
+            log.warning(
+                "%s cannot be written: %s; the next manager will not know whether recovery is"
+                " paused, nor the faults of devices; %s",
+                self.path,
+                why,
+                remedy,
+            )

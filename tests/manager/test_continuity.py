@@ -1,0 +1,149 @@
+"""What one manager leaves for the next."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from taskd.manager import continuity
+from taskd.manager.continuity import Continuity, recovery_key
+from taskd.manager.device_codes import DeviceCodes
+from taskd.messages import from_agent, from_operator, to_agent, to_operator
+from taskd.messages.envelope import OPERATOR
+from taskd.mindcluster.faults.separated import Separated
+
+
+@pytest.fixture
+def ask(fake_agent):
+    def send(manager, kind, *fields):
+        operator = fake_agent(manager.port, OPERATOR, ())
+        operator.send(kind(uuid.uuid4().hex, *fields))
+        return operator.expect(to_operator.Answer)
+
+    return send
+
+
+def test_the_last_value_of_a_key_counts(tmp_path):
+    first = Continuity(tmp_path)
+    first.keep("a", {"x": 1})
+    first.keep("a", {"x": 2})
+    first.keep("b", [1.5])
+    first.keep("b", None)
+    assert Continuity(tmp_path).read() == {"a": {"x": 2}}
+    first.keep("a", {"x": 2})  # nothing new
+    assert first.path.read_text().count("\n") == 4
+
+
+def test_a_torn_line_costs_that_line(tmp_path, caplog):
+    first = Continuity(tmp_path)
+    first.keep("a", 1)
+    with first.path.open("ab") as file:
+        file.write(b'{"time": 1, "key": "a", "val')
+    first.close()
+    second = Continuity(tmp_path)
+    assert second.read() == {"a": 1} and "1 lines are damaged" in caplog.text
+    second.keep("b", 2)
+    assert Continuity(tmp_path).read() == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[]", b"1", b'{"key": 1, "value": 2}', b"[" * 100_000])
+def test_what_is_no_entry_is_ignored(tmp_path, line):
+    (tmp_path / continuity.NAME).write_bytes(line + b'\n{"key": "a", "value": 1}\n')
+    assert Continuity(tmp_path).read() == {"a": 1}
+
+
+def test_superseded_lines_do_not_pile_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(continuity, "SUPERSEDED", 20)
+    first = Continuity(tmp_path)
+    first.keep("other", 0)
+    for number in range(200):
+        first.keep("a", number)
+        assert first.path.read_text().count("\n") <= 20 + 2 * 2 + 1
+    assert Continuity(tmp_path).read() == {"other": 0, "a": 199}
+    assert sorted(os.listdir(tmp_path)) == [continuity.NAME, continuity.LOCK]
+
+
+def test_there_is_one_writer(tmp_path, caplog):
+    first, second = Continuity(tmp_path), Continuity(tmp_path)
+    first.keep("a", 1)
+    second.keep("a", 2)
+    second.keep("a", 3)
+    assert caplog.text.count("another manager writes it") == 1
+    assert Continuity(tmp_path).read() == {"a": 1}
+    first.close()
+    second.keep("a", 4)
+    assert Continuity(tmp_path).read() == {"a": 4}
+
+
+def test_a_writer_that_is_killed_lets_go(tmp_path):
+    code = (
+        "import sys, signal; from taskd.manager.continuity import Continuity\n"
+        "Continuity(sys.argv[1]).keep('a', 1); print('kept', flush=True); signal.pause()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "kept\n"
+        process.send_signal(signal.SIGKILL)
+    second = Continuity(tmp_path)
+    second.read()
+    second.keep("b", 2)
+    assert Continuity(tmp_path).read() == {"a": 1, "b": 2}
+
+
+def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    kept = Continuity(tmp_path / "file")
+    kept.keep("a", 1)
+    kept.keep("a", 2)
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_path):
+    def manager():
+        kept = Continuity(tmp_path)
+        codes = DeviceCodes(None, Separated(tmp_path), continuity=kept)
+        return start(1, codes=codes, continuity=kept)
+
+    first = manager()
+    first.protected(1)
+    # two of the three times that separate it, and a mark on another device
+    for _ in range(2):
+        assert ask(first, from_operator.ReportCode, 1, "80E18005", "once", "").ok
+    assert (
+        "PreSeparateNPU" in ask(first, from_operator.ReportCode, 0, "110001024", "occur", "").text
+    )
+    first.server.stop("the next one takes over")
+    first.outcome()
+
+    second = manager()
+    (agent,) = second.protected(1)
+    assert "PreSeparateNPU" in second.server.coordinator.job.ranks[0].unusable
+    third = ask(second, from_operator.ReportCode, 1, "80E18005", "once", "").text
+    assert "ManuallySeparateNPU" in third and "3 times" in third
+
+
+def test_a_pause_of_recovery_outlives_its_manager_until_the_job_ends(start, ask, tmp_path):
+    first = start(1, continuity=(kept := Continuity(tmp_path)))
+    first.protected(1)
+    assert ask(first, from_operator.RecoverySwitched, False).ok
+    assert kept.read() == {recovery_key("job"): True}
+    first.server.stop("the next one takes over")
+    first.outcome()
+
+    paused = recovery_key("job") in (kept := Continuity(tmp_path)).read()
+    second = start(1, continuity=kept, repairs=not paused)
+    (agent,) = second.protected(1)
+    assert not second.server.coordinator.job.repairs
+    assert ask(second, from_operator.RecoverySwitched, True).ok
+    assert kept.read() == {}
+    assert ask(second, from_operator.RecoverySwitched, False).ok
+    assert kept.read() != {}
+    agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
+    assert agent.expect(to_agent.GiveUp)
+    second.outcome()
+    assert Continuity(tmp_path).read() == {}
