@@ -11,6 +11,7 @@ from taskd import settings
 from taskd.adaptor.place import Place
 from taskd.agent import asking
 from taskd.protocol.keys import Keys
+from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
 
@@ -27,7 +28,11 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     answer = asking.arrive(address, keys, job, place.node)
     if answer is None:
         return False
-    if answer.protected and place.nodes > 1 and "recover" in settings.ladder_from(os.environ):
+    if (
+        answer.protected
+        and place.nodes > 1
+        and "recover" in settings.ladder_from(pod_info.environment(os.environ))
+    ):
         log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True

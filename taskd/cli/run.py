@@ -16,6 +16,7 @@ from taskd.cli.arguments import Run
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.records import dumps
+from taskd.settings import pod_info
 
 ANSWERS = 1.0  # seconds; on the same machine an answer or a refusal comes at once
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk it takes longer
@@ -111,10 +112,10 @@ def command(
         except dumps.BadDump as error:
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
-    if settings.undecided(os.environ):
-        os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
     try:
         settings.check()
+        if settings.undecided(pod_info.environment(os.environ)):
+            os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     from taskd.adaptor import torch_versions

@@ -87,6 +87,7 @@ class Coordinator:
             e.StandbyLost: self.admission.standby_lost,
             from_agent.NodeTaken: self.admission.taken,
             from_operator.NodeSubHealthy: self.switch.reported,
+            e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
             from_agent.PreparationFailed: self.switch.failed,
             e.FormerLost: self._former_lost,

@@ -46,6 +46,13 @@ class DeviceLevel:
 
 
 @dataclass(frozen=True)
+class SubHealthyStrategySet:
+    """What to do about sub-healthy nodes from now on: one of ladder.SUB_HEALTHY."""
+
+    strategy: str
+
+
+@dataclass(frozen=True)
 class FormerLost:
     """While `node` moves to another agent, its former `agent` no longer responds."""
 
@@ -115,6 +122,7 @@ Event = (
     AgentLost
     | StandbyLost
     | DeviceLevel
+    | SubHealthyStrategySet
     | FormerLost
     | VoterStated
     | AgentVoted

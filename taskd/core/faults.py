@@ -147,7 +147,7 @@ class Faults:
         """Why no action is taken; "" if one is."""
         job, incident, rank = self._job, self._recovery.incident, self._job.ranks[event.rank]
         remembered = "" if event.usable else ": remembered until then"
-        strategy = f"a sub-healthy node: {SUB_HEALTHY[job.settings.sub_healthy]}"
+        strategy = f"a sub-healthy node: {SUB_HEALTHY[job.sub_healthy]}"
         killed = incident is not None and event.rank in incident.killed
         stateless = incident is not None and event.rank in incident.new
         reasons = (

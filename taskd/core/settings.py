@@ -12,7 +12,7 @@ class Settings:
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
-    sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY
+    sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY, at first
     repairs: bool = True  # whether faults are repaired at first; an operator may change it
     # until Interrupt is repeated: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     interrupt_again: float = 0.5

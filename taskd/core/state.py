@@ -45,6 +45,7 @@ class JobState:
         self.over = False
         # faults are repaired; otherwise the next fault ends the job
         self.repairs = settings.repairs
+        self.sub_healthy = settings.sub_healthy  # what is done about a sub-healthy node
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
         self.regroup = False  # then their launchers cannot use the rendezvous of the start

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from taskd.core import events as e
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.state import Moving
@@ -67,7 +68,7 @@ class Switch:
     # -- reports -----------------------------------------------------------------------------------
 
     def reported(self, event: from_operator.NodeSubHealthy, now: float) -> None:
-        job, number, strategy = self._job, event.node, self._job.settings.sub_healthy
+        job, number, strategy = self._job, event.node, self._job.sub_healthy
         text = f"node {number} is sub-healthy: {event.why}"
         refusal = self.refusal(number)
         job.note(f"{text}; {refusal or SUB_HEALTHY[strategy]}")
@@ -84,11 +85,17 @@ class Switch:
         else:
             self._answer([event.request], True, f"{text}: ignored")
 
+    def strategy_set(self, event: e.SubHealthyStrategySet, now: float) -> None:
+        """From the next report on; a move under way is completed."""
+        if event.strategy != self._job.sub_healthy:
+            self._job.sub_healthy = event.strategy
+            self._job.note(f"a sub-healthy node: {SUB_HEALTHY[event.strategy]}, from now on")
+
     def refusal(self, number: int) -> str:
         """Why a sub-healthy node cannot be handled; "" if it can."""
         job = self._job
         node = job.topology.nodes.get(number)
-        move = job.settings.sub_healthy == MOVE
+        move = job.sub_healthy == MOVE
         reasons = (
             (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),

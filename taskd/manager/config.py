@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd import settings
+from taskd.settings import pod_info
 
 MAX_NODES = 100_000
 MAX_RANKS_PER_NODE = 4096  # the slots of a state page
@@ -83,6 +84,10 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
                 "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
             )
         )
+    try:
+        environ = pod_info.environment(environ)
+    except settings.BadSetting as error:
+        errors.append(str(error))
     found = settings.examine_variables(environ)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices

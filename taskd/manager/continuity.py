@@ -31,6 +31,11 @@ def recovery_key(job: str) -> str:
     return f"recovery/{job}"
 
 
+def label_key(job: str) -> str:
+    """The key of the pod's label process-recover-enable, as the last manager saw it."""
+    return f"label/{job}"
+
+
 class Continuity:
     """The values in `directory`/continuity.jsonl. What cannot be written costs one warning, nothing
     else."""
@@ -92,6 +97,11 @@ class Continuity:
                 self._write(key, value)
         except (OSError, ValueError) as error:
             self._warn(getattr(error, "strerror", None) or str(error))
+
+    def forget(self, job: str) -> None:
+        """The job is over: another one of that id begins like any other."""
+        self.keep(recovery_key(job), None)
+        self.keep(label_key(job), None)
 
     def close(self) -> None:
         """Let the next manager write."""

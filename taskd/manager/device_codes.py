@@ -15,17 +15,18 @@ from pathlib import Path
 
 from taskd.core.abbreviate import abbreviate
 from taskd.manager.continuity import Continuity
-from taskd.mindcluster.faults import codes, configuration
+from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.faults import codes, configuration, customization
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.history import Damaged
 from taskd.mindcluster.faults.separated import Separated
-from taskd.mindcluster.faults.watch import Watch
 
 # these two lines are documented
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
+FILES = (codes.NAME, customization.NAME, configuration.POLL_INTERVAL)
 DEVICE = "device"  # the keys in continuity.jsonl: device/10.0.0.3/1
 MOST_LINES = 20  # warnings about a configuration in the manager's log
 
@@ -52,7 +53,7 @@ class DeviceCodes:
 
     def open(self, now: float) -> None:
         if self._directory is not None:
-            self._watch = Watch(self._directory)
+            self._watch = Watch(self._directory, FILES)
         self.devices = Devices(self._load() or configuration.load())
         self._look = now + self.devices.configuration.poll
         self._recall(now)

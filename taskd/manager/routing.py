@@ -117,6 +117,7 @@ class Routing:
             self._out.deliver(peer, data)
         (log.info if command.ok else log.error)("the job is over: %s", command.reason)
         self._journal.end(command.ok, command.reason)
-        self._keep_switch(True)  # another job of that id begins like any other
+        if self._continuity is not None:
+            self._continuity.forget(self._out.job)
         self._leave(command.ok, command.reason)
         self._operators.end(command.reason)

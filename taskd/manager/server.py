@@ -38,6 +38,7 @@ from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
+from taskd.manager.pod_labels import PodLabels
 from taskd.manager.routing import Routing
 from taskd.manager.voters import Voters
 from taskd.messages import codec
@@ -76,6 +77,7 @@ class Server:
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
+    labels: PodLabels | None = None  # of the pod, while the job runs
     continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
@@ -151,10 +153,10 @@ class Server:
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        if self.codes.descriptor >= 0:
-            self._poller.register(self.codes.descriptor, zmq.POLLIN)
-        if self.starter >= 0:
-            self._poller.register(self.starter, zmq.POLLIN)
+        labels = -1 if self.labels is None else self.labels.descriptor
+        for descriptor in (self.codes.descriptor, labels, self.starter):
+            if descriptor >= 0:
+                self._poller.register(descriptor, zmq.POLLIN)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
             self.job,
@@ -177,10 +179,9 @@ class Server:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            self.codes.close()
-            if self.continuity is not None:
-                self.continuity.close()
-            self.voters.close()
+            for part in (self.codes, self.labels, self.continuity, self.voters):
+                if part is not None:
+                    part.close()
             self._out.router.disable_monitor()
             # agents must still get the last command (why the job ends), so the sockets linger
             # briefly
@@ -228,6 +229,8 @@ class Server:
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
+            if self.labels is not None and self.labels.descriptor in ready:
+                self._safely(self.labels.look, self._feed, now)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
         if self.outcome is None and now >= due:

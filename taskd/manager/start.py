@@ -9,14 +9,16 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
+from taskd.manager import pod_labels
 from taskd.manager.config import Config
-from taskd.manager.continuity import Continuity, recovery_key
+from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import secret
+from taskd.settings import pod_info, variables
 
 log = logging.getLogger("taskd.manager")
 
@@ -31,15 +33,17 @@ def make(
 ) -> Server:
     """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting
     and keys.BadSecret."""
+    given, environ = environ, pod_info.environment(environ)
     settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     continuity = Continuity(log_path)
-    paused = recovery_key(config.job) in continuity.read()
-    if paused:
+    labels = pod_info.read(pod_info.directory(environ))
+    repairs = pod_labels.repairs(labels, continuity.read(), config.job)
+    if not repairs:
         log.warning(
-            "recovery is paused, as under the previous manager: the next fault ends the job;"
-            " taskd recovery on"
+            "recovery is paused, by an operator or the label process-recover-enable: the next"
+            " fault ends the job; taskd recovery on"
         )
     return Server(
         settings=Settings(
@@ -50,7 +54,7 @@ def make(
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
             handler=settings.handler_limit(environ),
-            repairs=not paused,
+            repairs=repairs,
         ),
         job=config.job,
         keys=secret.for_job(config.job, environ, port, config.nodes),
@@ -64,4 +68,10 @@ def make(
             settings.fault_config(environ), Separated(log_path), continuity=continuity
         ),
         continuity=continuity,
+        labels=pod_labels.PodLabels(
+            pod_info.directory(environ),
+            config.job,
+            continuity,
+            variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None,
+        ),
     )

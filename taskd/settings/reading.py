@@ -138,6 +138,11 @@ def retry_times(environ: Mapping[str, str]) -> int:
     return v.TASKD_FAULT_RETRY_TIMES.read(environ)
 
 
+def pod_info(environ: Mapping[str, str]) -> str:
+    """The directory in which the downward API writes the pod's labels and annotations."""
+    return v.TASKD_POD_INFO.read(environ)
+
+
 def dump_path(environ: Mapping[str, str]) -> str:
     return v.TASKD_DUMP_PATH.read(environ)
 

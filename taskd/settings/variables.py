@@ -135,6 +135,16 @@ TASKD_STANDBY = Parameter(
     "on: this launcher waits for a lost node of the job and takes its place; `taskd run"
     " --standby`.",
 )
+TASKD_POD_INFO = Parameter(
+    "TASKD_POD_INFO",
+    kinds.text("a directory"),
+    "/etc/podinfo",
+    "/etc/podinfo",
+    "Where the downward API writes the pod's `labels` and `annotations`, if it does. Of these taskd"
+    " reads `recover-strategy`, `fault-retry-times`, `wait-reschedule-timeout`,"
+    " `subHealthyStrategy` and `process-recover-enable`, the last two also while the job runs. Its"
+    " own variables take precedence.",
+)
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
     kinds.choice(*STRATEGIES),
@@ -334,6 +344,7 @@ SECTIONS = (
             TASKD_DUMP_PATH,
             TASKD_RESUME_PATH,
             TASKD_STANDBY,
+            TASKD_POD_INFO,
             TASKD_SUBHEALTHY_STRATEGY,
             TASKD_FAULT_RETRY_TIMES,
             TASKD_WAIT_RESCHEDULE_TIMEOUT,

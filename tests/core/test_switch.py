@@ -16,7 +16,7 @@ from taskd.core import switch
 def test_a_framework_that_copies_its_own_state_has_no_records_to_move(strategy, handlers, refused):
     nodes = {n: SimpleNamespace(living=True) for n in range(2)}
     job = SimpleNamespace(
-        settings=SimpleNamespace(sub_healthy=strategy),
+        sub_healthy=strategy,
         topology=SimpleNamespace(nodes=nodes),
         protected=True,
         handlers=handlers,

@@ -17,6 +17,7 @@ from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
+from taskd.manager.pod_labels import PodLabels
 from taskd.manager.server import Outcome, Server
 from taskd.messages import codec, from_agent, from_rank, to_agent
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
@@ -191,13 +192,18 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         codes: DeviceCodes | None = None,
         faults_on_purpose: bool = True,
         continuity: Continuity | None = None,
+        labels: PodLabels | None = None,
         **settings: Any,
     ) -> Running:
         journal, more = (
             Journal(str(tmp_path / "log"), "job"),
             {
                 name: value
-                for name, value in (("codes", codes), ("continuity", continuity))
+                for name, value in (
+                    ("codes", codes),
+                    ("continuity", continuity),
+                    ("labels", labels),
+                )
                 if value is not None
             },
         )

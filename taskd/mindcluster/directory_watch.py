@@ -1,5 +1,4 @@
-"""Detects changes in the directory of the fault configuration: at once by inotify, the rest by a
-check every PollInterval.
+"""Detects changes of files in a mounted directory: at once by inotify, the rest when asked.
 
 inotify does not report a network file system that another host writes to, or a directory that was
 replaced as a whole. It does report a mounted ConfigMap, which is replaced by swapping a symlink in
@@ -14,10 +13,6 @@ from pathlib import Path
 
 from inotify_simple import INotify, flags
 
-from taskd.mindcluster.faults import codes, customization
-from taskd.mindcluster.faults.configuration import POLL_INTERVAL
-
-FILES = (codes.NAME, customization.NAME, POLL_INTERVAL)
 CHANGES = (
     flags.CLOSE_WRITE
     | flags.MOVED_TO
@@ -35,8 +30,8 @@ class Watch:
     """Watches one directory, for one thread. `descriptor` becomes readable on a change; -1 where
     inotify is not available."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, files: tuple[str, ...]) -> None:
+        self.directory, self._files = directory, files
         self.seen = self.signature()
         self._told: INotify | None = None
         self._at: tuple[int, int] | None = None  # the directory that inotify watches
@@ -70,7 +65,7 @@ class Watch:
             self._at = None  # tried again at the next check
 
     def signature(self) -> Signature:
-        return tuple(_status(self.directory / name) for name in FILES)
+        return tuple(_status(self.directory / name) for name in self._files)
 
     def close(self) -> None:
         if self._told is not None:

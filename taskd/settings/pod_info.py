@@ -1,0 +1,81 @@
+"""The pod's labels and annotations, as the downward API writes them into the files `labels` and
+`annotations` of a directory: one per line, key="value" with Go's escapes.
+
+Only the documented parameters that concern a running job are taken; a pod has many others. A file
+that is not there, and a line that is no entry, count as nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from taskd.settings import documented, variables
+from taskd.settings.parameter import Parameter, Where
+from taskd.settings.reading import pod_info
+
+FILES = {Where.LABEL: "labels", Where.ANNOTATION: "annotations"}
+MOST_BYTES = 1 << 20  # Kubernetes allows 256 KiB of annotations
+# which of taskd's variables each sets
+VARIABLES: dict[Parameter[Any, Any], Parameter[Any, Any]] = {
+    documented.RECOVER_STRATEGY: variables.TASKD_RECOVER_STRATEGY,
+    documented.FAULT_RETRY_TIMES: variables.TASKD_FAULT_RETRY_TIMES,
+    documented.WAIT_RESCHEDULE_TIMEOUT: variables.TASKD_WAIT_RESCHEDULE_TIMEOUT,
+    documented.SUB_HEALTHY: variables.TASKD_SUBHEALTHY_STRATEGY,
+}
+TAKEN: tuple[Parameter[Any, Any], ...] = (*VARIABLES, documented.PROCESS_RECOVER_ENABLE)
+
+_LINE = re.compile(r'([^\s="]+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|.)")
+_PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def directory(environ: Mapping[str, str]) -> Path:
+    return Path(pod_info(environ))
+
+
+def read(at: Path) -> dict[str, str]:
+    """The parameters that are set there, by name, as text."""
+    found: dict[str, str] = {}
+    for where, name in FILES.items():
+        try:
+            with open(at / name, "rb") as file:
+                text = file.read(MOST_BYTES).decode(errors="replace")
+        except OSError:
+            continue
+        entries = parse(text)
+        found |= {p.name: entries[p.name] for p in TAKEN if p.where is where and p.name in entries}
+    return found
+
+
+def parse(text: str) -> dict[str, str]:
+    """All entries of a file; of a key that occurs twice the last one."""
+    matches = (_LINE.fullmatch(line) for line in text.split("\n"))
+    return {found[1]: _ESCAPE.sub(_unescape, found[2]) for found in matches if found is not None}
+
+
+def _unescape(found: re.Match[str]) -> str:
+    escape = found[1]
+    if len(escape) > 1:
+        number = int(escape[1:], 16)
+        return chr(number) if number < 0x110000 else "\N{REPLACEMENT CHARACTER}"
+    return _PLAIN.get(escape, escape)
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ`, with the variables that the pod's labels and annotations set where it has none.
+    Raises BadSetting for a label or annotation that is not allowed."""
+    made, found = dict(environ), read(directory(environ))
+    for parameter, variable in VARIABLES.items():
+        text = parameter.text(found)
+        if text is not None and variable.text(environ) is None:
+            parameter.parse(text)
+            made[variable.name] = text
+    return made
+
+
+def recovery(found: Mapping[str, str]) -> documented.ProcessRecovery | None:
+    """The label process-recover-enable; None where it is not set. Raises BadSetting."""
+    return documented.PROCESS_RECOVER_ENABLE.read(found)

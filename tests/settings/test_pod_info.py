@@ -1,0 +1,100 @@
+"""Labels and annotations as the downward API writes them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd import settings
+from taskd.settings import pod_info
+from taskd.settings.documented import ProcessRecovery
+
+
+@pytest.fixture
+def pod(tmp_path):
+    def write(labels="", annotations=""):
+        (tmp_path / "labels").write_text(labels)
+        (tmp_path / "annotations").write_text(annotations)
+        return {"TASKD_POD_INFO": str(tmp_path)}
+
+    return write
+
+
+def quoted(text):
+    """As Go's strconv.Quote."""
+    named = {"\n": "\\n", "\t": "\\t", '"': '\\"', "\\": "\\\\", "\a": "\\a", "\v": "\\v"}
+    return '"' + "".join(named.get(c, c if c.isprintable() else escape(c)) for c in text) + '"'
+
+
+def escape(char):
+    number = ord(char)
+    return f"\\x{number:02x}" if number < 0x80 else f"\\U{number:08x}"
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z./-]{1,20}", fullmatch=True), st.text(), max_size=5))
+def test_what_kubelet_writes_is_read_back(entries):
+    entries = {k: v.encode(errors="ignore").decode() for k, v in entries.items()}
+    text = "\n".join(f"{key}={quoted(value)}" for key, value in entries.items())
+    assert pod_info.parse(text) == entries
+
+
+@given(st.text())
+def test_anything_is_read_without_an_error(text):
+    pod_info.parse(text)
+
+
+def test_they_set_what_no_variable_sets(pod):
+    environ = pod(
+        'fault-retry-times="3"\nsubHealthyStrategy="graceExit"\napp="x"\nTASKD_PORT="1"',
+        'recover-strategy="recover,retry"\nwait-reschedule-timeout="60"\nnote="a\\nb=\\"c\\""',
+    )
+    made = pod_info.environment(environ)
+    assert settings.ladder_from(made) == ("retry", "recover", "exit")
+    assert (settings.retry_times(made), settings.reschedule_timeout(made)) == (3, 60.0)
+    assert settings.sub_healthy_strategy(made) == "graceExit"
+    assert settings.port(made) == 9601
+    # the operator writes recover-in-place like recover; the annotation is exact
+    injected = settings.environment("pytorch", ["recover", "recover-in-place"])
+    assert settings.ladder_from(pod_info.environment({**environ, **injected})) == (
+        "retry",
+        "recover",
+        "exit",
+    )
+    own = {"TASKD_RECOVER_STRATEGY": "dump", "TASKD_FAULT_RETRY_TIMES": "1"}
+    made = pod_info.environment({**environ, **own})
+    assert settings.ladder_from(made) == ("dump", "exit") and settings.retry_times(made) == 1
+
+
+def test_a_label_where_an_annotation_belongs_is_not_taken(pod):
+    environ = pod('recover-strategy="retry"', 'fault-retry-times="3"')
+    assert pod_info.environment(environ) == environ
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "name"),
+    [
+        ('fault-retry-times="often"', "", "fault-retry-times"),
+        ('subHealthyStrategy="hotswitch"', "", "subHealthyStrategy"),
+        ("", 'recover-strategy="pray"', "recover-strategy"),
+        ("", 'wait-reschedule-timeout="5"', "wait-reschedule-timeout"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_the_labels_name(pod, labels, annotations, name):
+    with pytest.raises(settings.BadSetting) as refused:
+        pod_info.environment(pod(labels, annotations))
+    assert refused.value.name == name
+
+
+def test_without_the_files_nothing_is_set(tmp_path):
+    environ = {"TASKD_POD_INFO": str(tmp_path / "none")}
+    assert pod_info.environment(environ) == environ
+    assert pod_info.recovery({}) is None
+
+
+def test_process_recover_enable(pod, tmp_path):
+    pod('process-recover-enable="pause"')
+    assert pod_info.recovery(pod_info.read(tmp_path)) is ProcessRecovery.PAUSE
+    assert json.dumps(pod_info.read(tmp_path)) == '{"process-recover-enable": "pause"}'
