@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
 
 from taskd import settings
-from taskd.settings import Where
+from taskd.settings import Where, job_file
+
+MOST_BYTES = 4 << 20
 
 
 class _Named(click.ParamType):
@@ -65,7 +68,7 @@ class _Named(click.ParamType):
 @click.option(
     "--check",
     is_flag=True,
-    help="Check this environment together with the four options below.",
+    help="Check this environment, or the job descriptions FILES, with the four options below.",
 )
 @click.option(
     "--label",
@@ -99,6 +102,7 @@ class _Named(click.ParamType):
     ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def command(
     framework: str | None,
     strategy: str | None,
@@ -110,23 +114,27 @@ def command(
     variables: tuple[tuple[str, str], ...],
     arguments: tuple[tuple[str, str], ...],
     as_json: bool,
+    files: tuple[Path, ...],
 ) -> None:
     """Print the environment that Ascend Operator injects for these strategies; or list or check the
     parameters of a job.
 
     eval "$(taskd env --framework pytorch --strategy retry,recover-in-place)" sets it in a shell.
-    docs/settings.md has what --list prints. Exit status of --check: 1 if something is refused.
+    taskd env --check job.yaml checks each pod template of a Kubernetes job. docs/settings.md has
+    what --list prints. Exit status of --check: 1 if something is refused.
     """
     described = dict((*labels, *annotations, *variables, *arguments))
     if (
         all_parameters
-        + (check or bool(described))
+        + (check or bool(described) or bool(files))
         + (framework is not None or strategy is not None)
         != 1
     ):
         raise click.UsageError("give one of: --list; --check; --framework and --strategy")
     if all_parameters:
         _list(as_json)
+    elif files:
+        _check_files(files, described, as_json)
     elif framework is None and strategy is None:
         _check(described, as_json)
     elif framework is None or strategy is None:
@@ -166,21 +174,55 @@ def _check(described: dict[str, str], as_json: bool) -> None:
         if n in settings.PARAMETERS and settings.PARAMETERS[n].where is Where.ENVIRONMENT
     }
     found = settings.examine(variables | described)
+    _report([str(r) for r in found.refused], list(found.notices), as_json)
+
+
+def _check_files(files: tuple[Path, ...], described: dict[str, str], as_json: bool) -> None:
+    """Check the pod templates of job descriptions; `described` is set in each of them."""
+    refused: list[str] = []
+    notices: list[str] = []
+    for path in files:
+        templates = [t for document in _documents(path) for t in job_file.templates(document)]
+        if not templates:
+            refused.append(f"{path}: no pod template is in it: give a job with containers")
+        for template in templates:
+            found, place = settings.examine(template.given | described), f"{path}: {template.place}"
+            wrong = [*template.misplaced, *map(str, found.refused)]
+            refused += [f"{place}: {text}" for text in wrong]
+            notices += [f"{place}: {text}" for text in found.notices]
+    _report(list(dict.fromkeys(refused)), list(dict.fromkeys(notices)), as_json)
+
+
+def _documents(path: Path) -> list[Any]:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise click.UsageError(
+            "reading a job description needs PyYAML: pip install 'taskd[kubernetes]'"
+        ) from None
+    if path.stat().st_size > MOST_BYTES:
+        raise click.UsageError(f"{path} is longer than the {MOST_BYTES >> 20} MiB of any job")
+    try:
+        # an alias would let a few lines stand for gigabytes; no job needs one
+        text = path.read_text()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise click.UsageError(f"{path} has YAML aliases (*name): write them out")
+        return list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise click.UsageError(f"{path} is not YAML: {str(error)[:500]}") from None
+
+
+def _report(refused: list[str], notices: list[str], as_json: bool) -> None:
     if as_json:
-        click.echo(
-            json.dumps(
-                {"refused": [str(r) for r in found.refused], "notices": list(found.notices)},
-                indent=1,
-            )
-        )
+        click.echo(json.dumps({"refused": refused, "notices": notices}, indent=1))
     else:
-        for notice in found.notices:
+        for notice in notices:
             click.echo(f"notice: {notice}")
-        for refusal in found.refused:
-            click.echo(str(refusal), err=True)
-        if not found.refused:
+        for refusal in refused:
+            click.echo(refusal, err=True)
+        if not refused:
             click.echo("nothing is refused")
-    if found.refused:
+    if refused:
         raise SystemExit(1)
 
 
