@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -160,5 +161,12 @@ bool taskd_sockets_building(void);
 bool taskd_sockets_cover(int fd);
 void taskd_sockets_stop(void);
 void taskd_sockets_child(void);
+
+/* ports.c */
+typedef int (*taskd_bind)(int, const struct sockaddr *, socklen_t);
+
+/* Bind with `real`; in a rank, a TCP socket that asks for any port gets one of TASKD_PORT_RANGE, if
+ * that is set. EADDRINUSE: all are taken. */
+int taskd_ports_bind(int fd, const struct sockaddr *address, socklen_t length, taskd_bind real);
 
 #endif

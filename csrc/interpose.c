@@ -20,6 +20,7 @@ static ssize_t (*real_writev)(int, const struct iovec *, int);
 static ssize_t (*real_recv)(int, void *, size_t, int);
 static int (*real_getnameinfo)(const struct sockaddr *, socklen_t, char *, socklen_t, char *,
                                socklen_t, int);
+static taskd_bind real_bind;
 static void (*real_abort)(void);
 
 void taskd_real_resolve(void)
@@ -32,6 +33,7 @@ void taskd_real_resolve(void)
     *(void **)&real_writev = dlsym(RTLD_NEXT, "writev");
     *(void **)&real_recv = dlsym(RTLD_NEXT, "recv");
     *(void **)&real_getnameinfo = dlsym(RTLD_NEXT, "getnameinfo");
+    *(void **)&real_bind = dlsym(RTLD_NEXT, "bind");
     *(void **)&real_abort = dlsym(RTLD_NEXT, "abort");
 }
 
@@ -129,6 +131,18 @@ TASKD_EXPORT int getnameinfo(const struct sockaddr *address, socklen_t length, c
     if (!(flags & NI_NAMEREQD) && taskd_my_slot() != NULL && taskd_sockets_building())
         flags |= NI_NUMERICHOST;
     return real_getnameinfo(address, length, host, host_length, service, service_length, flags);
+}
+
+static int next_bind(int fd, const struct sockaddr *address, socklen_t length)
+{
+    resolve_late();
+    return real_bind != NULL ? real_bind(fd, address, length)
+                             : (int)syscall(SYS_bind, fd, address, length);
+}
+
+TASKD_EXPORT int bind(int fd, __CONST_SOCKADDR_ARG address, socklen_t length)
+{
+    return taskd_ports_bind(fd, address.__sockaddr__, length, next_bind);
 }
 
 static _Noreturn void leave(int status)

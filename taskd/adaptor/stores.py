@@ -17,11 +17,16 @@ from taskd.protocol.addresses import Address
 MEET = timedelta(seconds=120)
 
 
-def make(host: str) -> tuple[Any, Address]:
-    """Make a store at this machine's address `host`."""
+def make(host: str, ports: range | None) -> tuple[Any, Address]:
+    """Make a store at this machine's address `host`, at one of `ports`. Raises OSError."""
     # a listening socket of one family: with torch's own, of both, every client's address is looked
     # up by name, and a silent name server delays each rebuild by 5 s
-    listener = socket.create_server((host, 0), family=addresses.family(host), backlog=4096)
+    listener = addresses.any_port(
+        ports,
+        lambda port: socket.create_server(
+            (host, port), family=addresses.family(host), backlog=4096
+        ),
+    )
     port = listener.getsockname()[1]
     kind: dict[str, Any] = {} if _libuv_takes_sockets() else {"use_libuv": False}
     store = dist.TCPStore(

@@ -66,6 +66,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             manager_wait=settings.manager_wait(os.environ),
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
+            ports=settings.port_range(os.environ),
             unprotected=settings.unprotected(os.environ),
         )
         self._failures = Failures(self._supervisor)
@@ -79,7 +80,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._why = ""  # why the job ends
 
     def _make_store(self) -> tuple[Any, Address]:
-        return stores.make(self._place.host())
+        return stores.make(self._place.host(), settings.port_range(os.environ))
 
     # -- torch's hooks -----------------------------------------------------------------------------
 

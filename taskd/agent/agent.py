@@ -86,12 +86,12 @@ class Agent:
 
     # -- what other nodes connect to ---------------------------------------------------------------
 
-    def listen(self, store: Any, address: tuple[str, int], nodes: int) -> None:
+    def listen(self, store: Any, address: tuple[str, int], nodes: int, ports: range | None) -> None:
         """Serve other nodes: `store`, this agent's rendezvous store at `address`, and, in a job of
-        several `nodes`, records. Called once, by the launcher's thread."""
+        several `nodes`, records, at one of `ports`. Called once, by the launcher's thread."""
         self.store, self._store_address, self.nodes = store, address, nodes
         if nodes > 1:
-            self.records = Records(address[0], self.keys, self.identity, self.job, self._ask)
+            self.records = Records(address[0], self.keys, self.identity, self.job, self._ask, ports)
 
     def _ask(self, question: from_agent.May) -> None:
         self.call(lambda: self.tell(question))

@@ -39,9 +39,11 @@ class Records:
         identity: Identity,
         job: str,
         ask: Callable[[from_agent.May], None],
+        ports: range | None = None,
     ) -> None:
-        """`ask` sends a question to the manager, whose answer comes by `permit`; it is called in
-        this object's thread."""
+        """`ports`: where others' records are received; None: any. `ask` sends a question to the
+        manager, whose answer comes by `permit`; it is called in this object's thread. Raises
+        OSError."""
         context: zmq.Context[Any] = zmq.Context()
 
         def dial(address: tuple[str, int]) -> KeeperLine:
@@ -55,7 +57,7 @@ class Records:
         )
         # every process with the secret may connect
         self._router = curve.server(context, host, keys, MAX_BYTES)
-        self.address = (host, self._router.bind_to_random_port(curve.endpoint(host)))
+        self.address = (host, curve.bind(self._router, host, ports))
         # used by the thread
         self.copying, self.fetching = Copying(job, dial), Fetching(job, dial)
         self.keeping = Keeping(self._router, keys.records, job, ask, self.copying.ours)

@@ -39,10 +39,11 @@ class Supervisor:
         preload: bool,
         limits: Limits,
         unprotected: bool = False,
+        ports: range | None = None,
     ) -> None:
         """`address`: where the first manager is. `unprotected`: if no manager is available, ranks
-        train unprotected; otherwise the job ends."""
-        self._address, self._preload = address, preload
+        train unprotected; otherwise the job ends. `ports`: on which it listens; None: any."""
+        self._address, self._preload, self._ports = address, preload, ports
         self.agent = Agent(keys, job, manager_wait, limits, unprotected)
         self._loop = Loop(self.agent)
         self._closing = False
@@ -119,7 +120,7 @@ class Supervisor:
 
     def _listen(self, store: MakeStore, nodes: int) -> None:
         if self.agent.store is None:
-            self.agent.listen(*store(), nodes)
+            self.agent.listen(*store(), nodes, self._ports)
 
     def _connect(self, node: int) -> None:
         if not self._loop.running:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
+from collections.abc import Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 Address = tuple[str, int]
 
 
@@ -19,6 +24,21 @@ def is_here(host: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def any_port(ports: range | None, take: Callable[[int], T]) -> T:
+    """Call `take` with ports until it finds a free one, and return its result; 0 where there is no
+    range. Raises OSError; EADDRINUSE: all of the range are taken."""
+    if ports is None:
+        return take(0)
+    for port in random.sample(ports, len(ports)):
+        try:
+            return take(port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    text = f"all {len(ports)} ports of TASKD_PORT_RANGE are taken: widen it"
+    raise OSError(errno.EADDRINUSE, text)
 
 
 def listens(address: Address, limit: float) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import zmq
 
+from taskd.protocol.addresses import any_port
 from taskd.protocol.gate import DOMAIN
 from taskd.protocol.keys import Identity, Keys
 
@@ -30,6 +31,21 @@ def server(context: zmq.Context[Any], host: str, keys: Keys, limit: int) -> zmq.
         zmq.CURVE_SECRETKEY: keys.server_secret,
         zmq.ZAP_DOMAIN: DOMAIN,
     })  # fmt: skip
+
+
+def bind(router: zmq.Socket[Any], host: str, ports: range | None) -> int:
+    """Bind to one of `ports`, None: to any, and return it. Raises OSError."""
+
+    def take(port: int) -> int:
+        try:
+            if port == 0:
+                return router.bind_to_random_port(endpoint(host))
+            router.bind(endpoint(host, port))
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, str(error)) from None
+        return port
+
+    return any_port(ports, take)
 
 
 def client(

@@ -109,6 +109,22 @@ def whole(lowest: int, highest: int, unit: str = "a number") -> Kind[int]:
     return Kind(f"{unit} from {lowest} to {highest}", parse)
 
 
+def ports(least: int) -> Kind[range]:
+    """LOWEST-HIGHEST, at least that many ports."""
+
+    def parse(given: str) -> range:
+        lowest, _, highest = (part.strip() for part in given.partition("-"))
+        both = (lowest, highest)
+        if not all(p.isascii() and p.isdigit() and len(p) <= 5 for p in both):
+            raise ValueError
+        found = range(int(lowest), int(highest) + 1)
+        if len(found) < least or found[0] < 1024 or found[-1] > 65535:
+            raise ValueError
+        return found
+
+    return Kind(f"LOWEST-HIGHEST, from 1024 to 65535, at least {least} ports", parse)
+
+
 def seconds(lowest: float, highest: float) -> Kind[float]:
     return Kind(
         f"seconds from {lowest:g} to {highest:g}", lambda given: _real(given, lowest, highest)

@@ -26,6 +26,11 @@ def port(environ: Mapping[str, str]) -> int:
     return v.TASKD_PORT.read(environ)
 
 
+def port_range(environ: Mapping[str, str]) -> range | None:
+    """The ports on which agents and ranks listen; None: any."""
+    return v.TASKD_PORT_RANGE.read(environ)
+
+
 def own_address(environ: Mapping[str, str]) -> str | None:
     """POD_IP, if set."""
     return v.POD_IP.text(environ)

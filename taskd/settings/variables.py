@@ -43,6 +43,17 @@ MASTER_ADDR = Parameter(
 MINDX_TASK_ID = Parameter(
     "MINDX_TASK_ID", kinds.text(), "default", "default", "The job's id, the same on all nodes."
 )
+TASKD_PORT_RANGE = Parameter(
+    "TASKD_PORT_RANGE",
+    kinds.ports(20),
+    None,
+    "any port",
+    "The TCP ports, 9700-9899 for instance, on which agents and ranks listen: stores, copies of"
+    " records, the collective library. The manager's (`TASKD_PORT`) and torchrun's"
+    " (`--master_port`) are not among them. Allow for ten for each rank of a node and for each of"
+    " its process groups.",
+    remedy="unset it for any port",
+)
 TASKD_MANAGER_WAIT = Parameter(
     "TASKD_MANAGER_WAIT",
     kinds.seconds(0, DAY),
@@ -328,6 +339,7 @@ SECTIONS = (
             POD_IP,
             MASTER_ADDR,
             MINDX_TASK_ID,
+            TASKD_PORT_RANGE,
             TASKD_MANAGER_WAIT,
             TASKD_UNPROTECTED,
             TASKD_SECRET,

@@ -60,6 +60,7 @@ class MsrunAgent:
             manager_wait=settings.manager_wait(os.environ),
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
+            ports=settings.port_range(os.environ),
         )
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
