@@ -1,0 +1,150 @@
+"""examples/kubernetes: held against the published schemas and `taskd env --check`, and run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import torch.distributed.run
+import yaml
+from click.testing import CliRunner
+
+from taskd import settings
+from taskd.cli import main
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "kubernetes"
+JOBS = sorted(path.name for path in FOLDER.glob("*job*.yaml"))
+# oldest with endPort and the other fields that the examples use, and the newest known
+VERSIONS = ("1.25", kubernetes_validate.latest_version())
+LIMIT = 120
+
+
+def templates(name):
+    spec = yaml.safe_load((FOLDER / name).read_text())["spec"]
+    replicas = spec.get("replicaSpecs") or spec["pytorchReplicaSpecs"]
+    return {role: each["template"] for role, each in replicas.items()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", JOBS)
+def test_the_pods_are_what_kubernetes_takes(name, version):
+    for template in templates(name).values():
+        pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}}
+        kubernetes_validate.validate({**pod, "template": template}, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_network_policy_is_what_kubernetes_takes(version):
+    policy = yaml.safe_load((FOLDER / "network-policy.yaml").read_text())
+    kubernetes_validate.validate(policy, version, strict=True)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_nothing_in_them_is_refused(name):
+    done = CliRunner().invoke(main, ["env", "--check", str(FOLDER / name)])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_policy_opens_the_ports_that_the_jobs_use():
+    policy = yaml.safe_load((FOLDER / "network-policy.yaml").read_text())
+    open_ports = {
+        port
+        for each in policy["spec"]["ingress"][0]["ports"]
+        for port in range(each["port"], each.get("endPort", each["port"]) + 1)
+    }
+    for name in (name for name in JOBS if name.startswith("ascendjob")):
+        for template in templates(name).values():
+            (container,) = template["spec"]["containers"]
+            environ = {e["name"]: e.get("value", "") for e in container["env"]}
+            named = {port["containerPort"] for port in container["ports"]}
+            assert named | set(settings.port_range(environ)) == open_ports
+
+
+def test_all_pods_of_a_job_are_alike():
+    for name in JOBS:
+        first, *others = templates(name).values()
+        assert others and all(other == first for other in others)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [("ascendjob-pytorch.yaml", "pretrain_gpt.py"), ("pytorchjob.yaml", "train.py")],
+)
+def test_the_lines_of_a_pytorch_job_train(tmp_path, name, script):
+    """The containers' own lines, as two pods of one rank each on this machine."""
+    code = tmp_path / "job" / "code"
+    (code / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "train_start.sh", code / "scripts")
+    shutil.copy(FOLDER / "manager.py", code)
+    shutil.copy(ROOT / "examples" / "pytorch" / "train.py", code / script)
+    torchrun = tmp_path / "bin" / "torchrun"  # as in the image: with taskd in it
+    torchrun.parent.mkdir()
+    (tmp_path / "run.py").write_text(Path(torch.distributed.run.__file__).read_text())
+    line = "/import os/i import taskd.python.adaptor.patch"
+    subprocess.run(["sed", "-i", line, str(tmp_path / "run.py")], check=True)
+    torchrun.write_text(f'#!/bin/bash\nexec python "{tmp_path / "run.py"}" "$@"\n')
+    torchrun.chmod(0o755)
+    shared = {
+        "PATH": f"{torchrun.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "POD_IP": "127.0.0.1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "1",
+        "OMP_NUM_THREADS": "1",
+        "MINDX_TASK_ID": "kubernetes",
+        "TASKD_SECRET": "tests",
+        "TASKD_PORT": str(free_port()),
+        "TASKD_POD_INFO": str(tmp_path / "podinfo"),
+    }
+    (tmp_path / "podinfo").mkdir()
+    pods = []
+    try:
+        for rank, template in enumerate(templates(name).values()):
+            meta, (container,) = template["metadata"], template["spec"]["containers"]
+            for kind in ("labels", "annotations"):
+                lines = (f'{key}="{value}"\n' for key, value in meta[kind].items())
+                (tmp_path / "podinfo" / kind).write_text("".join(lines))
+            own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+            own["TASKD_LOG_PATH"] = own["TASKD_LOG_PATH"].replace("/job/", f"{tmp_path}/job/")
+            line = container["args"][0].replace("/job/", f"{tmp_path}/job/")
+            line = line.replace("--nproc_per_node 8", "--nproc_per_node 1") + " 200"
+            pods.append(
+                subprocess.Popen(
+                    [*container["command"], line],
+                    env={**own, **shared, "RANK": str(rank)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        said = [pod.communicate(timeout=LIMIT)[0] for pod in pods]
+        assert [pod.returncode for pod in pods] == [0, 0], said
+    finally:
+        for pod in pods:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pod.pid, signal.SIGKILL)
+            pod.wait()
+    assert all(f"rank {rank} has trained" in text for rank, text in enumerate(said))
+    (journal,) = (tmp_path / "job" / "output" / "taskd_log").glob("incidents.jsonl")
+    assert '"ok": true' in journal.read_text()
+    (log,) = (tmp_path / "job" / "output" / "taskd_log").glob("manager*.log")
+    # the annotation by way of podinfo
+    assert "ladder: retry, recover-in-place, recover, exit" in log.read_text()
