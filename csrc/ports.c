@@ -12,12 +12,16 @@ static bool ports_range(unsigned *lowest, unsigned *highest)
 {
     const char *text = getenv("TASKD_PORT_RANGE");
     char *end;
+    while (text != NULL && *text == ' ')
+        text++;
     if (text == NULL || text[0] < '1' || text[0] > '9')
         return false;
     unsigned long low = strtoul(text, &end, 10);
     if (*end != '-' || end[1] < '1' || end[1] > '9')
         return false;
     unsigned long high = strtoul(end + 1, &end, 10);
+    while (*end == ' ')
+        end++;
     if (*end != '\0' || low > high || high > 65535)
         return false;
     *lowest = (unsigned)low;

@@ -84,11 +84,11 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
                 "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
             )
         )
+    found = settings.examine_variables(environ)
     try:
         environ = pod_info.environment(environ)
     except settings.BadSetting as error:
         errors.append(str(error))
-    found = settings.examine_variables(environ)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
     if errors:

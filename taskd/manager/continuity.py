@@ -46,6 +46,7 @@ class Continuity:
         self.path = Path(directory) / NAME
         self._wall = wall
         self._values: dict[str, Any] = {}
+        self._unwritten: set[str] = set()
         self._lines = 0  # in the file, those that count no longer included
         self._lock = -1
         self._warned = False
@@ -92,9 +93,15 @@ class Continuity:
             self._values.pop(key, None)
         else:
             self._values[key] = value
+        self._unwritten.add(key)
+        self.write()
+
+    def write(self) -> None:
+        """Try again to write what could not be written."""
         try:
-            if self._locked():
-                self._write(key, value)
+            while self._unwritten and self._locked():
+                self._write(key := min(self._unwritten), self._values.get(key))
+                self._unwritten.discard(key)
         except (OSError, ValueError) as error:
             self._warn(getattr(error, "strerror", None) or str(error))
 
@@ -105,6 +112,7 @@ class Continuity:
 
     def close(self) -> None:
         """Let the next manager write."""
+        self.write()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -151,6 +159,7 @@ class Continuity:
             os.fsync(file.fileno())
         other.replace(self.path)
         self._lines = len(self._values)
+        self._unwritten.clear()
 
     def _line(self, key: str, value: Any) -> bytes:
         return json.dumps({"time": self._wall(), "key": key, "value": value}).encode() + b"\n"

@@ -106,6 +106,12 @@ def test_a_rank_s_children_are_no_ranks(ask):
     assert port not in found
 
 
+def test_spaces_around_the_range_do_not_count(ask):
+    found = free_range(30)
+    ports, _ = ask("print(json.dumps(ports([listen()])))", text=f" {found[0]}-{found[-1]} ")
+    assert ports[0] in found
+
+
 @pytest.mark.parametrize("text", ["", "9700", "9700-", "-9700", "9800-9700", "1-70000", "a-b"])
 def test_what_is_no_range_means_any_port(ask, text):
     ports, found = ask("print(json.dumps(ports([listen()])))", text=text)

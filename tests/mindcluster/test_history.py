@@ -60,6 +60,8 @@ def test_a_manager_that_takes_over_at_any_moment_judges_like_one_that_stayed(rep
         {"x": {}},
         {"3": {"severity": 1, "since": None, "count": None, "span": None}},
         {"3": {"severity": "", "since": "now", "count": None, "span": None}},
+        {"3": {"severity": "", "since": 10**400, "count": None, "span": None}},
+        {"3": {"severity": "", "since": float("nan"), "count": None, "span": None}},
         {"3": {"severity": "", "since": float("inf"), "count": None, "span": None}},
         {"3": {"severity": "", "since": None, "count": [[1.0] * 101, None, True], "span": None}},
         {"3": {"severity": "", "since": None, "count": [["a"], None, True], "span": None}},

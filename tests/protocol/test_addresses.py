@@ -58,7 +58,17 @@ def test_zeromq_takes_a_free_one():
 
 
 @pytest.mark.parametrize(
-    "text", ["9700", "9700-9710", "9800-9700", "80-200", "65500-65600", "a-b", "9700-9800-9900"]
+    "text",
+    [
+        "9700",
+        "9700-9710",
+        "9800-9700",
+        "80-200",
+        "65500-65600",
+        "a-b",
+        "9700-9800-9900",
+        "9700 - 9800",
+    ],
 )
 def test_ranges_that_are_refused(text):
     with pytest.raises(settings.BadSetting, match="at least 20 ports"):
@@ -66,5 +76,5 @@ def test_ranges_that_are_refused(text):
 
 
 def test_a_range():
-    assert settings.port_range({"TASKD_PORT_RANGE": " 9700 - 9719 "}) == range(9700, 9720)
+    assert settings.port_range({"TASKD_PORT_RANGE": " 9700-9719 "}) == range(9700, 9720)
     assert settings.port_range({}) is None

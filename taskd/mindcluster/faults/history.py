@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from taskd.mindcluster.faults.counting import Count, Span
 
+MOST = 1e12  # seconds since 1970
 MOST_TIMES = 100  # occurrences of a code that any rule counts
 
 
@@ -52,7 +52,7 @@ def read_span(raw: Any, shift: float) -> tuple[float | None, float | None, bool]
 
 def moment(raw: Any, shift: float) -> float:
     """Raises Damaged."""
-    if type(raw) not in (int, float) or not math.isfinite(raw):
+    if type(raw) not in (int, float) or not -MOST <= raw <= MOST:  # nor a NaN
         raise Damaged(f"not a time: {str(raw)[:60]}")
     return float(raw) + shift
 
