@@ -8,6 +8,7 @@ skipped and counted. A file with many superseded lines is written anew, and repl
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -145,7 +146,9 @@ class Continuity:
             size = os.fstat(descriptor).st_size
             # a writer was killed in the middle of a line
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            os.write(descriptor, (b"\n" if torn else b"") + self._line(key, value))
+            line = (b"\n" if torn else b"") + self._line(key, value)
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, "the disk is full")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

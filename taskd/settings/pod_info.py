@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from taskd.mindcluster.faults.findings import read_regular
 from taskd.settings import documented, variables
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
@@ -41,8 +42,7 @@ def read(at: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for where, name in FILES.items():
         try:
-            with open(at / name, "rb") as file:
-                text = file.read(MOST_BYTES).decode(errors="replace")
+            text = read_regular(at / name, MOST_BYTES).decode(errors="replace")
         except OSError:
             continue
         entries = parse(text)

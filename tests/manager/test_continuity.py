@@ -104,6 +104,18 @@ def test_a_directory_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
     assert caplog.text.count("cannot be written") == 1
 
 
+def test_a_full_disk_costs_one_warning_and_no_line_before(tmp_path, caplog, monkeypatch):
+    first = Continuity(tmp_path)
+    first.keep("a", 1)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+    first.keep("b", 2)
+    assert "the disk is full" in caplog.text
+    monkeypatch.undo()
+    first.keep("c", 3)
+    assert Continuity(tmp_path).read() == {"a": 1, "b": 2, "c": 3}
+
+
 def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_path):
     def manager():
         kept = Continuity(tmp_path)

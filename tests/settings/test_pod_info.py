@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,12 @@ def test_without_the_files_nothing_is_set(tmp_path):
     environ = {"TASKD_POD_INFO": str(tmp_path / "none")}
     assert pod_info.environment(environ) == environ
     assert pod_info.recovery({}) is None
+
+
+def test_a_pipe_or_directory_in_their_place_stops_nobody(tmp_path):
+    os.mkfifo(tmp_path / "labels")
+    (tmp_path / "annotations").mkdir()
+    assert pod_info.read(tmp_path) == {}
 
 
 def test_process_recover_enable(pod, tmp_path):
