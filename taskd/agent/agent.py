@@ -62,6 +62,7 @@ class Agent:
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
+        self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
         self.left = False  # this node has reported that it ended well
         self.led = False  # the launcher has no rendezvous, see from_agent.AgentJoined
         # replacements that it has to start, as (local rank, incarnation)

@@ -44,4 +44,5 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         moving=epoch.moving,
         led=agent.led,
         handlers=any(r.handlers for r in ranks),
+        switches=agent.switches,
     )

@@ -38,6 +38,7 @@ class Orders:
             to_agent.StandDown: self._of_a_standby,
             to_agent.End: self._end,
             to_agent.Permit: self._permitted,
+            to_agent.KeepSwitch: self._keep_switch,
             to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
@@ -110,6 +111,9 @@ class Orders:
         for rank in self._agent.epoch.ranks.values() if self._agent.epoch else ():
             if rank.over is None:
                 self._agent.processes.kill(rank)
+
+    def _keep_switch(self, order: to_agent.KeepSwitch) -> None:
+        self._agent.switches = max(self._agent.switches, order.switches)
 
     def _permitted(self, order: to_agent.Permit) -> None:
         if self._agent.records is not None:

@@ -96,6 +96,7 @@ class Admission:
         job, topology = self._job, self._job.topology
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
+        job.recall(event.switches)
         same = known is not None and known.epoch == event.epoch
         if known is not None and known.lost and (unknown or same):
             topology.moved = topology.moved or not same

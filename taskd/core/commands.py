@@ -86,13 +86,6 @@ class Note:
 
 
 @dataclass(frozen=True)
-class KeepSwitch:
-    """Have the next manager know whether faults are repaired."""
-
-    on: bool
-
-
-@dataclass(frozen=True)
 class Closed:
     """Report a closed incident. `phases` in seconds."""
 
@@ -117,7 +110,6 @@ Command = (
     | SendRoster
     | Resign
     | Note
-    | KeepSwitch
     | Closed
     | to_rank.Interrupt
     | to_rank.Rebuild
@@ -138,6 +130,7 @@ Command = (
     | to_agent.StandDown
     | to_agent.TakeOver
     | to_agent.Fence
+    | to_agent.KeepSwitch
     | to_agent.KeepRecords
     | to_agent.SaveRecords
     | to_agent.Seal

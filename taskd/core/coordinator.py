@@ -348,8 +348,7 @@ class Coordinator:
         self.finishing.look(now)
 
     def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
-        self.job.repairs = event.on
-        self.job.say(c.KeepSwitch(event.on))
+        self.job.switch(event.on)
         text = "faults are repaired"
         if not event.on:
             text = "faults are not repaired until it is on again; the next one ends the job"

@@ -13,7 +13,7 @@ class Settings:
     ranks_per_node: int
     ladder: tuple[str, ...] = ("retry", "recover-in-place", "exit")
     sub_healthy: str = "ignore"  # one of ladder.SUB_HEALTHY, at first
-    repairs: bool = True  # whether faults are repaired at first; an operator may change it
+    switches: int = 0  # how often recovery has been switched; see JobState.repairs
     # until Interrupt is repeated: a cut takes 2-5 ms; one lost cut was once seen (docs/design.md)
     interrupt_again: float = 0.5
     # agents request more for ranks that are in user code and within their limit (RankBusy)

@@ -43,8 +43,7 @@ class JobState:
         self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
         self.released = -1  # no step before this one will be repeated
         self.over = False
-        # faults are repaired; otherwise the next fault ends the job
-        self.repairs = settings.repairs
+        self.switches = settings.switches  # how often recovery has been paused or turned on
         self.sub_healthy = settings.sub_healthy  # what is done about a sub-healthy node
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
@@ -52,6 +51,26 @@ class JobState:
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
         self._unfinished = PendingSet()
+
+    @property
+    def repairs(self) -> bool:
+        """Whether faults are repaired; otherwise the next fault ends the job."""
+        return self.switches % 2 == 0
+
+    def switch(self, on: bool) -> None:
+        """Have faults repaired or not, and the next manager know it."""
+        if on != self.repairs:
+            self.switches += 1
+            self.say(to_agent.KeepSwitch(self.switches))
+
+    def recall(self, switches: int) -> None:
+        """An agent says how often recovery had been switched: the highest number is the newest."""
+        if switches > self.switches:
+            self.switches = switches
+            if not self.repairs:
+                self.note("recovery is paused, as under the previous manager")
+        elif switches < self.switches:
+            self.say(to_agent.KeepSwitch(self.switches))
 
     def say(self, command: c.Command) -> None:
         self.out.append(command)

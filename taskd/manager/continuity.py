@@ -28,7 +28,7 @@ log = logging.getLogger("taskd.manager")
 
 
 def recovery_key(job: str) -> str:
-    """The key that is there while recovery of a job is paused."""
+    """The key of how often recovery of a job has been switched: odd while it is paused."""
     return f"recovery/{job}"
 
 

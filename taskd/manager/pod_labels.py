@@ -24,13 +24,14 @@ ON = documented.ProcessRecovery.ON
 log = logging.getLogger("taskd.manager")
 
 
-def repairs(found: Mapping[str, str], known: Mapping[str, object], job: str) -> bool:
-    """Whether faults are repaired at the start of a manager. `found`: the pod's labels; `known`:
-    what the previous manager has left. Raises BadSetting."""
+def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) -> int:
+    """How often recovery has been switched at the start of a manager, see JobState.repairs.
+    `found`: the pod's labels; `known`: what the previous manager has left. Raises BadSetting."""
+    number = known.get(recovery_key(job))
+    before = number if type(number) is int and 0 <= number < 2**31 else 0
     label = pod_info.recovery(found)
-    if label is not None and label.value != known.get(label_key(job)):
-        return label is ON
-    return recovery_key(job) not in known
+    unseen = label is not None and label.value != known.get(label_key(job))
+    return before + (unseen and (before % 2 == 0) != (label is ON))
 
 
 class PodLabels:

@@ -71,7 +71,7 @@ class Routing:
             **dict.fromkeys(voters.commands, voters.carry_out),
             to_operator.Answer: operators.answer,
             c.Note: lambda note: log.info("%s", note.text),
-            c.KeepSwitch: lambda command: self._keep_switch(command.on),
+            to_agent.KeepSwitch: self._keep_switch,
             c.Closed: self._closed,
             c.Resign: lambda command: leave(None, command.reason),
             to_agent.End: self._end,
@@ -106,9 +106,11 @@ class Routing:
         log.info("%s", command)
         self._journal.closed(command, self._now)
 
-    def _keep_switch(self, on: bool) -> None:
+    def _keep_switch(self, command: to_agent.KeepSwitch) -> None:
+        """Tell the agents and, for the case that they all end, write it down."""
         if self._continuity is not None:
-            self._continuity.keep(recovery_key(self._out.job), None if on else True)
+            self._continuity.keep(recovery_key(self._out.job), command.switches)
+        self._to_all(command)
 
     def _end(self, command: to_agent.End) -> None:
         log.info("to all: %.500s", command)

@@ -39,8 +39,8 @@ def make(
     port = settings.port(environ) if port is None else port
     continuity = Continuity(log_path)
     labels = pod_info.read(pod_info.directory(environ))
-    repairs = pod_labels.repairs(labels, continuity.read(), config.job)
-    if not repairs:
+    switches = pod_labels.switches(labels, continuity.read(), config.job)
+    if switches % 2:
         log.warning(
             "recovery is paused, by an operator or the label process-recover-enable: the next"
             " fault ends the job; taskd recovery on"
@@ -54,7 +54,7 @@ def make(
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
             handler=settings.handler_limit(environ),
-            repairs=repairs,
+            switches=switches,
         ),
         job=config.job,
         keys=secret.for_job(config.job, environ, port, config.nodes),

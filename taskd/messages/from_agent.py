@@ -118,6 +118,7 @@ class AgentJoined(Message, frozen=True):
     led: bool = False
     moving: bool = False  # its newest interruption came in a pause for a move
     handlers: bool = False  # see from_rank.RankJoined
+    switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch
 
 
 class AgentLeft(Message, frozen=True):

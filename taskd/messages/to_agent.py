@@ -147,6 +147,13 @@ class Fence(Message, frozen=True):
     reason: Report
 
 
+class KeepSwitch(Message, frozen=True):
+    """How often recovery has been switched, for the next manager: faults are repaired if that is
+    even. See AgentJoined.switches."""
+
+    switches: Number
+
+
 class KeepRecords(Message, frozen=True):
     """The agent of `node` copies its ranks' records to the agents of the nodes `keepers`, which
     accept them at the addresses `at`."""
@@ -222,6 +229,7 @@ ToAgent = (
     | StandDown
     | TakeOver
     | Fence
+    | KeepSwitch
     | KeepRecords
     | SaveRecords
     | Seal

@@ -37,7 +37,7 @@ GUARDED = (
 )
 
 # commands that the world does not carry out
-UNHEARD = c.Note | c.KeepSwitch | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
+UNHEARD = c.Note | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
 
 
 @dataclass
@@ -108,6 +108,7 @@ class Node:
     received: float = 0.0
     joined: int = -1  # the manager that it has registered with
     keepers: tuple[int, ...] = ()  # the nodes that keep its records
+    switches: int = 0  # of recovery
     kept_by: tuple[str, ...] = ()  # their agents
     unkept: float | None = None  # since when that agent has no node
     moves_to: str = ""  # the standby that it was given to, as its former agent knows

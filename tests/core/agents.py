@@ -101,6 +101,8 @@ class Agents:
                     ),
                 ),
             )
+        elif isinstance(command, to_agent.KeepSwitch):
+            node.switches = max(node.switches, command.switches)
         elif isinstance(command, to_agent.KeepRecords):
             node.keepers, node.kept_by = command.keepers, tuple(at[0] for at in command.at)
         elif isinstance(command, to_rank.Release):

@@ -89,6 +89,7 @@ class Cluster:
             moves_to=node.moves_to,
             former=node.former,
             moving=node.moving,
+            switches=node.switches,
         )
 
     def standby(self, agent: str) -> None:

@@ -156,7 +156,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_agent.GiveUp: lambda x: f"give up: {x.reason}",
     to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
-    c.KeepSwitch: lambda x: f"the next manager will know: recovery is {'on' if x.on else 'paused'}",
+    to_agent.KeepSwitch: lambda x: f"agents keep: recovery is {('on', 'paused')[x.switches % 2]}",
     c.Closed: _closed,
 }
 

@@ -19,7 +19,7 @@ from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
 from taskd.manager.pod_labels import PodLabels
 from taskd.manager.server import Outcome, Server
-from taskd.messages import codec, from_agent, from_rank, to_agent
+from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
 
@@ -163,7 +163,7 @@ class Running:
             for rank in agent.ranks:
                 agent.send(from_rank.RankJoined(rank))
         for agent in agents:
-            assert agent.receive().generation == 1
+            assert agent.expect(to_rank.Rebuild).generation == 1
             for rank in agent.ranks:
                 agent.send(from_rank.RankRebuilt(rank, 0, 1))
         for agent in agents:

@@ -140,22 +140,43 @@ def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_pa
     assert "ManuallySeparateNPU" in third and "3 times" in third
 
 
+def test_agents_tell_the_next_manager_of_a_pause(start, ask, fake_agent):
+    """Also where the managers have no directory in common."""
+    first = start(2)
+    agents = first.protected(2)
+    assert ask(first, from_operator.RecoverySwitched, False).ok
+    assert [agent.expect(to_agent.KeepSwitch).switches for agent in agents] == [1, 1]
+
+    second = start(2)
+    job = second.server.coordinator.job
+    # the other one had lost its connection when recovery was switched
+    for node, switches in enumerate((0, 1)):
+        agent = second.agent(node, (2 * node, 2 * node + 1))
+        agent.join(switches=switches)
+        second.serves(agent)
+    second.wait(lambda: not job.repairs)
+    # and one that knows less is told
+    late = second.agents[0]
+    late.join(switches=0)
+    assert late.expect(to_agent.KeepSwitch).switches == 1
+
+
 def test_a_pause_of_recovery_outlives_its_manager_until_the_job_ends(start, ask, tmp_path):
     first = start(1, continuity=(kept := Continuity(tmp_path)))
     first.protected(1)
     assert ask(first, from_operator.RecoverySwitched, False).ok
-    assert kept.read() == {recovery_key("job"): True}
+    assert kept.read() == {recovery_key("job"): 1}
     first.server.stop("the next one takes over")
     first.outcome()
 
-    paused = recovery_key("job") in (kept := Continuity(tmp_path)).read()
-    second = start(1, continuity=kept, repairs=not paused)
+    switches = (kept := Continuity(tmp_path)).read()[recovery_key("job")]
+    second = start(1, continuity=kept, switches=switches)
     (agent,) = second.protected(1)
     assert not second.server.coordinator.job.repairs
     assert ask(second, from_operator.RecoverySwitched, True).ok
-    assert kept.read() == {}
+    assert kept.read() == {recovery_key("job"): 2}
     assert ask(second, from_operator.RecoverySwitched, False).ok
-    assert kept.read() != {}
+    assert kept.read() == {recovery_key("job"): 3}
     agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
     assert agent.expect(to_agent.GiveUp)
     second.outcome()

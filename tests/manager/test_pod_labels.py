@@ -66,7 +66,7 @@ def test_the_label_pauses_recovery_and_turns_it_on(follow, pod):
 
 def test_a_value_that_is_not_allowed_changes_nothing(follow, pod, caplog):
     pod.write('process-recover-enable="pause"')
-    manager = follow(repairs=False)
+    manager = follow(switches=1)
     manager.protected(1)
     pod.write('process-recover-enable="maybe"')
     manager.wait(lambda: "nothing is changed" in caplog.text)
@@ -108,15 +108,21 @@ def test_a_variable_goes_before_the_label(follow, pod):
 )
 def test_the_last_change_counts_for_the_next_manager(label, before, paused, repairs):
     found = {} if label is None else {"process-recover-enable": label}
-    known = {recovery_key("job"): True} if paused else {}
+    known = {recovery_key("job"): 5 if paused else 4}
     if before is not None:
         known[label_key("job")] = before
-    assert pod_labels.repairs(found, known, "job") is repairs
+    switches = pod_labels.switches(found, known, "job")
+    assert (switches % 2 == 0) is repairs and switches - known[recovery_key("job")] in (0, 1)
 
 
 def test_a_label_that_is_not_allowed_is_refused_at_the_start():
     with pytest.raises(BadSetting):
-        pod_labels.repairs({"process-recover-enable": "maybe"}, {}, "job")
+        pod_labels.switches({"process-recover-enable": "maybe"}, {}, "job")
+
+
+@pytest.mark.parametrize("value", [True, None, "3", -1, 1.0, 2**40, {}])
+def test_what_the_file_has_instead_of_a_number_counts_as_none(value):
+    assert pod_labels.switches({}, {recovery_key("job"): value}, "job") == 0
 
 
 def test_a_directory_that_is_not_there(tmp_path):
