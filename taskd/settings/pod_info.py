@@ -7,12 +7,13 @@ that is not there, and a line that is no entry, count as nothing.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd.mindcluster.faults.findings import read_regular
 from taskd.settings import documented, variables
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
@@ -42,12 +43,20 @@ def read(at: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for where, name in FILES.items():
         try:
-            text = read_regular(at / name, MOST_BYTES).decode(errors="replace")
+            with open(at / name, "rb", opener=_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    continue
+                text = file.read(MOST_BYTES).decode(errors="replace")
         except OSError:
             continue
         entries = parse(text)
         found |= {p.name: entries[p.name] for p in TAKEN if p.where is where and p.name in entries}
     return found
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file; not even a pipe without a writer makes it wait."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def parse(text: str) -> dict[str, str]:
