@@ -79,6 +79,25 @@ class Resign:
 
 
 @dataclass(frozen=True)
+class ConnectClusterD:
+    """Connect to ClusterD, if the job has one: this manager is in charge."""
+
+
+@dataclass(frozen=True)
+class TellClusterD:
+    """Report to ClusterD. `call`: the call of its Recover service. `ranks`: those at fault, with
+    the documented types of their faults. `strategies`: those that are possible; `strategy`: the one
+    whose result is reported."""
+
+    call: str
+    code: int = 0
+    text: str = ""
+    ranks: tuple[tuple[int, int], ...] = ()
+    strategies: tuple[str, ...] = ()
+    strategy: str = ""
+
+
+@dataclass(frozen=True)
 class Note:
     """Write a decision to log and journal."""
 
@@ -109,6 +128,8 @@ Command = (
     | TakeCharge
     | SendRoster
     | Resign
+    | ConnectClusterD
+    | TellClusterD
     | Note
     | Closed
     | to_rank.Interrupt

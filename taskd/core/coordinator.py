@@ -6,8 +6,10 @@ time at which a Tick is due. `now` is in seconds on any clock that does not go b
 The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
 is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
 `led`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
-incident to `incident.driver`, the ends of their loops to `finishing`, requested pauses to `pause`,
-ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
+incident to `incident.driver`, the ends of their loops to `finishing`, requests of operators to
+`requests`, pauses to `pause`,
+ranks that make no progress to `watch`, sub-healthy nodes to `switch`, ClusterD's signals to
+`clusterd`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.admission import OVER, Admission
 from taskd.core.claims import Claims
+from taskd.core.clusterd import ClusterD
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
@@ -28,6 +31,7 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.led import Led
 from taskd.core.pause import Pause
+from taskd.core.requests import Requests
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
@@ -61,6 +65,8 @@ class Coordinator:
         self.forming = Forming(self.job, self.recovery)
         self.led = Led(self.job)
         self.framework = Framework(self.job, self.recovery)
+        self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
+        self.cluster = ClusterD(self.job, self.recovery, self.pause, self.switch)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.admission = Admission(
@@ -90,9 +96,11 @@ class Coordinator:
             e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
             from_agent.PreparationFailed: self.switch.failed,
+            e.ClusterConnected: self.cluster.connected,
+            e.ClusterSignal: self.cluster.signal,
             e.FormerLost: self._former_lost,
             e.DeviceLevel: self._device_level,
-            from_operator.RecoverySwitched: self._switch_recovery,
+            from_operator.RecoverySwitched: self.requests.switch_recovery,
             from_rank.RankJoined: self.forming.joined,
             from_rank.OptimizerReplicas: self.framework.replicas,
             from_rank.StrategyRequested: self.framework.requested,
@@ -116,8 +124,8 @@ class Coordinator:
             from_agent.RankBusy: self.recovery.busy,
             from_agent.SchedulerDied: self.led.scheduler_died,
             from_rank.GroupReady: self.led.connected,
-            from_operator.PauseRequested: self._pause,
-            from_operator.ContinueRequested: self._continue,
+            from_operator.PauseRequested: self.requests.pause,
+            from_operator.ContinueRequested: self.requests.resume,
             from_agent.StepsBegun: lambda event, now: self.pause.begun(event),
             from_rank.RankPaused: self._rank_paused,
             from_rank.RankPassed: lambda event, now: self.pause.passed(event),
@@ -178,6 +186,7 @@ class Coordinator:
             self._restart_all(job.restart)
         if not job.over:
             self.switch.look(now)
+        self.cluster.look(now)
         under_way = self.recovery.incident is not None
         if job.over:
             said, job.out = job.out, []
@@ -330,32 +339,12 @@ class Coordinator:
         if event.generation == self.job.generation:
             self.recovery.committed(event.rank, now)
 
-    # -- operators ---------------------------------------------------------------------------------
-
     def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
         # in other phases the rank is about to be taken back, and will report again
         if self.recovery.phase in (None, Phase.RESUME):
             self.pause.stopped(event)
         self.recovery.committed(event.rank, now)
         self.finishing.look(now)
-
-    def _pause(self, event: from_operator.PauseRequested, now: float) -> None:
-        self.pause.request(event.request)
-        self.finishing.look(now)
-
-    def _continue(self, event: from_operator.ContinueRequested, now: float) -> None:
-        self.pause.release(event.request)
-        self.finishing.look(now)
-
-    def _switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
-        self.job.switch(event.on)
-        text = "faults are repaired"
-        if not event.on:
-            text = "faults are not repaired until it is on again; the next one ends the job"
-        if self.recovery.incident is not None:
-            text += "; the incident under way goes on as it began"
-        self.job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")
-        self.job.say(to_operator.Answer(event.request, True, text))
 
     # -- time and whole restarts -------------------------------------------------------------------
 

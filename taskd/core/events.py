@@ -53,6 +53,28 @@ class SubHealthyStrategySet:
 
 
 @dataclass(frozen=True)
+class ClusterConnected:
+    """ClusterD has accepted this job and sends its signals; without `on`, it no longer does."""
+
+    on: bool
+
+
+@dataclass(frozen=True)
+class ClusterSignal:
+    """A signal of ClusterD; see core.clusterd. `uuid`: of the fault that it handles. `kind`: its
+    signalType. `ranks`: those at fault, with the documented types of their faults. `extra`: its
+    extraParams. `nodes`: node ranks."""
+
+    uuid: str
+    kind: str
+    actions: tuple[str, ...] = ()
+    ranks: tuple[tuple[int, int], ...] = ()
+    strategy: str = ""
+    extra: str = ""
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class FormerLost:
     """While `node` moves to another agent, its former `agent` no longer responds."""
 
@@ -123,6 +145,8 @@ Event = (
     | StandbyLost
     | DeviceLevel
     | SubHealthyStrategySet
+    | ClusterConnected
+    | ClusterSignal
     | FormerLost
     | VoterStated
     | AgentVoted

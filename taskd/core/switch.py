@@ -91,6 +91,15 @@ class Switch:
             self._job.sub_healthy = event.strategy
             self._job.note(f"a sub-healthy node: {SUB_HEALTHY[event.strategy]}, from now on")
 
+    def moves(self, number: int) -> bool:
+        """Whether the node is about to move, or does."""
+        return any(plan.node == number for plan in self._plans)
+
+    def ready(self, number: int) -> bool:
+        """Whether a standby is ready to be that node."""
+        stages = (Stage.PAUSING, Stage.MOVING)
+        return any(plan.node == number and plan.stage in stages for plan in self._plans)
+
     def refusal(self, number: int) -> str:
         """Why a sub-healthy node cannot be handled; "" if it can."""
         job = self._job

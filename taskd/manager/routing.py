@@ -9,6 +9,7 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.state import JobState
+from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.journal import Journal
 from taskd.manager.membership import Membership
@@ -55,6 +56,7 @@ class Routing:
         out: Outgoing,
         journal: Journal,
         continuity: Continuity | None,
+        cluster: ClusterLine,
         leave: Callable[[bool | None, str], None],
     ) -> None:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
@@ -69,6 +71,8 @@ class Routing:
             **dict.fromkeys(TO_NODE, self._to_node),
             **dict.fromkeys(members.commands, members.carry_out),
             **dict.fromkeys(voters.commands, voters.carry_out),
+            c.ConnectClusterD: cluster.connect,
+            c.TellClusterD: cluster.tell,
             to_operator.Answer: operators.answer,
             c.Note: lambda note: log.info("%s", note.text),
             to_agent.KeepSwitch: self._keep_switch,

@@ -26,6 +26,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
 from taskd.core.settings import Settings
 from taskd.manager import peers
+from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
@@ -36,10 +37,11 @@ from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
+from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
-from taskd.manager.pod_labels import PodLabels
 from taskd.manager.routing import Routing
+from taskd.manager.sources import Source
 from taskd.manager.voters import Voters
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
@@ -51,14 +53,6 @@ BATCH = 1000  # messages per turn: timers and new connections get their turn in 
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
 _NOBLOCK = int(zmq.NOBLOCK)
 log = logging.getLogger("taskd.manager")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the manager ended; `ok` is None if it left while the job went on."""
-
-    ok: bool | None
-    reason: str
 
 
 @dataclass
@@ -77,7 +71,8 @@ class Server:
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
-    labels: PodLabels | None = None  # of the pod, while the job runs
+    cluster: ClusterLine = field(default_factory=ClusterLine)
+    sources: tuple[Source, ...] = ()  # besides ClusterD: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
@@ -114,6 +109,7 @@ class Server:
             self._out,
             self.journal,
             self.continuity,
+            self.cluster,
             self._leave,
         )
         self._incoming = Incoming(
@@ -153,8 +149,9 @@ class Server:
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        labels = -1 if self.labels is None else self.labels.descriptor
-        for descriptor in (self.codes.descriptor, labels, self.starter):
+        self.sources = (self.cluster, *self.sources)
+        followed = (source.descriptor for source in self.sources)
+        for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
         log.info(
@@ -179,7 +176,7 @@ class Server:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            for part in (self.codes, self.labels, self.continuity, self.voters):
+            for part in (self.codes, *self.sources, self.continuity, self.voters):
                 if part is not None:
                     part.close()
             self._out.router.disable_monitor()
@@ -229,8 +226,9 @@ class Server:
             self._gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
-            if self.labels is not None and self.labels.descriptor in ready:
-                self._safely(self.labels.look, self._feed, now)
+            for source in self.sources:
+                if source.descriptor in ready:
+                    self._safely(source.look, self._feed, now)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
         if self.outcome is None and now >= due:

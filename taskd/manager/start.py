@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import pod_labels
+from taskd.manager import cluster_line, pod_labels
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
@@ -55,6 +55,8 @@ def make(
             reschedule=settings.reschedule_timeout(environ),
             handler=settings.handler_limit(environ),
             switches=switches,
+            advice=settings.clusterd_timeout(environ),
+            clusterd=settings.clusterd_role(environ),
         ),
         job=config.job,
         keys=secret.for_job(config.job, environ, port, config.nodes),
@@ -68,10 +70,13 @@ def make(
             settings.fault_config(environ), Separated(log_path), continuity=continuity
         ),
         continuity=continuity,
-        labels=pod_labels.PodLabels(
-            pod_info.directory(environ),
-            config.job,
-            continuity,
-            variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None,
+        cluster=cluster_line.make(environ, config.job),
+        sources=(
+            pod_labels.PodLabels(
+                pod_info.directory(environ),
+                config.job,
+                continuity,
+                variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None,
+            ),
         ),
     )

@@ -6,6 +6,12 @@ Imports only the standard library and `core.ladder`, so that a rank can use it. 
 (Ascend Operator's variables), `combinations.py` (contradictions).
 """
 
+from taskd.settings.clusterd import (
+    clusterd_address,
+    clusterd_certificates,
+    clusterd_role,
+    clusterd_timeout,
+)
 from taskd.settings.combinations import (
     NOTICES,
     PARAMETERS,
@@ -88,6 +94,10 @@ __all__ = [
     "Where",
     "bind_address",
     "check",
+    "clusterd_address",
+    "clusterd_certificates",
+    "clusterd_role",
+    "clusterd_timeout",
     "dump_path",
     "enabled",
     "fault_engine",

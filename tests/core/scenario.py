@@ -22,6 +22,9 @@ begins a comment. Inputs:
     standby S is lost: text
     recovery is paused | recovery is on                      request A
     node 1 is sub-healthy: text                              request A
+    clusterd connects | clusterd is lost
+    clusterd: KIND ACTION [uuid=u1 ranks=1:0,2:1 nodes=1]    rank 1 with fault type 0; ACTION with _ for blanks, or -
+    clusterd: changeStrategy recover [uuid=u1 extra=recover-in-place]
     the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it gets no further process
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
@@ -126,6 +129,8 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
     (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
     (r"recovery is (?P<state>paused|on)", Play.recovery),
+    (r"clusterd (?P<state>connects|is lost)", Play.clusterd),
+    (r"clusterd: (?P<kind>[\w-]+) (?P<what>[\w-]+)", Play.cluster_signal),
     (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
     (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
     (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),

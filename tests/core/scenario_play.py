@@ -171,6 +171,23 @@ class Play:
     def recovery(self, options: dict[str, str], state: str) -> list[str]:
         return self.step(from_operator.RecoverySwitched("A", state == "on"))
 
+    def clusterd(self, options: dict[str, str], state: str) -> list[str]:
+        return self.step(e.ClusterConnected(state == "connects"))
+
+    def cluster_signal(self, options: dict[str, str], kind: str, what: str) -> list[str]:
+        strategy = what if kind == "changeStrategy" else ""
+        found = [pair.split(":") for pair in options.get("ranks", "").split(",") if pair]
+        signal = e.ClusterSignal(
+            options.get("uuid", "u1"),
+            kind,
+            () if strategy or what == "-" else (what.replace("hot_switch", "hot switch"),),
+            tuple((int(rank), int(fault)) for rank, fault in found),
+            strategy,
+            options.get("extra", ""),
+            numbers(options.get("nodes", "none")),
+        )
+        return self.step(signal)
+
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
         unusable = f"{level}: {why}" if options.get("unusable") else ""
         return self.step(levels.event(int(number), NAMED[level], why, unusable, "A"))

@@ -13,12 +13,13 @@ import pytest
 import zmq
 
 from taskd.core.settings import Settings
+from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
-from taskd.manager.pod_labels import PodLabels
 from taskd.manager.server import Outcome, Server
+from taskd.manager.sources import Source
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
@@ -192,7 +193,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         codes: DeviceCodes | None = None,
         faults_on_purpose: bool = True,
         continuity: Continuity | None = None,
-        labels: PodLabels | None = None,
+        cluster: ClusterLine | None = None,
+        sources: tuple[Source, ...] = (),
         **settings: Any,
     ) -> Running:
         journal, more = (
@@ -202,7 +204,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                 for name, value in (
                     ("codes", codes),
                     ("continuity", continuity),
-                    ("labels", labels),
+                    ("cluster", cluster),
+                    ("sources", sources),
                 )
                 if value is not None
             },

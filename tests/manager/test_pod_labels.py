@@ -44,7 +44,7 @@ def follow(start, pod, tmp_path):
         kept = Continuity(tmp_path / "log")
         kept.read()
         return start(
-            1, continuity=kept, labels=PodLabels(pod.at, "job", kept, label_counts), **more
+            1, continuity=kept, sources=(PodLabels(pod.at, "job", kept, label_counts),), **more
         )
 
     return make

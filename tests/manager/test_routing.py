@@ -12,6 +12,7 @@ import pytest
 
 from taskd.core.commands import Command
 from taskd.manager import routing
+from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.routing import Routing
 from taskd.messages import codec, to_rank
 
@@ -95,6 +96,7 @@ def carry_out(command: Any, agents: dict[int, str]) -> list[str]:
         "out": sent,
         "journal": None,
         "continuity": None,
+        "cluster": ClusterLine(),
         "leave": lambda well, why: None,
     }
     Routing(**parts).carry_out([command], 0.0)

@@ -10,27 +10,12 @@ from __future__ import annotations
 import os
 import signal
 
-import psutil
 import pytest
 import training
 
 from taskd.control import Control, NoManager
 
 STEPS = "160"
-
-
-def manager(job: training.Running) -> int:
-    mine = [
-        p
-        for p in psutil.process_iter(["cmdline", "environ"])
-        if "taskd.manager" in (p.info["cmdline"] or [])
-    ]
-    (found,) = [
-        p.pid
-        for p in mine
-        if (p.info["environ"] or {}).get("TASKD_LOG_PATH") == job.env["TASKD_LOG_PATH"]
-    ]
-    return found
 
 
 def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
@@ -47,7 +32,7 @@ def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
         with stranger, pytest.raises(NoManager):
             stranger.pause(0.5)
         for number, rank in ((2, None), (3, 1)):
-            os.kill(manager(job), signal.SIGKILL)
+            os.kill(job.manager(), signal.SIGKILL)
             if rank is not None:
                 job.kill(rank)
             job.until(

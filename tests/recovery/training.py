@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -233,6 +234,16 @@ class Running:
     def pid(self, rank: int) -> int:
         """Of the rank's present process, which has committed a step."""
         return self.result().pids(rank)[-1]
+
+    def manager(self) -> int:
+        """The manager's process."""
+        (found,) = [
+            p.pid
+            for p in psutil.process_iter(["cmdline", "environ"])
+            if "taskd.manager" in (p.info["cmdline"] or [])
+            and (p.info["environ"] or {}).get("TASKD_LOG_PATH") == self.env["TASKD_LOG_PATH"]
+        ]
+        return found
 
     def phases(self) -> list[str]:
         """Of all ranks, from the agent's state page (its layout: csrc/libtaskd.h)."""

@@ -28,6 +28,7 @@ class Actions:
         self._running = PendingSet()  # ranks that have not stopped yet
         self._enter: dict[Phase, Callable[[Incident, str, float], Next]] = {
             Phase.INTERRUPT: self._interrupt,
+            Phase.CONSULT: self._consult,
             Phase.RESCHEDULE: self._reschedule,
             Phase.DECIDE: self._decide,
             Phase.REPLACE: self._wait,
@@ -41,6 +42,7 @@ class Actions:
         }
         self._finished: dict[Phase, Callable[[Incident], Next]] = {
             Phase.INTERRUPT: self._all_stopped,
+            Phase.CONSULT: self._advised,
             Phase.RESCHEDULE: self._all_taken,
             Phase.REPLACE: self._all_ready,
             Phase.REBUILD: self._all_rebuilt,
@@ -79,6 +81,13 @@ class Actions:
     def _interrupt(self, incident: Incident, why: str, now: float) -> Next:
         assert incident.rung is not None
         self._rounds.begin(incident, incident.rung, now)
+        return None
+
+    def _consult(self, incident: Incident, why: str, now: float) -> Next:
+        # one time limit for the incident, however many rounds it has
+        if incident.consulted is None:
+            incident.consulted = now
+        incident.deadline = incident.consulted + self._job.settings.advice
         return None
 
     def _reschedule(self, incident: Incident, why: str, now: float) -> Next:
@@ -195,8 +204,16 @@ class Actions:
             silent = incident.new - incident.rebuild_reported
             mute = dict.fromkeys(silent, "it has been silent since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})
+        if incident.consults and incident.strategy != "dump" and incident.moving is None:
+            return Move.ASKED, ""
+        return self._stopped(incident)
+
+    def _stopped(self, incident: Incident) -> Next:
         missing = self._job.topology.lost and incident.strategy != "dump"
         return (Move.MISSED if missing else Move.INTERRUPTED), ""
+
+    def _advised(self, incident: Incident) -> Next:
+        return None if incident.consults else self._stopped(incident)
 
     def any_running(self, incident: Incident) -> bool:
         """Whether INTERRUPT waits for the report of any rank."""
@@ -260,6 +277,7 @@ class Actions:
         """Return the ranks that the current phase waits for."""
         everybody, here = set(self._job.ranks), incident.round
         done: dict[Phase, set[int]] = {
+            Phase.CONSULT: everybody,
             Phase.RESCHEDULE: everybody - self._job.topology.absent(),
             Phase.REPLACE: everybody - (incident.new - incident.ready),
             Phase.REBUILD: here.rebuilt,

@@ -31,8 +31,8 @@ class Recovery:
     def __init__(self, job: JobState, pause: Pause) -> None:
         self._job = job
         self.nodes = Takeover(job)
-        self._rounds = Rounds(job, self.nodes)
-        self._actions = Actions(job, pause, self.nodes, self._rounds)
+        self.rounds = Rounds(job, self.nodes)
+        self._actions = Actions(job, pause, self.nodes, self.rounds)
         self.incident: Incident | None = None
         self.incidents = 0
 
@@ -64,7 +64,7 @@ class Recovery:
         """Choose a strategy if the move starts a round; if none fits, end the incident instead."""
         if TABLE[incident.phase].get(move) is not Phase.INTERRUPT:
             return move, why
-        incident.rung = self._rounds.choose(incident)
+        incident.rung = self.rounds.choose(incident)
         if incident.rung.strategy != "exit":
             return move, why
         if incident.phase is Phase.FAILED:
@@ -104,6 +104,7 @@ class Recovery:
     def _open(self, now: float) -> None:
         self.incidents += 1
         incident = self.incident = Incident(self.incidents, now)
+        incident.consults = self._job.cluster_decides and self._job.repairs
         if not self._job.repairs:
             incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
             self._job.note("recovery is paused: nothing is repaired")
@@ -128,14 +129,19 @@ class Recovery:
         incident = self.join(text, now=now, kind=kind)
         incident.hung |= hung
         if evicted:
-            self._drive(self._rounds.evict(incident, evicted), now)
+            self.evict(evicted, now)
         else:
             self.again(now, dead)
+
+    def evict(self, ranks: Mapping[int, str], now: float) -> None:
+        """Start a round that replaces the processes of `ranks`."""
+        assert self.incident is not None
+        self._drive(self.rounds.evict(self.incident, ranks), now)
 
     def again(self, now: float, dead: frozenset[int] = NOBODY) -> None:
         """Start another round."""
         assert self.incident is not None
-        self._drive(self._rounds.another(self.incident, dead), now)
+        self._drive(self.rounds.another(self.incident, dead), now)
 
     def spent(self, why: str, now: float) -> None:
         """Fail the current strategy."""
@@ -159,6 +165,14 @@ class Recovery:
             self.fault(f"node {number} cannot move: {why}", now)
             return
         self.nodes.lose(number)
+        self._lost(number, why, now)
+
+    def give_up(self, number: int, why: str, now: float) -> None:
+        """Stop using node `number`, whose agent may be healthy."""
+        self.nodes.give_up(number, why)
+        self._lost(number, why, now)
+
+    def _lost(self, number: int, why: str, now: float) -> None:
         ranks = self._job.topology.nodes[number].ranks
         if self.incident is not None:
             self.incident.forget(ranks)
@@ -334,6 +348,14 @@ class Recovery:
         has failed."""
         settings, silent, phase = self._job.settings, self.silent(), incident.phase
         undead = [r for r in silent if r in incident.killed]
+        if phase is Phase.CONSULT:
+            self._job.note(
+                f"ClusterD has not named a strategy within {settings.advice:g} s:"
+                f" {incident.strategy}, as this manager would have it"
+            )
+            incident.consults = False
+            self.advance(now)
+            return
         if phase is Phase.RESCHEDULE and incident.moving is not None:
             assignee, node = incident.moving.assignee[:8], incident.moving.node
             why = f"standby {assignee} has not taken node {node} over"
@@ -351,7 +373,7 @@ class Recovery:
             mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
             self.join(listed(mute), now=now)
             incident.hung |= set(silent)
-            self._drive(self._rounds.evict(incident, mute, Move.DEADLINE), now)
+            self._drive(self.rounds.evict(incident, mute, Move.DEADLINE), now)
             return
         self._drive(late, now)
 

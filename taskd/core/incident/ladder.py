@@ -82,9 +82,7 @@ def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at
     )
     skipped: list[str] = []
     for number, strategy in enumerate(rungs):
-        why_not = (
-            "it has failed in this incident" if strategy in spent else _unfit(strategy, damage)
-        )
+        why_not = "it has failed in this incident" if strategy in spent else unfit(strategy, damage)
         if why_not is None and number < lowest:
             why_not = "the incident has gone past it"
         if why_not is None:
@@ -93,7 +91,8 @@ def choose(ladder: Iterable[str], damage: Damage, failed: Iterable[str] = (), at
     return Rung("exit", "nothing else is left", tuple(skipped))
 
 
-def _unfit(strategy: str, damage: Damage) -> str | None:
+def unfit(strategy: str, damage: Damage) -> str | None:
+    """Why `strategy` cannot repair `damage`; None if it can."""
     if strategy == "exit":
         return None
     if strategy not in AVAILABLE | {HOT_SWITCH}:

@@ -4,7 +4,8 @@ Theory of operation. An incident is one fault and everything done about it. DETE
 once and chooses the strategy; which of several ranks without progress is at fault is found out
 before the incident opens. INTERRUPT takes every living rank out of its collectives and begins a
 round. A cause that is detected only now (the death behind a failed collective) is a fault of the
-next round. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
+next round. CONSULT, if ClusterD decides (core/clusterd.py), waits for its strategy, for a limited
+time. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
 ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
 started as soon as a death is known, in any phase; REPLACE waits until the last of them has run its
 script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings
@@ -35,6 +36,7 @@ from enum import Enum
 class Phase(Enum):
     DETECT = "DETECT"
     INTERRUPT = "INTERRUPT"
+    CONSULT = "CONSULT"
     RESCHEDULE = "RESCHEDULE"
     DECIDE = "DECIDE"
     REPLACE = "REPLACE"
@@ -54,6 +56,7 @@ class Move(Enum):
     # damage
     SPENT = "spent"
     INTERRUPTED = "all interrupted"
+    ASKED = "all interrupted, ClusterD decides"
     MISSED = "all interrupted, nodes are missing"
     TAKEN = "no node is missing"
     PLANNED = "planned"
@@ -74,8 +77,15 @@ TABLE: dict[Phase, dict[Move, Phase]] = {
     Phase.INTERRUPT: {
         Move.INTERRUPTED: Phase.DECIDE,
         Move.MISSED: Phase.RESCHEDULE,
+        Move.ASKED: Phase.CONSULT,
         Move.FAULT: Phase.INTERRUPT,
         Move.DEADLINE: Phase.INTERRUPT,
+        Move.SPENT: Phase.FAILED,
+    },
+    Phase.CONSULT: {
+        Move.INTERRUPTED: Phase.DECIDE,
+        Move.MISSED: Phase.RESCHEDULE,
+        Move.FAULT: Phase.INTERRUPT,
         Move.SPENT: Phase.FAILED,
     },
     Phase.RESCHEDULE: {

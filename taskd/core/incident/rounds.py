@@ -67,12 +67,12 @@ class Rounds:
         """Choose the strategy of the next round."""
         return ladder.choose(
             incident.rungs or self._job.settings.ladder,
-            self._damage(incident),
+            self.damage(incident),
             incident.failed,
             incident.strategy,
         )
 
-    def _damage(self, incident: Incident) -> Damage:
+    def damage(self, incident: Incident) -> Damage:
         job, topology = self._job, self._job.topology
         gone = {r for r, s in job.ranks.items() if not s.alive}
         unusable = {
@@ -106,7 +106,7 @@ class Rounds:
             for node in self._nodes.broken(incident):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
-        faulty = self._faulty(incident) if job.handlers else ()
+        faulty = self.faulty(incident) if job.handlers else ()
         job.say(to_rank.Interrupt(job.interruption, incident.faults[-1], rung.strategy, faulty))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
@@ -121,7 +121,7 @@ class Rounds:
             [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
         )
 
-    def _faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
+    def faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
         """The ranks at fault and their faults' types. A process that is gone or goes is `other`."""
         gone = {r for r, s in self._job.ranks.items() if not s.alive}
         gone |= incident.new | set(incident.evicted)

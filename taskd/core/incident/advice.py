@@ -1,0 +1,67 @@
+"""What ClusterD needs to know of an incident, and how its strategy takes effect; see
+core/clusterd.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from taskd.core.incident import ladder
+from taskd.core.incident.driver import Recovery
+from taskd.core.incident.phases import Phase
+from taskd.core.state import JobState
+
+RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
+
+
+class Advice:
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
+        self._job, self._recovery = job, recovery
+
+    @property
+    def stopped(self) -> bool:
+        """Whether every rank has left its step, for a repair that has not resumed it yet."""
+        return self._recovery.incident is not None and self._recovery.phase not in RUNNING
+
+    def consult(self, text: str, now: float, evicted: Mapping[int, str] | None = None) -> None:
+        """Stop all ranks until ClusterD has named a strategy. `evicted`: see Recovery.fault."""
+        incident = self._recovery.join(text, now=now)
+        incident.consults = self._job.repairs
+        if not incident.rungs:  # `retry`, so that all ranks can go on as they were
+            configured = self._job.settings.ladder
+            incident.rungs = tuple(s for s in ladder.STRATEGIES if s == "retry" or s in configured)
+        if evicted:
+            self._recovery.evict(evicted, now)
+        else:
+            self._recovery.again(now)
+
+    def take(self, strategy: str, now: float) -> None:
+        """Go on, or begin again, under `strategy`; if it fails, under the configured ones that cost
+        more."""
+        incident = self._recovery.incident
+        assert incident is not None
+        order = ladder.STRATEGIES
+        costlier = order[order.index(strategy) + 1 :]
+        configured = self._job.settings.ladder
+        incident.rungs = (strategy, *(s for s in costlier if s in configured))
+        incident.consults = False
+        if incident.strategy == strategy:
+            self._recovery.advance(now)
+        else:
+            self._recovery.again(now)
+
+    def faulty(self) -> tuple[tuple[int, int], ...]:
+        """The ranks at fault and the documented types of their faults."""
+        incident = self._recovery.incident
+        return self._recovery.rounds.faulty(incident) if incident is not None else ()
+
+    def able(self) -> tuple[str, ...]:
+        """The strategies that fit the damage, in order of cost."""
+        incident, rungs = self._recovery.incident, self._job.settings.ladder
+        if incident is None:
+            return rungs
+        damage = self._recovery.rounds.damage(incident)
+        return tuple(
+            s
+            for s in incident.rungs or rungs
+            if s not in incident.failed and ladder.unfit(s, damage) is None
+        )

@@ -1,0 +1,67 @@
+"""The manager's line to ClusterD, if the job has one: made from the environment, opened once this
+manager is in charge."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from taskd import settings
+from taskd.core import commands as c
+from taskd.manager.sources import Feed
+
+if TYPE_CHECKING:
+    from taskd.mindcluster.clusterd.client import Client
+
+log = logging.getLogger("taskd.manager.clusterd")
+
+
+class ClusterLine:
+    """`client`: None if there is no ClusterD; then everything here does nothing."""
+
+    def __init__(self, client: Client | None = None) -> None:
+        self._client = client
+
+    @property
+    def descriptor(self) -> int:
+        return -1 if self._client is None else self._client.descriptor
+
+    def connect(self, command: c.ConnectClusterD) -> None:
+        if self._client is None:
+            return
+        try:
+            self._client.start()
+        except OSError as error:
+            log.error("no connection to ClusterD: %s; check TASKD_CLUSTERD_CA, _CERT, _KEY", error)
+
+    def tell(self, command: c.TellClusterD) -> None:
+        if self._client is not None:
+            self._client.tell(command)
+
+    def look(self, feed: Feed, now: float) -> None:
+        for event in self._client.happened() if self._client is not None else ():
+            feed(event, now)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def make(environ: Mapping[str, str], job: str) -> ClusterLine:
+    """Raises settings.BadSetting."""
+    address = settings.clusterd_address(environ)
+    if address is None:
+        return ClusterLine()
+    files = settings.clusterd_certificates(environ)
+    try:
+        from taskd.mindcluster.clusterd.client import Certificates, Client
+    except ImportError as error:
+        log.warning(
+            "ClusterD at %s is not connected: %s; pip install taskd[clusterd], or"
+            " TASKD_CLUSTERD=off",
+            address,
+            error,
+        )
+        return ClusterLine()
+    return ClusterLine(Client(address, job, None if files is None else Certificates(*files)))

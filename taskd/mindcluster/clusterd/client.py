@@ -1,0 +1,223 @@
+"""The connection to ClusterD: one thread that subscribes and reads its signals, one that reports.
+
+Neither can hold up the manager. Signals wait in a queue, and a descriptor becomes readable; reports
+wait in another, each is tried for a limited time, and a queue that is full drops the oldest. Needs
+grpcio and protobuf.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.mindcluster.clusterd import interface
+from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of
+
+ROLE = "taskd"
+CALL_SECONDS = 5.0  # for one call
+TRIES = 3  # for one report
+# between two attempts to connect: the first, and the longest
+AGAIN, AGAIN_AT_MOST = 1.0, 10.0
+WAITING = 1000  # signals, and reports
+FLUSH_SECONDS = 2.0  # for the last reports, at the end
+# ClusterD sends keep-alive each 5 s; a host that is gone sends no RST
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.max_receive_message_length", 16 << 20),
+)
+
+log = logging.getLogger("taskd.manager.clusterd")
+Happened = e.ClusterConnected | e.ClusterSignal
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files in PEM format. `ca`: who may have signed ClusterD's certificate; `own`: this client's
+    certificate and key, if ClusterD asks for one."""
+
+    ca: Path
+    own: tuple[Path, Path] | None = None
+
+    def credentials(self) -> Any:
+        """Raises OSError."""
+        chain, key = self.own or (None, None)
+        return grpc.ssl_channel_credentials(
+            self.ca.read_bytes(),
+            key.read_bytes() if key is not None else None,
+            chain.read_bytes() if chain is not None else None,
+        )
+
+
+class Client:
+    """`address`: host:port. `certificates`: None is plaintext."""
+
+    def __init__(self, address: str, job: str, certificates: Certificates | None = None) -> None:
+        self.address, self.job, self._certificates = address, job, certificates
+        self._readable, self._waker = socket.socketpair()
+        self._readable.setblocking(False)
+        self._waker.setblocking(False)
+        self._signals: queue.Queue[Happened] = queue.Queue(WAITING)
+        self._reports: queue.Queue[c.TellClusterD | None] = queue.Queue(WAITING)
+        self._over = threading.Event()
+        self._channel: Any = None
+        self._threads = [
+            threading.Thread(target=self._listen, name="clusterd-signals", daemon=True),
+            threading.Thread(target=self._report, name="clusterd-reports", daemon=True),
+        ]
+
+    # -- the manager's side ------------------------------------------------------------------------
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when `happened` may return something."""
+        return self._readable.fileno()
+
+    def start(self) -> None:
+        """Raises OSError if a certificate cannot be read."""
+        credentials = self._certificates and self._certificates.credentials()
+        if credentials is None:
+            log.warning(
+                "ClusterD at %s is spoken to without TLS: for a network that no stranger reaches;"
+                " with TASKD_CLUSTERD_CA it is checked and encrypted",
+                self.address,
+            )
+            self._channel = grpc.insecure_channel(self.address, KEEPALIVE)
+        else:
+            self._channel = grpc.secure_channel(self.address, credentials, KEEPALIVE)
+        for thread in self._threads:
+            thread.start()
+
+    def happened(self) -> list[Happened]:
+        """What has happened since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            while self._readable.recv(4096):
+                pass
+        found: list[Happened] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._signals.get_nowait())
+        return found
+
+    def tell(self, report: c.TellClusterD) -> None:
+        """Report it, soon; never waits."""
+        while True:
+            try:
+                self._reports.put_nowait(report)
+                return
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    log.warning("ClusterD does not take reports: %s", self._reports.get_nowait())
+
+    def close(self) -> None:
+        """The last reports get a moment."""
+        self._over.set()
+        self.tell(None)  # type: ignore[arg-type]
+        if self._threads[1].is_alive():
+            self._threads[1].join(FLUSH_SECONDS)
+        if self._channel is not None:
+            self._channel.close()  # ends the stream
+        if self._threads[0].is_alive():
+            self._threads[0].join(FLUSH_SECONDS)
+        self._readable.close()
+        self._waker.close()
+
+    # -- the threads -------------------------------------------------------------------------------
+
+    def _happens(self, event: Happened) -> None:
+        # the manager is stopped for long: ClusterD gets to know by its own time limits
+        with contextlib.suppress(queue.Full):
+            self._signals.put(event, timeout=CALL_SECONDS)
+        with contextlib.suppress(OSError):
+            self._waker.send(b"x")
+
+    def _call(self, call: str, request: Any) -> Any:
+        """Raises grpc.RpcError."""
+        answer = interface.CLASSES[interface.CALLS[call][1]]
+        stub = self._channel.unary_unary(
+            interface.path(call),
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        return stub(request, timeout=CALL_SECONDS)
+
+    def _listen(self) -> None:
+        wait, told = AGAIN, ""
+        while not self._over.is_set():
+            why = ""
+            try:
+                why = self._subscribe()
+                wait = AGAIN
+            except grpc.RpcError as error:
+                why = _text(error)
+            except ValueError as error:  # the channel is closed
+                why = str(error)
+            if self._over.is_set():
+                return
+            if why != told:
+                log.warning("ClusterD at %s: %s; it is tried again", self.address, why)
+                told = why
+            self._over.wait(wait)
+            wait = min(2 * wait, AGAIN_AT_MOST)
+
+    def _subscribe(self) -> str:
+        """Register, and read signals until the stream ends. Returns why it has."""
+        me = interface.CLASSES["ClientInfo"](jobId=self.job, role=ROLE)
+        for call in ("Init", "Register"):
+            status = self._call(call, me)
+            if status.code != 0:
+                return f"{call} is refused with code {status.code}: {status.info[:300]}"
+        call, _, reply = interface.SUBSCRIBE
+        stream = self._channel.unary_stream(
+            interface.path(call),
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=interface.CLASSES[reply].FromString,
+        )(me)
+        log.info("ClusterD at %s has registered job %s", self.address, self.job)
+        self._happens(e.ClusterConnected(True))
+        try:
+            for signal in stream:
+                try:
+                    self._happens(event_of(signal, self.job))
+                except BadSignal as error:
+                    log.warning("a signal of ClusterD is ignored: %s", error)
+        finally:
+            self._happens(e.ClusterConnected(False))
+        return "it has ended the stream of signals"
+
+    def _report(self) -> None:
+        while (report := self._reports.get()) is not None:
+            request = request_of(report, self.job, interface.CLASSES)
+            for number in range(TRIES):
+                try:
+                    status = self._call(report.call, request)
+                except grpc.RpcError as error:
+                    log.warning("ClusterD has not taken %s: %s", report, _text(error))
+                    if self._over.is_set() or number + 1 == TRIES:
+                        break
+                    self._over.wait(AGAIN)  # ClusterD restarts: seconds
+                except ValueError:  # the channel is closed
+                    return
+                else:
+                    level = logging.INFO if status.code == 0 else logging.WARNING
+                    log.log(level, "told ClusterD: %s (%d %s)", report, status.code, status.info)
+                    break
+
+
+def _text(error: Any) -> str:
+    """An RpcError in one line."""
+    code, details = getattr(error, "code", None), getattr(error, "details", None)
+    if code is None or details is None:
+        return str(error) or type(error).__name__
+    return f"{code().name}: {details() or 'no details'}"[:300]

@@ -1,0 +1,98 @@
+"""ClusterD's gRPC interface `Recover`, as far as a job uses it.
+
+The messages are a table here and not generated code, which would need a protobuf of the generator's
+major version: field numbers are the contract, and whatever protobuf is installed makes the classes.
+Needs protobuf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+SERVICE = "Recover"
+PORT = 8899
+
+_TEXT, _INT32, _INT64, _MESSAGE = (
+    descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
+    descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+    descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+)
+_SIMPLE = {"string": _TEXT, "int32": _INT32, "int64": _INT64}
+
+# message -> its fields as "name: type", in the order of their numbers; [] is repeated
+MESSAGES = {
+    "Status": ("code: int32", "info: string"),
+    "ClientInfo": ("jobId: string", "role: string"),
+    "FaultRank": ("rankId: string", "faultType: string"),
+    "ProcessManageSignal": (
+        "uuid: string",
+        "jobId: string",
+        "signalType: string",
+        "actions: string[]",
+        "faultRanks: FaultRank[]",
+        "changeStrategy: string",
+        "timeout: int64",
+        "nodeRankIds: string[]",
+        "extraParams: string",
+    ),
+    "StopCompleteRequest": ("jobId: string", "status: Status", "faultRanks: FaultRank[]"),
+    "RecoverStrategyRequest": (
+        "jobId: string",
+        "faultRanks: FaultRank[]",
+        "strategies: string[]",
+    ),
+    "RecoverStatusRequest": (
+        "jobId: string",
+        "status: Status",
+        "strategy: string",
+        "isolateRankIds: string[]",
+    ),
+    "ProcessFaultRequest": ("jobId: string", "faultRanks: FaultRank[]"),
+}
+# call -> request, reply
+CALLS = {
+    "Init": ("ClientInfo", "Status"),
+    "Register": ("ClientInfo", "Status"),
+    "ReportStopComplete": ("StopCompleteRequest", "Status"),
+    "ReportRecoverStrategy": ("RecoverStrategyRequest", "Status"),
+    "ReportRecoverStatus": ("RecoverStatusRequest", "Status"),
+    "ReportProcessFault": ("ProcessFaultRequest", "Status"),
+}
+# its reply is a stream
+SUBSCRIBE = ("SubscribeProcessManageSignal", "ClientInfo", "ProcessManageSignal")
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="taskd/recover.proto", syntax="proto3")
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, line in enumerate(fields, 1):
+            field, kind = line.split(": ")
+            many = kind.endswith("[]")
+            kind = kind.removesuffix("[]")
+            added = message.field.add(
+                name=field,
+                number=number,
+                type=_SIMPLE.get(kind, _MESSAGE),
+                label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+                if many
+                else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+            )
+            if kind not in _SIMPLE:
+                added.type_name = f".{kind}"
+    # a pool of its own: in the default one another package may have messages of these names
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in MESSAGES
+    }
+
+
+CLASSES = _classes()
+
+
+def path(call: str) -> str:
+    return f"/{SERVICE}/{call}"

@@ -1,0 +1,74 @@
+"""ClusterD's signals as events of `core`, and reports of `core` as ClusterD's requests. What does
+not make sense is refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.messages.from_rank import FAULTS
+
+# Names and numbers of a signal; one of 100,000 ranks has 1 MB.
+LONGEST_NAME = 256
+MOST = 200_000
+
+
+class BadSignal(ValueError):
+    """The signal is not for this job, or makes no sense; str() is the reason."""
+
+
+def event_of(signal: Any, job: str) -> e.ClusterSignal:
+    """Translate a ProcessManageSignal. Raises BadSignal."""
+    if signal.jobId and signal.jobId != job:
+        raise BadSignal(f"it is for job {signal.jobId[:60]!r}, and this is {job!r}")
+    names = (signal.uuid, signal.signalType, signal.changeStrategy, signal.extraParams)
+    longest = max(map(len, (*names, *signal.actions)))
+    if longest > LONGEST_NAME:
+        raise BadSignal(f"a name has {longest} characters; allowed are {LONGEST_NAME}")
+    many = max(len(signal.faultRanks), len(signal.nodeRankIds), len(signal.actions))
+    if many > MOST:
+        raise BadSignal(f"it lists {many} ranks, nodes or actions; allowed are {MOST}")
+    return e.ClusterSignal(
+        signal.uuid,
+        signal.signalType,
+        tuple(signal.actions),
+        tuple((_number("rank", f.rankId, MOST), _fault(f.faultType)) for f in signal.faultRanks),
+        signal.changeStrategy,
+        signal.extraParams,
+        tuple(_number("node rank", n, MOST) for n in signal.nodeRankIds),
+    )
+
+
+def _fault(text: str) -> int:
+    return _number("fault type", text, len(FAULTS) - 1)
+
+
+def _number(what: str, text: str, highest: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7 and int(text) <= highest):
+        raise BadSignal(f"{what} {text[:60]!r} is no number from 0 to {highest}")
+    return int(text)
+
+
+def request_of(report: c.TellClusterD, job: str, classes: Any) -> Any:
+    """Translate a report into the request of its call."""
+    ranks = [
+        classes["FaultRank"](rankId=str(rank), faultType=str(kind)) for rank, kind in report.ranks
+    ]
+    status = classes["Status"](code=report.code, info=report.text[:1000])
+    if report.call == "ReportStopComplete":
+        return classes["StopCompleteRequest"](jobId=job, status=status, faultRanks=ranks)
+    if report.call == "ReportRecoverStrategy":
+        return classes["RecoverStrategyRequest"](
+            jobId=job, faultRanks=ranks, strategies=report.strategies
+        )
+    if report.call == "ReportRecoverStatus":
+        return classes["RecoverStatusRequest"](
+            jobId=job,
+            status=status,
+            strategy=report.strategy,
+            isolateRankIds=[str(rank) for rank, _ in report.ranks],
+        )
+    if report.call == "ReportProcessFault":
+        return classes["ProcessFaultRequest"](jobId=job, faultRanks=ranks)
+    raise ValueError(f"no call of ClusterD is named {report.call!r}")

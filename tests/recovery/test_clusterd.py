@@ -1,0 +1,157 @@
+"""Jobs under ClusterD, which is played by a real gRPC server with a state machine of its own
+(tests/mindcluster/clusterd_stand_in.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+import training
+
+from tests.mindcluster.clusterd_stand_in import StandIn
+
+STEPS = "120"
+WORLD = 3
+ALL = ("retry", "recover-in-place", "dump")
+
+
+@contextmanager
+def job(tmp_path, strategies=ALL, role="follow", **more):
+    """A job that trains, and the ClusterD that has registered it."""
+    directory = tmp_path / "job"
+    cluster = StandIn(strategies)
+    env = {
+        "MINDX_SERVER_IP": f"127.0.0.1:{cluster.port}",
+        "TASKD_CLUSTERD": role,
+        "TASKD_RECOVER_STRATEGY": ",".join(strategies),
+        **more,
+    }
+    try:
+        with training.start(directory, WORLD, "steered.py", STEPS, **env) as running:
+            cluster.wait("Subscribe")
+            running.trains()
+            yield running, cluster
+    finally:
+        cluster.close()
+
+
+def equal(running, reference):
+    training.assert_equal(running.end(), reference(WORLD, "steered.py", STEPS), WORLD)
+
+
+def test_clusterd_decides_about_each_fault(tmp_path, reference):
+    with job(tmp_path) as (running, cluster):
+        running.kill(1)
+        (incident,) = running.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1])
+        assert "CONSULT" in incident["phases"], incident
+        told = cluster.wait("ReportRecoverStatus")
+        assert (told.status.code, told.strategy) == (0, "recover")
+        assert [f.rankId for f in cluster.wait("ReportProcessFault").faultRanks] == ["1"]
+        assert list(cluster.wait("ReportRecoverStrategy").strategies) == ["recover", "dump", "exit"]
+
+        running.trains()
+        running.poison(2, "parameter")
+        (incident,) = running.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("retry", [])
+        assert cluster.wait("ReportRecoverStatus", 2).strategy == "retry"
+        equal(running, reference)
+        assert ("late", "STOPPING") not in cluster.heard
+
+
+def test_a_fault_of_a_process_does_not_wait_for_a_clusterd_that_says_nothing(tmp_path, reference):
+    with job(tmp_path, role="lead") as (running, cluster):
+        cluster.silent = True
+        running.kill(1)
+        (incident,) = running.repaired()
+        assert "CONSULT" not in incident["phases"], incident
+        equal(running, reference)
+        assert [call for call, _ in cluster.heard if call.startswith("Report")] == []
+
+
+def test_faults_that_only_clusterd_sees(tmp_path, reference):
+    with job(tmp_path, role="lead") as (running, cluster):
+        cluster.fault({2: 0})  # on-chip memory
+        (incident,) = running.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("retry", [])
+        running.trains()
+        cluster.wait("ReportRecoverStatus")
+        cluster.fault({0: 1})  # its process must go
+        (incident,) = running.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [0])
+        told = cluster.wait("ReportRecoverStatus", 2)
+        assert (told.status.code, told.strategy) == (0, "recover")
+        equal(running, reference)
+
+
+def test_clusterd_breaks_off_restarts_and_is_late(tmp_path, reference):
+    """In the middle of its handling of a fault. What it sends twice counts once; what it sends for
+    another job, or does not make sense, not at all."""
+    with job(tmp_path, TASKD_CLUSTERD_TIMEOUT="2") as (running, cluster):
+        cluster.silent = True
+        running.kill(0)
+        cluster.wait("ReportProcessFault")
+        cluster.cut()
+        (incident,) = running.repaired()
+        assert incident["strategy"] == "recover-in-place"
+        cluster.wait("Subscribe", 2)
+        running.kill(1)  # silent still: its time limit passes
+        (incident,) = running.repaired()
+        assert incident["phases"]["CONSULT"] >= 1.0, incident
+        cluster.send("killMaster", job="another")
+        cluster.send("globalFault", ranks=[("x", "1")], actions=["on_global_rank"])
+        cluster.send("changeStrategy", changeStrategy="retry", uuid="of old")
+        cluster.send("x" * 2000)
+        running.trains()
+        cluster.silent = False
+        running.kill(2)
+        running.repaired()
+        assert cluster.wait("ReportRecoverStatus", 2).status.code == 0
+        equal(running, reference)
+
+
+def test_clusterd_pauses_and_goes_on(tmp_path, reference):
+    with job(tmp_path, role="lead") as (running, cluster):
+        cluster.send("stopTrain", uuid="u", again=2, actions=["pause_train"])
+        assert cluster.wait("ReportStopComplete").status.code == 0
+        running.until("all ranks were paused", lambda: running.phases() == ["paused"] * WORLD)
+        before = running.committed()
+        time.sleep(0.5)  # of standing still
+        assert running.committed() == before
+        cluster.send("changeStrategy", uuid="u", changeStrategy="continue")
+        running.trains()
+        assert cluster.wait("ReportRecoverStatus").strategy == "continue"
+        equal(running, reference)
+
+
+@pytest.mark.parametrize("how", ["saveAndExit", "killMaster"])
+def test_clusterd_ends_the_job(tmp_path, how):
+    dump = tmp_path / "dump"
+    with job(tmp_path, role="lead", TASKD_DUMP_PATH=str(dump)) as (running, cluster):
+        cluster.send(how, uuid="u", actions=["save_and_exit"])
+        result = running.end()
+        assert result.status not in (0, -1), result.output
+        assert "ClusterD" in training.paragraph(result) if how == "saveAndExit" else result.output
+        assert bool(list(dump.glob("step-*"))) == (how == "saveAndExit")
+        if how == "saveAndExit":
+            told = cluster.wait("ReportRecoverStatus")
+            assert (told.status.code, told.strategy) == (0, "dump")
+
+
+def test_the_manager_is_killed_while_clusterd_decides(tmp_path, reference):
+    with job(tmp_path, role="follow") as (running, cluster):
+        cluster.silent = True
+        running.kill(1)
+        cluster.wait("ReportProcessFault")
+        os.kill(running.manager(), signal.SIGKILL)
+        cluster.silent = False
+        running.repaired()
+        cluster.wait("Subscribe", 2)  # the next manager
+        running.trains()
+        running.kill(2)
+        running.repaired()
+        assert cluster.wait("ReportRecoverStatus").status.code == 0
+        equal(running, reference)
