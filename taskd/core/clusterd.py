@@ -25,10 +25,11 @@ from enum import Enum
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
+from taskd.core.finishing import Finishing
 from taskd.core.incident.advice import Advice
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.pause import Pause
+from taskd.core.pause import CLUSTERD, Pause
 from taskd.core.state import JobState
 from taskd.core.switch import Switch
 from taskd.messages import from_operator, to_agent
@@ -40,6 +41,7 @@ OK, NOT_READY, FAILED = 0, 404, 406
 IN_PLACE = "recover-in-place"
 STRATEGIES = ("retry", "recover", "dump", "exit")
 ENDING = frozenset({"dump", "exit"})
+PAUSE_SECONDS = 600.0  # that its pause lasts if it does not say, as documented
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
 IGNORED = frozenset({"keep-alive", "pauseStartAgent", "continueStartAgent"})
 
@@ -65,9 +67,16 @@ class ClusterD:
     """See the module docstring. `signal` and `connected` take events, `look` follows each of any
     kind."""
 
-    def __init__(self, job: JobState, recovery: Recovery, pause: Pause, switch: Switch) -> None:
+    def __init__(
+        self,
+        job: JobState,
+        recovery: Recovery,
+        pause: Pause,
+        switch: Switch,
+        finishing: Finishing,
+    ) -> None:
         self._job, self._recovery = job, recovery
-        self._pause, self._switch = pause, switch
+        self._pause, self._switch, self._finishing = pause, switch, finishing
         self._advice = Advice(job, recovery)
         self._asked = False  # for the connection
         self._on = False
@@ -77,6 +86,7 @@ class ClusterD:
         # what it has ordered, in its words and ours, and not been told the result of
         self._ordered: tuple[str, str] | None = None
         self._reported = 0  # number of the last incident that it was told of
+        self._paused_until: float | None = None  # by its order
         self._left: set[int] = set()  # nodes that it has had replaced under this uuid
         self._moving: tuple[int, str] | None = None  # node that is to move, and its agent then
         self._handlers = {
@@ -97,15 +107,34 @@ class ClusterD:
             return
         self._on = event.on
         self._job.cluster_decides = event.on and self._job.settings.clusterd == "follow"
-        self._forget()
+        self._forget(now)
         incident = self._recovery.incident
         if not event.on and incident is not None and incident.consults:
             incident.consults = False
             self._job.note("ClusterD is gone: the repair goes on without its strategy")
             self._recovery.advance(now)
 
-    def _forget(self) -> None:
+    @property
+    def due(self) -> float | None:
+        return self._paused_until
+
+    def tick(self, now: float) -> None:
+        if self._paused_until is not None and now >= self._paused_until:
+            self._go_on("ClusterD has not let the ranks go on in time", now)
+
+    def _go_on(self, why: str, now: float) -> None:
+        """End ClusterD's pause, if there is one."""
+        if self._paused_until is not None:
+            self._paused_until = None
+            self._owed.discard(Owed.PAUSED)
+            if why:
+                self._job.note(why)
+            self._pause.release("", CLUSTERD)
+            self._finishing.look(now)
+
+    def _forget(self, now: float) -> None:
         """ClusterD begins anew."""
+        self._go_on("ClusterD is gone, or begins anew", now)
         self._uuid, self._ordered, self._moving = "", None, None
         self._owed.clear()
         self._seen.clear()
@@ -154,7 +183,9 @@ class ClusterD:
             self._report(Owed.STOPPED, NOT_READY, "not every rank has begun its protected loop")
         elif "pause_train" in event.actions:
             self._owed.add(Owed.PAUSED)
-            self._pause.request("")
+            self._paused_until = now + (event.timeout or PAUSE_SECONDS)
+            self._pause.request("", CLUSTERD)
+            self._finishing.look(now)
         else:
             self._owed.add(Owed.STOPPED)
             self._have_stopped(now)
@@ -212,7 +243,7 @@ class ClusterD:
         self._recovery.leave("ClusterD ends the job", ("dump", "exit"), now)
 
     def _kill(self, event: e.ClusterSignal, now: float) -> None:
-        reason = "ClusterD ends the job: it is to be scheduled again (killMaster)"
+        reason = "The job ends: ClusterD orders it, and schedules it again (killMaster)"
         self._job.say(to_agent.GiveUp(reason))
         self._job.end(False, reason)
 
@@ -222,7 +253,7 @@ class ClusterD:
         word = event.strategy
         self._owed.clear()
         if word == "continue":
-            self._pause.release("")
+            self._go_on("", now)
             self._tell("ReportRecoverStatus", OK, "", strategy=word)
         elif word == "migration":
             self._ordered = word, word
@@ -241,11 +272,12 @@ class ClusterD:
         """Have the incident go on by `ours`. One that is further is left alone, unless the job is
         to end."""
         incident = self._recovery.incident
+        waits = incident is not None and incident.phase in (Phase.INTERRUPT, Phase.CONSULT)
         if incident is None:
             if ours in ENDING:
                 rungs = ("dump", "exit") if ours == "dump" else ("exit",)
                 self._recovery.leave(f"ClusterD orders {ours}", rungs, now)
-        elif incident.phase in (Phase.INTERRUPT, Phase.CONSULT) or ours in ENDING:
+        elif (waits and incident.moving is None) or ours in ENDING:
             if incident.strategy != ours or incident.consults:
                 self._advice.take(ours, now)
         else:

@@ -66,7 +66,7 @@ class Coordinator:
         self.led = Led(self.job)
         self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
-        self.cluster = ClusterD(self.job, self.recovery, self.pause, self.switch)
+        self.cluster = ClusterD(self.job, self.recovery, self.pause, self.switch, self.finishing)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.admission = Admission(
@@ -220,6 +220,7 @@ class Coordinator:
             self.recovery.due(),
             self.watch.due,
             self.switch.due,
+            self.cluster.due,
         )
         return min((t for t in due if t is not None), default=None)
 
@@ -355,6 +356,7 @@ class Coordinator:
             self.recovery.tick(now)
             self.watch.tick(now)
             self.switch.tick(now)
+            self.cluster.tick(now)
         return []
 
     def _drop(self, why: str) -> None:

@@ -63,7 +63,7 @@ class ClusterConnected:
 class ClusterSignal:
     """A signal of ClusterD; see core.clusterd. `uuid`: of the fault that it handles. `kind`: its
     signalType. `ranks`: those at fault, with the documented types of their faults. `extra`: its
-    extraParams. `nodes`: node ranks."""
+    extraParams. `nodes`: node ranks. `timeout`: seconds that a pause may take, 0 for none said."""
 
     uuid: str
     kind: str
@@ -72,6 +72,7 @@ class ClusterSignal:
     strategy: str = ""
     extra: str = ""
     nodes: tuple[int, ...] = ()
+    timeout: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ from __future__ import annotations
 from taskd.core.abbreviate import abbreviate
 from taskd.core.pending import PendingSet
 from taskd.core.state import JobState
-from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
+
+# who may want a pause
+OPERATORS, CLUSTERD = "operators", "ClusterD"
 
 
 class Pause:
@@ -21,7 +24,7 @@ class Pause:
 
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self._operators = False  # operators want the pause
+        self._holders: set[str] = set()  # who wants the pause, besides moves
         self._move = False  # a move needs the pause
         self.step: int | None = None  # the boundary, once it is known
         self.paused: set[int] = set()
@@ -30,18 +33,17 @@ class Pause:
         self._begun: dict[int, int] = {}  # node -> the first step not begun on it
         self._to_tell, self._to_stop = PendingSet(), PendingSet()  # nodes, ranks
 
-    def request(self, request: str) -> None:
+    def request(self, request: str, by: str = OPERATORS) -> None:
         if not self._job.protected:
-            self._job.say(
-                to_operator.Answer(
-                    request,
-                    False,
-                    "not every rank has begun its protected loop: there is nothing to pause yet",
-                )
+            self._job.answer(
+                request,
+                False,
+                "not every rank has begun its protected loop: there is nothing to pause yet",
             )
             return
         self._requests.append(request)
-        wanted, self._operators = self.wanted, True
+        wanted = self.wanted
+        self._holders.add(by)
         if not wanted:
             self._ask()
         elif self._move and self.step is not None:
@@ -49,7 +51,7 @@ class Pause:
 
     @property
     def wanted(self) -> bool:
-        return self._operators or self._move
+        return bool(self._holders) or self._move
 
     def begin_move(self) -> None:
         wanted, self._move = self.wanted, True
@@ -59,7 +61,7 @@ class Pause:
     def end_move(self) -> None:
         """End the pause for a node's move: ranks continue, unless operators pause them too."""
         moved, self._move = self._move, False
-        if moved and not self._operators:
+        if moved and not self._holders:
             self.step = None
             self.paused.clear()
             self._job.say(to_rank.Continue())
@@ -87,7 +89,7 @@ class Pause:
         self._job.say(self._order(step))
 
     def _order(self, step: int) -> to_rank.Pause:
-        return to_rank.Pause(step, passing=not self._operators)
+        return to_rank.Pause(step, passing=not self._holders)
 
     def stopped(self, event: from_rank.RankPaused) -> None:
         if self.step is None or event.step < self.step:
@@ -125,20 +127,22 @@ class Pause:
             self._job.note(text)
             self._answer(True, text)
 
-    def release(self, request: str) -> None:
+    def release(self, request: str, by: str = OPERATORS) -> None:
         """Let paused ranks continue, even if no pause is known: a previous manager may have ordered
-        it."""
-        self._answer(False, "the pause was ended before every rank had stopped")
-        self._operators = False
+        it. While others hold the ranks too, they stay."""
+        if by == OPERATORS:
+            self._answer(False, "the pause was ended before every rank had stopped")
+        self._holders.discard(by)
+        if self._holders:
+            self._job.answer(request, True, f"the ranks go on once {CLUSTERD} lets them, too")
+            return
         if self._move:
             if self.step is not None:
                 self._job.say(self._order(self.step))  # from now on it ends with the move
-            self._job.say(
-                to_operator.Answer(
-                    request,
-                    True,
-                    "the ranks go on as soon as the node that they are paused for has moved",
-                )
+            self._job.answer(
+                request,
+                True,
+                "the ranks go on as soon as the node that they are paused for has moved",
             )
             return
         step, self.step = self.step, None
@@ -146,13 +150,8 @@ class Pause:
         self._owed = not self._job.protected
         self._job.say(to_rank.Continue())
         self._job.note("paused ranks go on")
-        self._job.say(
-            to_operator.Answer(
-                request,
-                True,
-                "the ranks go on" if step is None else f"the ranks go on with step {step}",
-            )
-        )
+        goes_on = "the ranks go on" if step is None else f"the ranks go on with step {step}"
+        self._job.answer(request, True, goes_on)
 
     def complete(self) -> None:
         """All agents have joined: send Continue to those that missed it."""
@@ -167,11 +166,12 @@ class Pause:
     def drop(self, why: str) -> None:
         """Forget the pause: its processes are gone, or the job is over."""
         self._answer(False, why)
-        self._operators = self._move = False
+        self._holders.clear()
+        self._move = False
         self.step = None
         self.paused.clear()
 
     def _answer(self, ok: bool, text: str) -> None:
         for request in self._requests:
-            self._job.say(to_operator.Answer(request, ok, text))
+            self._job.answer(request, ok, text)
         self._requests.clear()

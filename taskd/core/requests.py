@@ -6,7 +6,7 @@ from taskd.core.finishing import Finishing
 from taskd.core.incident.driver import Recovery
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
-from taskd.messages import from_operator, to_operator
+from taskd.messages import from_operator
 
 
 class Requests:
@@ -32,4 +32,4 @@ class Requests:
         if self._recovery.incident is not None:
             text += "; the incident under way goes on as it began"
         self._job.note(f"recovery is {'on' if event.on else 'paused'}: {text}")
-        self._job.say(to_operator.Answer(event.request, True, text))
+        self._job.answer(event.request, True, text)

@@ -10,7 +10,7 @@ from taskd.core.election.roster import is_majority
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
 from taskd.core.topology import Topology
-from taskd.messages import to_agent, to_rank
+from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position, ReplicaGroups
 
 
@@ -78,6 +78,11 @@ class JobState:
 
     def note(self, text: str) -> None:
         self.out.append(c.Note(text))
+
+    def answer(self, request: str, ok: bool, text: str) -> None:
+        """Answer an operator. `request`: "" is none."""
+        if request:
+            self.out.append(to_operator.Answer(request, ok, text))
 
     def order(self, commands: list[c.Command]) -> None:
         self.out += commands

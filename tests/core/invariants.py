@@ -95,7 +95,8 @@ class Invariants:
         )
         if incident.strategy:
             ladder = ("hot-switch", *STRATEGIES)
-            assert incident.strategy in (*incident.rungs, *self.world.settings.ladder)
+            known = (*incident.rungs, *self.world.settings.ladder)
+            assert incident.strategy in known or k.job.over
             rung = ladder.index(incident.strategy)
             assert rung >= self._rungs.get(incident.number, 0), "down the ladder"
             assert k.job.over or all(ladder.index(f) < rung for f in incident.failed), (
@@ -219,6 +220,8 @@ class Invariants:
                 "an incarnation is repeated or skipped"
             )
             rungs = (incident.rungs if incident is not None else ()) or self.world.settings.ladder
+            if self.world.clusterd != "off":  # what is configured counts under its strategies too
+                rungs = (*rungs, *self.world.settings.ladder)
             assert "recover-in-place" in rungs
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             self.newest[command.rank] = command.incarnation
@@ -271,6 +274,7 @@ class Invariants:
         asked = "recover" in world.settings.ladder or (
             command.former and world.settings.sub_healthy == "move"
         )
+        asked = asked or world.clusterd != "off"  # which may order it
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "the agent already has a node"
         reachable, everybody = world.coordinator.job.topology.reachable()
@@ -296,7 +300,7 @@ class Invariants:
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
         assert incident is not None and command.rank in incident.evicted
-        assert "recover-in-place" in world.settings.ladder
+        assert "recover-in-place" in world.settings.ladder or world.clusterd != "off"
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
         if not rank.alive or rank.incarnation != command.incarnation:
@@ -309,6 +313,8 @@ class Invariants:
                 f"{rank} was not silent"
             )
             assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
+        elif command.reason.startswith("ClusterD"):
+            assert said["clusterd"]
         elif command.reason.startswith("its device"):
             times = sum(said[word] for word in NAMED)
             assert times > (command.reason == "its device requires another retry"), rank
@@ -409,6 +415,8 @@ class Invariants:
             )
 
     def _check_paragraph(self, reason: str) -> None:
+        if reason.startswith("The job ends: ClusterD orders it"):
+            return
         for part in (
             "could not be repaired",
             "What failed: ",

@@ -14,8 +14,8 @@ SEEDS = 2000
 LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
 
 
-def play(seed, trouble=1.0, moves=False):
-    world = World(seed, trouble, moves)
+def play(seed, trouble=1.0, moves=False, clusterd="off"):
+    world = World(seed, trouble, moves, clusterd)
     try:
         outcome = world.run()
         assert world.now < LIMIT
@@ -63,6 +63,29 @@ def test_managers_are_killed_at_every_order_of_a_move():
     wanted = [f"manager killed at {order}" for order in orders]
     wanted += ["standby keeps the node", "move taken up", "put back", "closed by hot-switch"]
     assert not [name for name in wanted if counts[name] < 5], counts
+
+
+@cache
+def with_clusterd(role, block):
+    counts, outcomes = Counter(), Counter()
+    for seed in range(block * 100, block * 100 + 100):
+        world, outcome = play(seed, 0.3, clusterd=role)
+        counts += world.counts
+        outcomes[outcome] += 1
+    return counts, outcomes
+
+
+@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("role", ["lead", "follow"])
+def test_clusterd_cuts_delays_repeats_and_contradicts_itself(role, block):
+    assert sum(with_clusterd(role, block)[1].values()) == 100
+
+
+def test_clusterd_is_told_of_everything():
+    counts = sum((with_clusterd("follow", block)[0] for block in range(3)), Counter())
+    calls = ["ReportProcessFault 0", "ReportStopComplete 0", "ReportRecoverStrategy 0"]
+    calls += ["ReportStopComplete 404", "ReportRecoverStatus 0", "ReportRecoverStatus 406"]
+    assert not [call for call in calls if counts[f"told {call}"] < 5], counts
 
 
 @pytest.mark.parametrize("seed", range(10))

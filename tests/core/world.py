@@ -30,6 +30,7 @@ from tests.core.actors import (
 from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
+from tests.core.fault_center import FaultCenter
 from tests.core.invariants import Invariants
 from tests.core.nemesis import Nemesis
 from tests.core.operators import Operators
@@ -42,6 +43,7 @@ class World:
     seed: int
     trouble: float = 1.0  # scales every probability of something going wrong
     moves: bool = False  # nodes move, and little else happens, but that managers are killed
+    clusterd: str = "off"  # its role; in lead and follow it has a part
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -70,10 +72,13 @@ class World:
         others = [] if self.moves else ["ignore", "save", "end"]
         sub_healthy = chance.choice([*["move"] * 8, *others])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
-        self.settings = Settings(nodes, per_node, ladder, sub_healthy, **times)
+        self.settings = Settings(
+            nodes, per_node, ladder, sub_healthy, clusterd=self.clusterd, advice=20.0, **times
+        )
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
+        self.fault_center = FaultCenter(self)
         self.training, self.agents = Training(self), Agents(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
@@ -133,6 +138,8 @@ class World:
             )
         for _ in range(self.chance.choice([0, 0, 0, 1, 3]) if self.trouble else 0):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.device)
+        for _ in range(2 if self.clusterd != "off" else 0):
+            self.after(self.chance.uniform(1.0, 30.0), self.fault_center.fault)
         for number in range(self.chance.choice([1, 2, 3] if self.moves else [0, 1, 2, 3])):
             self.after(
                 self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]),
@@ -262,6 +269,8 @@ class World:
             self.cluster.prepare(command)
         elif isinstance(command, to_agent.StandDown):
             self.cluster.stand_down(command.agent, command.node)
+        elif self.fault_center.carry_out(command):
+            pass
         elif not self.electorate.carry_out(command) and not isinstance(command, UNHEARD):
             late = isinstance(
                 command,

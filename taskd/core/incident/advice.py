@@ -36,18 +36,22 @@ class Advice:
 
     def take(self, strategy: str, now: float) -> None:
         """Go on, or begin again, under `strategy`; if it fails, under the configured ones that cost
-        more."""
+        more. An incident that is past it stays where it is."""
         incident = self._recovery.incident
         assert incident is not None
         order = ladder.STRATEGIES
+        if incident.strategy in order:  # not hot-switch
+            strategy = max(strategy, incident.strategy, key=order.index)
         costlier = order[order.index(strategy) + 1 :]
         configured = self._job.settings.ladder
         incident.rungs = (strategy, *(s for s in costlier if s in configured))
         incident.consults = False
         if incident.strategy == strategy:
             self._recovery.advance(now)
-        else:
-            self._recovery.again(now)
+            return
+        if strategy in ladder.ENDING:
+            self._recovery.join(f"ClusterD orders {strategy}", now=now)
+        self._recovery.again(now)
 
     def faulty(self) -> tuple[tuple[int, int], ...]:
         """The ranks at fault and the documented types of their faults."""

@@ -169,6 +169,8 @@ class Recovery:
 
     def give_up(self, number: int, why: str, now: float) -> None:
         """Stop using node `number`, whose agent may be healthy."""
+        if self.moves(number):
+            self.fault(f"node {number} cannot move: {why}", now)
         self.nodes.give_up(number, why)
         self._lost(number, why, now)
 

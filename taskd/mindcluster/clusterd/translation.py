@@ -12,6 +12,7 @@ from taskd.messages.from_rank import FAULTS
 # Names and numbers of a signal; one of 100,000 ranks has 1 MB.
 LONGEST_NAME = 256
 MOST = 200_000
+DAY = 86_400
 
 
 class BadSignal(ValueError):
@@ -37,6 +38,7 @@ def event_of(signal: Any, job: str) -> e.ClusterSignal:
         signal.changeStrategy,
         signal.extraParams,
         tuple(_number("node rank", n, MOST) for n in signal.nodeRankIds),
+        float(min(max(signal.timeout, 0), DAY)),
     )
 
 

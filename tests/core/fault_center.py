@@ -1,0 +1,105 @@
+"""The world's ClusterD: it finds faults of its own, is told of others, and names strategies; late,
+twice, in the wrong order, of an earlier fault, or never."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from taskd.core import commands as c
+from taskd.core import events as e
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+WORDS = ("retry", "recover", "recover", "recover", "continue", "downgrade", "dump", "exit")
+
+
+class FaultCenter:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = random.Random(world.seed * 7919 + 1)
+        self.faults = 0
+        self.ranks: tuple[tuple[int, int], ...] = ()
+        self.nodes: tuple[int, ...] = ()
+        self.connected = False
+
+    def carry_out(self, command: c.Command) -> bool:
+        if isinstance(command, c.ConnectClusterD):
+            self.connected = False
+            self.later(0.1, lambda: self.connect(True))
+            return True
+        if isinstance(command, c.TellClusterD):
+            self.world.counts[f"told {command.call} {command.code}"] += 1
+            self.later(self.delay(), lambda: self.told(command))
+            return True
+        return False
+
+    def later(self, delay: float, action: Any) -> None:
+        manager = self.world.manager
+        self.world.after(delay, lambda: action() if manager == self.world.manager else None)
+
+    def delay(self) -> float:
+        return self.chance.choice([0.001, 0.1, 0.1, 1.0, 10.0, 100.0])
+
+    def connect(self, on: bool) -> None:
+        if self.world.over:
+            return
+        self.connected = on
+        self.world.deliver(e.ClusterConnected(on))
+        if on and self.chance.random() < 0.3:
+            self.later(self.chance.uniform(1.0, 30.0), lambda: self.connect(False))
+        elif not on:
+            self.later(self.chance.choice([0.1, 5.0]), lambda: self.connect(True))
+
+    def send(self, kind: str, *actions: str, strategy: str = "", extra: str = "") -> None:
+        """Once, and perhaps again, late."""
+        uuid = f"u{self.faults - (self.chance.random() < 0.05)}"
+        signal = e.ClusterSignal(uuid, kind, actions, self.ranks, strategy, extra, self.nodes)
+        for delay in [0.001] + [self.chance.choice([0.001, 5.0])] * (self.chance.random() < 0.2):
+            self.later(delay, lambda: self.arrives(signal))
+
+    def arrives(self, signal: e.ClusterSignal) -> None:
+        if self.world.over:
+            return
+        for rank, _ in signal.ranks:
+            self.world.ranks[rank].evidence["clusterd"] += 1
+        for node in signal.nodes:
+            for rank in self.world.nodes[node].ranks:
+                rank.evidence["clusterd"] += 1
+        self.world.deliver(signal)
+
+    def fault(self) -> None:
+        """It finds a fault."""
+        self.faults += 1
+        many, nodes = len(self.world.ranks), len(self.world.nodes)
+        self.ranks = tuple(sorted({self.chance.randrange(many): self.chance.randrange(3)}.items()))
+        self.nodes = ()
+        if nodes > 1 and self.chance.random() < 0.3:
+            self.nodes = (self.chance.randrange(nodes),)
+        how = self.chance.random()
+        if how < 0.1:
+            self.send("preExitProcess", "pre exit process")
+        elif how < 0.15:
+            self.send("stopTrain", "pause_train")
+        elif how < 0.2:
+            self.send("hot-switch", "hot switch")
+        elif how < 0.22:
+            self.send(self.chance.choice(["saveAndExit", "killMaster"]))
+        else:
+            self.send("stopTrain", "stop_train")
+
+    def told(self, report: c.TellClusterD) -> None:
+        if self.world.over or not self.connected:
+            return
+        if report.call == "ReportProcessFault":
+            self.faults += 1
+            self.ranks, self.nodes = report.ranks, ()
+            self.send("stopTrain", "stop_train")
+        elif report.call == "ReportStopComplete" and report.code == 0:
+            leave = ["fault_nodes_exit"] if self.nodes else []
+            self.send("globalFault", "on_global_rank", *leave)
+        elif report.call == "ReportRecoverStrategy" or report.code:
+            word = self.chance.choice(WORDS)
+            extra = self.chance.choice(["", "recover-in-place"]) if word == "recover" else ""
+            self.send("changeStrategy", strategy=word, extra=extra)
