@@ -312,8 +312,9 @@ class ClusterD:
         new = incident is not None and incident.number > self._reported and incident.rounds > 0
         if new and not job.over and not self._uuid:
             assert incident is not None
+            moves = incident.moving is not None
             # of a repair in place ClusterD is told only if it decides about it
-            if job.cluster_decides or incident.phase is Phase.RESCHEDULE:
+            if not moves and (job.cluster_decides or incident.phase is Phase.RESCHEDULE):
                 self._tell_fault()
         if job.over:
             self._owed.clear()
