@@ -32,7 +32,13 @@ class StandIn:
     """`strategies`: the annotation recover-strategy. `heard`: calls and what they said, in
     order."""
 
-    def __init__(self, strategies: tuple[str, ...], address: str = "127.0.0.1:0", job="") -> None:
+    def __init__(
+        self,
+        strategies: tuple[str, ...],
+        address: str = "127.0.0.1:0",
+        job: str = "",
+        credentials: Any = None,
+    ) -> None:
         self.strategies = tuple(s for s in ORDER if s in strategies or s == "exit")
         self.job = job
         self.heard: list[tuple[str, Any]] = []
@@ -43,7 +49,11 @@ class StandIn:
         self._reset()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.port = self._server.add_insecure_port(address)
+        self.port = (
+            self._server.add_insecure_port(address)
+            if credentials is None
+            else self._server.add_secure_port(address, credentials)
+        )
         self._server.start()
 
     def close(self) -> None:

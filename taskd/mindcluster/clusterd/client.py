@@ -127,18 +127,21 @@ class Client:
         if self._threads[1].is_alive():
             self._threads[1].join(FLUSH_SECONDS)
         if self._channel is not None:
-            self._channel.close()  # ends the stream
-        if self._threads[0].is_alive():
-            self._threads[0].join(FLUSH_SECONDS)
+            self._channel.close()  # ends the stream, and a report that waits
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(FLUSH_SECONDS)
         self._readable.close()
         self._waker.close()
 
     # -- the threads -------------------------------------------------------------------------------
 
     def _happens(self, event: Happened) -> None:
-        # the manager is stopped for long: ClusterD gets to know by its own time limits
-        with contextlib.suppress(queue.Full):
-            self._signals.put(event, timeout=CALL_SECONDS)
+        # while the manager does not take them the stream waits, and ClusterD with it
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                self._signals.put(event, timeout=AGAIN)
+                break
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
 

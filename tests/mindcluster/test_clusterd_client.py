@@ -1,0 +1,240 @@
+"""The connection to ClusterD: what a broken, slow or malicious server does to it."""
+
+from __future__ import annotations
+
+import queue
+import select
+import subprocess
+import threading
+from concurrent import futures
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.manager import cluster_line
+from taskd.manager.cluster_line import ClusterLine
+from taskd.mindcluster.clusterd import interface
+from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
+from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of
+from tests.mindcluster.clusterd_stand_in import StandIn
+
+PATIENCE = 30.0  # a guard against hanging, never a measure
+SIGNAL = interface.CLASSES["ProcessManageSignal"]
+
+
+class Line:
+    """A client, and what it has seen."""
+
+    def __init__(self, client):
+        self.client, self.seen = client, []
+        client.start()
+
+    def until(self, condition):
+        while not condition(self.seen):
+            ready, _, _ = select.select([self.client.descriptor], [], [], PATIENCE)
+            assert ready, self.seen
+            self.seen += self.client.happened()
+
+
+@pytest.fixture
+def connect():
+    opened = []
+
+    def make(address, certificates=None):
+        opened.append(Line(Client(address, "job", certificates)))
+        return opened[-1]
+
+    yield make
+    for line in opened:
+        line.client.close()
+
+
+@pytest.fixture
+def cluster():
+    found = StandIn(("retry",), job="job")
+    yield found
+    found.close()
+
+
+def connected(seen):
+    return e.ClusterConnected(True) in seen
+
+
+def test_signals_arrive_in_order_and_reports_are_told(cluster, connect):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    for number in range(50):
+        cluster.send("keep-alive", uuid=str(number))
+    line.until(lambda seen: len(seen) == 51)
+    assert [s.uuid for s in line.seen[1:]] == [str(n) for n in range(50)]
+    line.client.tell(c.TellClusterD("ReportProcessFault", ranks=((3, 0), (5, 1))))
+    told = cluster.wait("ReportProcessFault")
+    assert [(f.rankId, f.faultType) for f in told.faultRanks] == [("3", "0"), ("5", "1")]
+
+
+def test_a_stream_that_ends_is_opened_again(cluster, connect):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    cluster.cut()
+    line.until(lambda seen: seen.count(e.ClusterConnected(True)) == 2)
+    assert [s.on for s in line.seen] == [True, False, True]
+
+
+def test_a_clusterd_that_starts_later_is_found(connect):
+    first = StandIn(("retry",))
+    port = first.port
+    first.close()
+    line = connect(f"127.0.0.1:{port}")
+    assert line.client.happened() == []
+    second = StandIn(("retry",), f"127.0.0.1:{port}")
+    try:
+        line.until(connected)
+    finally:
+        second.close()
+
+
+def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, connect):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    for _ in range(20):
+        cluster.send("keep-alive", again=WAITING)
+    assert line.client._signals.qsize() <= WAITING
+    line.until(lambda seen: len(seen) == 20 * WAITING + 1)
+    quiet = Client("127.0.0.1:1", "job")  # never started: nobody takes them
+    for number in range(WAITING + 10):
+        quiet.tell(c.TellClusterD("ReportRecoverStatus", code=number))
+    kept = [quiet._reports.get_nowait().code for _ in range(WAITING)]
+    assert kept == list(range(10, WAITING + 10))
+    quiet.close()
+
+
+class Broken(grpc.GenericRpcHandler):
+    """Answers each call with the same bytes, or never."""
+
+    def __init__(self, answer):
+        self.answer, self.stuck = answer, threading.Event()
+
+    def service(self, details):
+        def one(request, context):
+            if self.answer is None:
+                self.stuck.wait(PATIENCE)
+            return self.answer or b""
+
+        def many(request, context):
+            for _ in range(100):
+                yield one(request, context)
+
+        if details.method.endswith("Signal"):
+            return grpc.unary_stream_rpc_method_handler(many)
+        return grpc.unary_unary_rpc_method_handler(one)
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 100, b"\x08\x90\x03", b"", b"x" * (20 << 20), None])
+def test_a_server_that_speaks_garbage_or_nothing_at_all(answer, connect, caplog):
+    handler = Broken(answer)
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        line = connect(f"127.0.0.1:{port}")
+        line.client.tell(c.TellClusterD("ReportProcessFault"))
+        if answer == b"":  # all fields at their defaults: a valid status, and empty signals
+            line.until(connected)
+        else:
+            threading.Event().wait(1.0)  # for it to do its worst
+            assert not connected(line.client.happened())
+        line.client.close()
+        assert not any(thread.is_alive() for thread in line.client._threads)
+    finally:
+        handler.stuck.set()
+        server.stop(0).wait()
+
+
+def test_tls(tmp_path, connect):
+    for name, subject in (
+        ("ca", "/CN=authority"),
+        ("server", "/CN=localhost"),
+        ("stranger", "/CN=other"),
+    ):
+        key, cert = tmp_path / f"{name}.key", tmp_path / f"{name}.pem"
+        signed = [] if name == "ca" else ["-CA", tmp_path / "ca.pem", "-CAkey", tmp_path / "ca.key"]
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", subject]
+        made += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
+        made += ["-keyout", key, "-out", cert, *signed]
+        subprocess.run(made, check=True, capture_output=True)
+    credentials = grpc.ssl_server_credentials(
+        [((tmp_path / "server.key").read_bytes(), (tmp_path / "server.pem").read_bytes())]
+    )
+    cluster = StandIn(("retry",), credentials=credentials)
+    try:
+        line = connect(f"127.0.0.1:{cluster.port}", Certificates(tmp_path / "ca.pem"))
+        line.until(connected)
+        # one who trusts another authority
+        stranger = connect(f"127.0.0.1:{cluster.port}", Certificates(tmp_path / "stranger.pem"))
+        threading.Event().wait(0.5)
+        assert not connected(stranger.client.happened())
+    finally:
+        cluster.close()
+
+
+NUMBERS = st.one_of(st.integers(-5, 300_000).map(str), st.text(max_size=12))
+
+
+@given(
+    st.builds(
+        SIGNAL,
+        uuid=st.text(max_size=400),
+        jobId=st.sampled_from(["", "job", "another"]),
+        signalType=st.text(max_size=300),
+        actions=st.lists(st.text(max_size=300), max_size=3),
+        faultRanks=st.lists(
+            st.builds(interface.CLASSES["FaultRank"], rankId=NUMBERS, faultType=NUMBERS),
+            max_size=3,
+        ),
+        timeout=st.integers(-(2**63), 2**63 - 1),
+        nodeRankIds=st.lists(NUMBERS, max_size=3),
+    )
+)
+def test_any_signal_is_an_event_or_refused_with_the_reason(signal):
+    try:
+        event = event_of(signal, "job")
+    except BadSignal as error:
+        assert str(error)
+    else:
+        assert signal.jobId != "another" and 0 <= event.timeout <= 86_400
+        assert all(0 <= rank <= 200_000 and kind in (0, 1, 2) for rank, kind in event.ranks)
+
+
+def test_every_report_of_core_has_a_request():
+    for call in interface.CALLS:
+        if call.startswith("Report"):
+            report = c.TellClusterD(call, 406, "why", ((1, 0),), ("retry",), "retry")
+            request = request_of(report, "job", interface.CLASSES)
+            assert type(request) is interface.CLASSES[interface.CALLS[call][0]]
+            assert request.jobId == "job"
+    with pytest.raises(ValueError, match="no call"):
+        request_of(c.TellClusterD("Init"), "job", interface.CLASSES)
+
+
+def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog):
+    monkeypatch.setitem(__import__("sys").modules, "taskd.mindcluster.clusterd.client", None)
+    environ = {"MINDX_SERVER_IP": "10.0.0.1"}
+    line = cluster_line.make(environ, "job")
+    assert line.descriptor == -1 and "pip install taskd[clusterd]" in caplog.text
+    caplog.clear()
+    for other in ({}, {**environ, "TASKD_CLUSTERD": "off"}):
+        assert cluster_line.make(other, "job").descriptor == -1
+    assert caplog.text == ""
+    nothing = ClusterLine()
+    nothing.connect(c.ConnectClusterD())
+    nothing.tell(c.TellClusterD("ReportProcessFault"))
+    nothing.look(queue.Queue().put, 0.0)
+    nothing.close()
