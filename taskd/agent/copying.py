@@ -24,16 +24,23 @@ log = logging.getLogger("taskd.agent")
 # seconds without an acknowledgement after which ranks do not wait any more; it comes within a round
 # trip
 PATIENCE = 5.0
+# seconds without one after which all records are sent again, over a new connection, besides what
+# they take: a connection that breaks loses what is on its way
+AGAIN = 1.0
+SLOWEST = 50e6  # bytes a second
 
 
 class _Keeper:
     """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
-    `unanswered`: since when an acknowledgement is waited for; `active`: ranks wait for it."""
+    `unanswered`: since when an acknowledgement is waited for, and `size`: of how many bytes;
+    `tried`: when all records were last sent; `active`: ranks wait for it."""
 
     def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
         self.address, self.line = address, line
         self.kept: dict[int, int] = {}
         self.unanswered: float | None = None
+        self.size = 0
+        self.tried = 0.0
         self.active = True
 
 
@@ -76,13 +83,19 @@ class Copying:
         self._keepers += new
         # ranks wait from here on: what they have said before is sent now
         epoch.page.copying(self.active)
+        self._send_all(epoch, new)
         for local in epoch.ranks:
-            entries = self._read(local) if new else None
+            self._copied(epoch, local)  # the one that it waited for may be gone
+
+    def _send_all(self, epoch: Epoch, keepers: list[_Keeper]) -> None:
+        for keeper in keepers:
+            keeper.tried, keeper.size = time.monotonic(), 0
+        for local in epoch.ranks if keepers else ():
+            entries = self._read(local)
             steps = entries.all() if entries is not None else []
             for step in steps:  # the last one's acknowledgement lets the rank go on
                 number = self._sent.get(local, 0) if step == steps[-1] else 0
-                self._send(local, number, step, anew=step == steps[0], keepers=new)
-            self._copied(epoch, local)  # the one that it waited for may be gone
+                self._send(local, number, step, anew=step == steps[0], keepers=keepers)
 
     def ours(self, node: int) -> list[between_agents.Keep] | None:
         """The records of this node's own ranks, which another agent is about to run; None where
@@ -158,6 +171,7 @@ class Copying:
         for keeper in keepers:
             if keeper.unanswered is None:
                 keeper.unanswered = time.monotonic()
+            keeper.size += len(data)
             keeper.line.send(data)
 
     def _read(self, local: int) -> Entries | None:
@@ -185,7 +199,7 @@ class Copying:
                 continue
             keeper.kept[rank.local] = message.number
             if all(keeper.kept.get(local, 0) >= number for local, number in self._sent.items()):
-                keeper.unanswered = None
+                keeper.unanswered, keeper.size = None, 0
                 if not keeper.active:
                     self._wait_again(epoch, keeper)
             self._copied(epoch, rank.local)
@@ -208,8 +222,23 @@ class Copying:
         manager names another one."""
         epoch = self._epoch
         for keeper in self._keepers:
-            late = keeper.unanswered is not None and now - keeper.unanswered > PATIENCE
-            if not late or not keeper.active or epoch is None or epoch.dropped:
+            if keeper.unanswered is None or epoch is None or epoch.dropped:
+                continue
+            # to one that is given up, too: copies are kept again as soon as it answers
+            every = (AGAIN if keeper.active else PATIENCE) + keeper.size / SLOWEST
+            if now - max(keeper.unanswered, keeper.tried) > every:
+                log.warning(
+                    "the keeper at %s:%d has not acknowledged records (sent %s, acknowledged %s):"
+                    " all are sent again",
+                    *keeper.address,
+                    self._sent,
+                    keeper.kept,
+                )
+                keeper.line.close()
+                keeper.line = self._dial(keeper.address)
+                self._send_all(epoch, [keeper])
+            late = now - keeper.unanswered > PATIENCE
+            if not late or not keeper.active:
                 continue
             keeper.active = False
             log.error(

@@ -20,11 +20,11 @@ anew after a broken connection, and so does this.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
 
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
+from taskd.core.clusterd_reports import FAILED, NOT_READY, OK, Owed, Reports
 from taskd.core.finishing import Finishing
 from taskd.core.incident.advice import Advice
 from taskd.core.incident.driver import Recovery
@@ -35,8 +35,6 @@ from taskd.core.switch import Switch
 from taskd.messages import from_operator, to_agent
 from taskd.messages.from_rank import OTHER
 
-# codes of reports
-OK, NOT_READY, FAILED = 0, 404, 406
 # its strategies that taskd has; `recover-in-place` is an extra parameter to `recover`
 IN_PLACE = "recover-in-place"
 STRATEGIES = ("retry", "recover", "dump", "exit")
@@ -44,23 +42,6 @@ ENDING = frozenset({"dump", "exit"})
 PAUSE_SECONDS = 600.0  # that its pause lasts if it does not say, as documented
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
 IGNORED = frozenset({"keep-alive", "pauseStartAgent", "continueStartAgent"})
-
-
-class Owed(Enum):
-    """A report that ClusterD waits for."""
-
-    STOPPED = "all ranks have stopped, for a repair"
-    PAUSED = "all ranks have paused before a step"
-    ABLE = "which strategies fit"
-    MOVABLE = "a standby is ready"
-
-
-CALLS = {
-    Owed.STOPPED: "ReportStopComplete",
-    Owed.PAUSED: "ReportStopComplete",
-    Owed.ABLE: "ReportRecoverStrategy",
-    Owed.MOVABLE: "ReportRecoverStrategy",
-}
 
 
 class ClusterD:
@@ -78,11 +59,11 @@ class ClusterD:
         self._job, self._recovery = job, recovery
         self._pause, self._switch, self._finishing = pause, switch, finishing
         self._advice = Advice(job, recovery)
+        self._reports = Reports(job, self._advice)
         self._asked = False  # for the connection
         self._on = False
         self._uuid = ""  # of the fault that it handles
         self._seen: deque[e.ClusterSignal] = deque(maxlen=REMEMBERED)
-        self._owed: set[Owed] = set()
         # what it has ordered, in its words and ours, and not been told the result of
         self._ordered: tuple[str, str] | None = None
         self._reported = 0  # number of the last incident that it was told of
@@ -126,7 +107,7 @@ class ClusterD:
         """End ClusterD's pause, if there is one."""
         if self._paused_until is not None:
             self._paused_until = None
-            self._owed.discard(Owed.PAUSED)
+            self._reports.owed.discard(Owed.PAUSED)
             if why:
                 self._job.note(why)
             self._pause.release("", CLUSTERD)
@@ -136,7 +117,7 @@ class ClusterD:
         """ClusterD begins anew."""
         self._go_on("ClusterD is gone, or begins anew", now)
         self._uuid, self._ordered, self._moving = "", None, None
-        self._owed.clear()
+        self._reports.forget()
         self._seen.clear()
 
     # -- signals -----------------------------------------------------------------------------------
@@ -175,19 +156,26 @@ class ClusterD:
         nodes = f", nodes {list(event.nodes)}" if event.nodes else ""
         self._job.note(f"ClusterD: {event.kind}{strategy}{ranks}{nodes}")
         handler(event, now)
+        if (incident := self._recovery.incident) is not None:
+            self._reported = incident.number  # it knows
 
     def _stop(self, event: e.ClusterSignal, now: float) -> None:
-        self._owed.clear()
+        self._reports.owed.clear()
         self._ordered = None
+        repaired = self._reports.taken_up() and self._recovery.incident is None
         if not self._job.protected:
-            self._report(Owed.STOPPED, NOT_READY, "not every rank has begun its protected loop")
+            self._reports.send(
+                Owed.STOPPED, NOT_READY, "not every rank has begun its protected loop"
+            )
         elif "pause_train" in event.actions:
-            self._owed.add(Owed.PAUSED)
+            self._reports.owed.add(Owed.PAUSED)
             self._paused_until = now + (event.timeout or PAUSE_SECONDS)
             self._pause.request("", CLUSTERD)
             self._finishing.look(now)
+        elif repaired:  # meanwhile; the ranks are not stopped once more for it
+            self._reports.send(Owed.STOPPED, OK, "it is repaired, and training goes on")
         else:
-            self._owed.add(Owed.STOPPED)
+            self._reports.owed.add(Owed.STOPPED)
             self._have_stopped(now)
 
     def _have_stopped(self, now: float) -> None:
@@ -204,11 +192,11 @@ class ClusterD:
             self._leave_nodes(event, now)
         if self._job.over:
             return
-        self._owed.add(Owed.ABLE)
+        self._reports.owed.add(Owed.ABLE)
         incident = self._recovery.incident
         if incident is not None:
             incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
-        known = set(incident.replaced) if incident is not None else set()
+        known = self._reports.known | (set(incident.replaced) if incident is not None else set())
         gone = {
             r: "ClusterD reports a fault of its device or process"
             for r, kind in event.ranks
@@ -232,8 +220,8 @@ class ClusterD:
     def _leave_nodes(self, event: e.ClusterSignal, now: float) -> None:
         for number in event.nodes:
             node = self._job.topology.nodes.get(number)
-            # named again when a standby has its place already
-            known = number in self._left
+            # named when another agent has its place already
+            known = number in self._left or self._reports.replaced(number)
             if node is not None and node.living and not known and not self._job.over:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
@@ -251,16 +239,16 @@ class ClusterD:
 
     def _change_strategy(self, event: e.ClusterSignal, now: float) -> None:
         word = event.strategy
-        self._owed.clear()
+        self._reports.owed.clear()
         if word == "continue":
             self._go_on("", now)
-            self._tell("ReportRecoverStatus", OK, "", strategy=word)
+            self._reports.tell("ReportRecoverStatus", OK, "", strategy=word)
         elif word == "migration":
             self._ordered = word, word
         elif word not in STRATEGIES:
             text = f"taskd cannot do {word!r}; it can {', '.join(STRATEGIES)}"
             self._job.note(f"ClusterD's strategy is refused: {text}")
-            self._tell("ReportRecoverStatus", FAILED, text, strategy=word)
+            self._reports.tell("ReportRecoverStatus", FAILED, text, strategy=word)
         else:
             ours = IN_PLACE if event.extra == IN_PLACE else word
             self._ordered = word, ours
@@ -293,10 +281,10 @@ class ClusterD:
         for number in sorted(n for n in nodes if n is not None):
             why = "ClusterD reports it"
             if refusal := self._switch.refusal(number):
-                self._tell("ReportRecoverStrategy", OK, refusal, strategies=("exit",))
+                self._reports.tell("ReportRecoverStrategy", OK, refusal, strategies=("exit",))
             else:
                 self._moving = number, self._job.topology.nodes[number].agent
-                self._owed.add(Owed.MOVABLE)
+                self._reports.owed.add(Owed.MOVABLE)
             self._switch.reported(from_operator.NodeSubHealthy("", number, why), now)
 
     # -- after each event --------------------------------------------------------------------------
@@ -310,23 +298,24 @@ class ClusterD:
         if not self._on:
             return
         new = incident is not None and incident.number > self._reported and incident.rounds > 0
-        if new and not job.over and not self._uuid:
+        if new and not job.over:
             assert incident is not None
             moves = incident.moving is not None
             # of a repair in place ClusterD is told only if it decides about it
             if not moves and (job.cluster_decides or incident.phase is Phase.RESCHEDULE):
                 self._tell_fault()
         if job.over:
-            self._owed.clear()
-        elif Owed.STOPPED in self._owed and incident is None:
+            self._reports.owed.clear()
+        elif Owed.STOPPED in self._reports.owed and incident is None:
             self._have_stopped(now)
         if self._advice.stopped:
-            self._pay(Owed.STOPPED)
-            self._pay(Owed.ABLE, strategies=self._able())
+            self._reports.pay(Owed.STOPPED)
+        if self._advice.stopped or incident is None:
+            self._reports.pay(Owed.ABLE, strategies=self._able())
         if self._pause.all_paused:
-            self._pay(Owed.PAUSED)
+            self._reports.pay(Owed.PAUSED)
         if self._moving is not None and self._switch.ready(self._moving[0]):
-            self._pay(Owed.MOVABLE, strategies=("migration",))
+            self._reports.pay(Owed.MOVABLE, strategies=("migration",))
         if self._ordered is not None:
             self._result(*self._ordered)
 
@@ -354,7 +343,7 @@ class ClusterD:
             text = f"{ours} has failed or does not fit; {incident.strategy} is under way"
         if code is not None:
             self._ordered = None
-            self._tell("ReportRecoverStatus", code, text, strategy=word)
+            self._reports.tell("ReportRecoverStatus", code, text, strategy=word)
             if ours == "migration" or incident is None:
                 self._uuid, self._moving = "", None
                 # of a hot switch; the next one looks the same
@@ -370,23 +359,4 @@ class ClusterD:
         incident = self._recovery.incident
         if incident is not None:
             self._reported = incident.number
-            self._tell("ReportProcessFault", ranks=self._advice.faulty())
-
-    def _pay(self, owed: Owed, strategies: tuple[str, ...] = ()) -> None:
-        if owed in self._owed:
-            self._owed.discard(owed)
-            self._report(owed, OK, "", strategies)
-
-    def _report(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
-        self._tell(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
-
-    def _tell(
-        self,
-        call: str,
-        code: int = OK,
-        text: str = "",
-        ranks: tuple[tuple[int, int], ...] = (),
-        strategies: tuple[str, ...] = (),
-        strategy: str = "",
-    ) -> None:
-        self._job.say(c.TellClusterD(call, code, text, ranks, strategies, strategy))
+            self._reports.fault()

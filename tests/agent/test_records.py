@@ -207,6 +207,29 @@ def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeyp
     until(lambda: here.records.copying.active)
 
 
+def test_what_a_connection_loses_is_sent_again(nodes, monkeypatch):
+    """Also to a keeper that was given up: the ranks wait for copies again."""
+    here, there = nodes(1), nodes(0)
+    here.records.keep_at([there.records.address])
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
+    (keeper,) = here.records.copying._keepers
+    real = keeper.line.send
+    lost = []
+    keeper.line.send = lost.append
+    here.write(0, 2, PROVISIONAL, b"two")
+    until(lambda: (2, 2) in kept(there.fetch(1, there.records.address)))
+    assert len(lost) == 1 and keeper.active and keeper.line.send != real
+    until(lambda: not here.records.copying.waiting)
+    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
+    there.records.keeping._job = "another"  # it takes nothing any more
+    here.write(0, 3, PROVISIONAL, b"three")
+    until(lambda: not here.records.copying.active)
+    there.records.keeping._job = "job"
+    until(lambda: here.records.copying.active)  # no rank has written anything since
+    assert (2, 3) in kept(there.fetch(1, there.records.address))
+
+
 def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
     here, first, second = nodes(1), nodes(0), nodes(2)
     here.records.keep_at([first.records.address, second.records.address])

@@ -1,7 +1,9 @@
 """A stand-in for ClusterD: a real gRPC server with a state machine of its own, written from the
 public interface. One fault at a time; its waits are scaled down from minutes to seconds.
 
-    python -m tests.mindcluster.clusterd_stand_in recover-in-place,dump    # prints its port
+    python -m tests.mindcluster.clusterd_stand_in recover-in-place,dump [ADDRESS:PORT]
+
+It prints its port, a free one unless it is given one.
 
 Lines on stdin: `fault 1:0,2:1` (ranks and types), `node 1`, `pause`, `continue`, `dump`, `kill`,
 `break` (ends all streams). What it is told goes to stdout, one line of JSON each.
@@ -251,7 +253,7 @@ def _tell(cluster: StandIn) -> None:
 
 
 def main() -> None:
-    cluster = StandIn(tuple(sys.argv[1].split(",")))
+    cluster = StandIn(tuple(sys.argv[1].split(",")), *sys.argv[2:3])
     print(cluster.port, flush=True)
 
     threading.Thread(target=_tell, args=(cluster,), daemon=True).start()

@@ -118,7 +118,9 @@ class Client:
                 return
             except queue.Full:
                 with contextlib.suppress(queue.Empty):
-                    log.warning("ClusterD does not take reports: %s", self._reports.get_nowait())
+                    dropped = self._reports.get_nowait()
+                    if dropped is not None:
+                        log.warning("ClusterD takes no reports: dropped %s", _words(dropped))
 
     def close(self) -> None:
         """The last reports get a moment."""
@@ -206,7 +208,7 @@ class Client:
                 try:
                     status = self._call(report.call, request)
                 except grpc.RpcError as error:
-                    log.warning("ClusterD has not taken %s: %s", report, _text(error))
+                    log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
                     if self._over.is_set() or number + 1 == TRIES:
                         break
                     self._over.wait(AGAIN)  # ClusterD restarts: seconds
@@ -214,8 +216,23 @@ class Client:
                     return
                 else:
                     level = logging.INFO if status.code == 0 else logging.WARNING
-                    log.log(level, "told ClusterD: %s (%d %s)", report, status.code, status.info)
+                    answer = f"{status.code} {status.info[:300]}".strip()
+                    log.log(level, "told ClusterD: %s; it answers %s", _words(report), answer)
                     break
+
+
+def _words(report: c.TellClusterD) -> str:
+    """A report in one line."""
+    many = f" and {len(report.ranks) - 20} more" if len(report.ranks) > 20 else ""
+    ranks = ", ".join(f"rank {rank}: type {kind}" for rank, kind in report.ranks[:20])
+    parts = (
+        f"{report.call} {report.code}",
+        report.text,
+        f"{ranks}{many}",
+        f"possible: {', '.join(report.strategies)}" if report.strategies else "",
+        f"strategy {report.strategy}" if report.strategy else "",
+    )
+    return "; ".join(part for part in parts if part)
 
 
 def _text(error: Any) -> str:

@@ -1,0 +1,95 @@
+"""What ClusterD waits for, and what it has been told; see clusterd.py."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from taskd.core import commands as c
+from taskd.core.incident.advice import Advice
+from taskd.core.state import JobState
+
+# codes of reports
+OK, NOT_READY, FAILED = 0, 404, 406
+
+
+class Owed(Enum):
+    """A report that ClusterD waits for."""
+
+    STOPPED = "all ranks have stopped, for a repair"
+    PAUSED = "all ranks have paused before a step"
+    ABLE = "which strategies fit"
+    MOVABLE = "a standby is ready"
+
+
+CALLS = {
+    Owed.STOPPED: "ReportStopComplete",
+    Owed.PAUSED: "ReportStopComplete",
+    Owed.ABLE: "ReportRecoverStrategy",
+    Owed.MOVABLE: "ReportRecoverStrategy",
+}
+
+
+class Reports:
+    def __init__(self, job: JobState, advice: Advice) -> None:
+        self._job, self._advice = job, advice
+        self.owed: set[Owed] = set()
+        self.known: set[int] = set()  # the ranks at fault that ClusterD knows from here
+        self._agents: dict[int, str] = {}  # their nodes' agents at that time
+        self._told = False  # of a fault that it has not begun to handle
+
+    def forget(self) -> None:
+        """ClusterD begins anew."""
+        self.owed.clear()
+        self.known.clear()
+        self._agents.clear()
+        self._told = False
+
+    def taken_up(self) -> bool:
+        """ClusterD begins to handle a fault. Returns whether it is one that it was told of."""
+        told, self._told = self._told, False
+        if not told:
+            self.known.clear()
+            self._agents.clear()
+        return told
+
+    def replaced(self, node: int) -> bool:
+        """Whether another agent has the node than when ClusterD was told of its ranks."""
+        present = self._job.topology.nodes[node].agent
+        return self._agents.get(node, present) != present
+
+    def fault(self) -> None:
+        """Tell of a fault that was found here."""
+        if not self._told:
+            self.known.clear()
+            self._agents.clear()
+        self._told = True
+        self._remember()
+        self.tell("ReportProcessFault", ranks=self._advice.faulty())
+
+    def pay(self, owed: Owed, strategies: tuple[str, ...] = ()) -> None:
+        """Make the report, if ClusterD waits for it."""
+        if owed in self.owed:
+            self.owed.discard(owed)
+            self.send(owed, OK, "", strategies)
+
+    def send(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
+        self._remember()
+        self.tell(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
+
+    def tell(
+        self,
+        call: str,
+        code: int = OK,
+        text: str = "",
+        ranks: tuple[tuple[int, int], ...] = (),
+        strategies: tuple[str, ...] = (),
+        strategy: str = "",
+    ) -> None:
+        self._job.say(c.TellClusterD(call, code, text, ranks, strategies, strategy))
+
+    def _remember(self) -> None:
+        """The ranks at fault are no news from ClusterD."""
+        for rank, _ in self._advice.faulty():
+            self.known.add(rank)
+            if (number := self._job.topology.node_of(rank)) is not None:
+                self._agents.setdefault(number, self._job.topology.nodes[number].agent)
