@@ -161,8 +161,17 @@ class Copying:
             return
         entries, rank = self._read(local), epoch.ranks.get(local)
         found = entries.read(step) if entries is not None else None
-        if found is None or rank is None:
-            return  # overwritten already: a later one is on its way
+        if rank is None:
+            return
+        if found is None:
+            # overwritten already, and a later one is on its way; if not, all are sent in a moment
+            for keeper in keepers:
+                keeper.unanswered = keeper.unanswered or time.monotonic()
+            there = entries.all() if entries is not None else "none"
+            log.info(
+                "record %d of local rank %d, step %d: there are %s", number, local, step, there
+            )
+            return
         kind, payload = found
         keep = between_agents.Keep(
             self._job, self._node, rank.number, number, step, kind, anew, payload

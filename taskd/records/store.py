@@ -113,6 +113,11 @@ class SlotFile:
         struct.pack_into("<QQQ", self._map, at + 8, length, checksum, kind)
         memory.store_release(self.address + at, step + 1)
 
+    def set_kind(self, index: int, kind: int) -> None:
+        """Change the kind of a valid slot, in one store: `struct` clears the bytes first, and a
+        reader, or a rank killed right then, would have a record of no kind."""
+        memory.store_release(self.address + index * _HEADER_BYTES + 24, kind)
+
     def write(
         self,
         index: int,
@@ -205,8 +210,7 @@ class Entries:
     def promote(self, step: int) -> None:
         """Make the provisional record of `step` final; a new one would be the same."""
         assert self._file is not None
-        index = self._kept.promote(step)
-        struct.pack_into("<Q", self._file.buffer, index * _HEADER_BYTES + 24, FINAL)
+        self._file.set_kind(self._kept.promote(step), FINAL)
 
     def forget_after(self, step: int) -> None:
         """Drop records of later steps: the ranks have gone back to `step`."""

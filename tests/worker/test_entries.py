@@ -3,12 +3,15 @@ again."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL
 from taskd.records import sealed
 from taskd.records.store import Entries as Store
-from taskd.records.store import forget
+from taskd.records.store import SlotFile, forget
 from taskd.records.store import left_behind as left_behind_by
 
 
@@ -133,3 +136,32 @@ def test_what_another_hand_has_changed_does_not_exist(tmp_path):
     assert found.latest() == (6, FINAL) and found.steps() == ({6}, frozenset())
     assert found.read(7) is None and found.read(8) is None
     assert left_behind(tmp_path, 0).step == 6
+
+
+TOGGLE = """
+import sys
+from pathlib import Path
+from taskd.records.store import SlotFile
+file = SlotFile(Path(sys.argv[1]), 1)
+print("ready", flush=True)
+while True:
+    for kind in (1, 4):
+        file.set_kind(0, kind)
+"""
+
+
+def test_whoever_reads_while_a_record_becomes_final_sees_one_kind_or_the_other(tmp_path):
+    """Never a header between the two: the agent would take it for no record."""
+    path = tmp_path / "slots"
+    file = SlotFile(path, 1, 64)
+    file.publish()
+    file.commit(0, 5, 0, 0, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", TOGGLE, str(path)], stdout=subprocess.PIPE
+    ) as writer:
+        try:
+            assert writer.stdout.readline() == b"ready\n"
+            kinds = {file.read_slot(0).kind for _ in range(300_000)}
+        finally:
+            writer.kill()
+    assert kinds == {1, 4}
