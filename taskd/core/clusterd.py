@@ -10,8 +10,8 @@ minutes; after `Settings.advice` seconds the incident goes on as the ladder has 
 Who decides. ClusterD decides about every fault that it finds itself: of devices, nodes and pods,
 which no process can see. About a fault that a rank or an agent has found, this manager decides at
 once, and tells ClusterD only of one that needs a node (`lead`), since the repair of a process takes
-less time than ClusterD's first answer; or, under `follow`, ClusterD decides about these
-too. Its orders to save or to end count in any case, at any time.
+less time than ClusterD's first answer; or, under `follow`, ClusterD decides about these too. Its
+orders to save or to end count in any case, at any time.
 
 A signal that comes twice counts once. One of an earlier uuid is late, and ignored: ClusterD begins
 anew after a broken connection, and so does this.
@@ -28,6 +28,7 @@ from taskd.core.clusterd_reports import FAILED, NOT_READY, OK, Owed, Reports
 from taskd.core.finishing import Finishing
 from taskd.core.incident.advice import Advice
 from taskd.core.incident.driver import Recovery
+from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
 from taskd.core.pause import CLUSTERD, Pause
 from taskd.core.state import JobState
@@ -38,7 +39,6 @@ from taskd.messages.from_rank import OTHER
 # its strategies that taskd has; `recover-in-place` is an extra parameter to `recover`
 IN_PLACE = "recover-in-place"
 STRATEGIES = ("retry", "recover", "dump", "exit")
-ENDING = frozenset({"dump", "exit"})
 PAUSE_SECONDS = 600.0  # that its pause lasts if it does not say, as documented
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
 IGNORED = frozenset({"keep-alive", "pauseStartAgent", "continueStartAgent"})
@@ -310,7 +310,8 @@ class ClusterD:
             self._have_stopped(now)
         if self._advice.stopped:
             self._reports.pay(Owed.STOPPED)
-        if self._advice.stopped or incident is None:
+        # looked at after every event: what fits is a scan of all ranks
+        if Owed.ABLE in self._reports.owed and (self._advice.stopped or incident is None):
             self._reports.pay(Owed.ABLE, strategies=self._able())
         if self._pause.all_paused:
             self._reports.pay(Owed.PAUSED)

@@ -40,16 +40,14 @@ class Reports:
     def forget(self) -> None:
         """ClusterD begins anew."""
         self.owed.clear()
-        self.known.clear()
-        self._agents.clear()
+        self._clear()
         self._told = False
 
     def taken_up(self) -> bool:
         """ClusterD begins to handle a fault. Returns whether it is one that it was told of."""
         told, self._told = self._told, False
         if not told:
-            self.known.clear()
-            self._agents.clear()
+            self._clear()
         return told
 
     def replaced(self, node: int) -> bool:
@@ -60,8 +58,7 @@ class Reports:
     def fault(self) -> None:
         """Tell of a fault that was found here."""
         if not self._told:
-            self.known.clear()
-            self._agents.clear()
+            self._clear()
         self._told = True
         self._remember()
         self.tell("ReportProcessFault", ranks=self._advice.faulty())
@@ -86,6 +83,10 @@ class Reports:
         strategy: str = "",
     ) -> None:
         self._job.say(c.TellClusterD(call, code, text, ranks, strategies, strategy))
+
+    def _clear(self) -> None:
+        self.known.clear()
+        self._agents.clear()
 
     def _remember(self) -> None:
         """The ranks at fault are no news from ClusterD."""

@@ -7,9 +7,8 @@ The parts: votes and rosters go to `election`, agents that come and go to `admis
 is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
 `led`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
 incident to `incident.driver`, the ends of their loops to `finishing`, requests of operators to
-`requests`, pauses to `pause`,
-ranks that make no progress to `watch`, sub-healthy nodes to `switch`, ClusterD's signals to
-`clusterd`.
+`requests`, pauses to `pause`, ranks that make no progress to `watch`, sub-healthy nodes to
+`switch`, ClusterD's signals to `clusterd`.
 """
 
 from __future__ import annotations

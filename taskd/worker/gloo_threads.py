@@ -13,7 +13,7 @@ import time
 NAME = "pt_gloo_runloop"
 # longer than any tensors take; after it the process ends as it would without taskd
 DEADLINE_SECONDS = 1.0
-LOOK_SECONDS = 0.0005  # there is no event to wait for: what ends is a destructor
+LOOK_SECONDS = 0.0005
 
 
 def settle() -> None:
@@ -23,6 +23,7 @@ def settle() -> None:
     # A thread that waits for the interpreter's lock sleeps too. It gets the lock while this one
     # sleeps, and is seen at work the second time.
     while quiet < 2 and time.monotonic() < deadline:
+        # there is no event to wait for: what ends is a destructor
         time.sleep(LOOK_SECONDS)
         quiet = 0 if _at_work() else quiet + 1
 

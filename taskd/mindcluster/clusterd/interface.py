@@ -12,7 +12,6 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 SERVICE = "Recover"
-PORT = 8899
 
 _TEXT, _INT32, _INT64, _MESSAGE = (
     descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
