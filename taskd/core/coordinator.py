@@ -19,7 +19,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.admission import OVER, Admission
 from taskd.core.claims import Claims
-from taskd.core.clusterd import ClusterD
+from taskd.core.clusterd.signals import ClusterD
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
@@ -65,9 +65,11 @@ class Coordinator:
         self.led = Led(self.job)
         self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
-        self.cluster = ClusterD(self.job, self.recovery, self.pause, self.switch, self.finishing)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
+        self.cluster = ClusterD(
+            self.job, self.recovery, self.succession, self.pause, self.switch, self.finishing
+        )
         self.admission = Admission(
             self.job,
             self.recovery,
@@ -365,6 +367,7 @@ class Coordinator:
         self.watch.stop()
         self.switch.drop(why)
         self.pause.drop(why)
+        self.cluster.restarted()
 
     def _restart_all(self, reason: str) -> None:
         job = self.job

@@ -19,8 +19,8 @@ OPERATORS, CLUSTERD = "operators", "ClusterD"
 
 
 class Pause:
-    """At most one pause at a time, for operators, for a node's move, or for both; each operator's
-    request is answered."""
+    """At most one pause at a time, whoever wants it: operators, ClusterD, a node's move. Each
+    operator's request is answered."""
 
     def __init__(self, job: JobState) -> None:
         self._job = job
@@ -42,12 +42,12 @@ class Pause:
             )
             return
         self._requests.append(request)
-        wanted = self.wanted
+        wanted, first = self.wanted, by == OPERATORS and OPERATORS not in self._holders
         self._holders.add(by)
         if not wanted:
             self._ask()
-        elif self._move and self.step is not None:
-            self._job.say(self._order(self.step))  # it no longer ends with the move
+        elif first and self.step is not None:
+            self._job.say(self._order(self.step))  # it outlasts this manager now
 
     @property
     def wanted(self) -> bool:
@@ -89,7 +89,8 @@ class Pause:
         self._job.say(self._order(step))
 
     def _order(self, step: int) -> to_rank.Pause:
-        return to_rank.Pause(step, passing=not self._holders)
+        """What a move or ClusterD needs is known to this manager alone, and ends with it."""
+        return to_rank.Pause(step, passing=OPERATORS not in self._holders)
 
     def stopped(self, event: from_rank.RankPaused) -> None:
         if self.step is None or event.step < self.step:
@@ -134,6 +135,8 @@ class Pause:
             self._answer(False, "the pause was ended before every rank had stopped")
         self._holders.discard(by)
         if self._holders:
+            if by == OPERATORS and self.step is not None:
+                self._job.say(self._order(self.step))  # from now on it ends with this manager
             self._job.answer(request, True, f"the ranks go on once {CLUSTERD} lets them, too")
             return
         if self._move:

@@ -41,7 +41,10 @@ class ClusterLine:
 
     def look(self, feed: Feed, now: float) -> None:
         for event in self._client.happened() if self._client is not None else ():
-            feed(event, now)
+            try:
+                feed(event, now)
+            except Exception:  # the rest is no longer in the client's queue
+                log.exception("%s could not be handled; it is ignored", event)
 
     def close(self) -> None:
         if self._client is not None:

@@ -24,7 +24,7 @@ import grpc
 
 from taskd.mindcluster.clusterd import interface
 
-OUT_OF_ORDER = 401
+OUT_OF_ORDER, NEXT = 401, 405
 REPORT_SECONDS = 15.0  # ClusterD: 15 minutes
 FLUSH_SECONDS = 0.2  # ClusterD: 1 s, for further faults
 ORDER = ("retry", "recover-in-place", "recover", "dump", "exit")
@@ -181,6 +181,10 @@ class StandIn:
             self._reset()
             return
         self.faults.update({int(f.rankId): int(f.faultType) for f in request.faultRanks})
+        self._flush()
+
+    def _flush(self) -> None:
+        """Wait for further faults, and ask which strategies fit."""
         self.state = "FLUSHING"
 
         def flushed() -> None:
@@ -226,6 +230,8 @@ class StandIn:
     def _result(self, request: Any) -> None:
         if request.status.code == 0 or self.tried[-1] == "exit":
             self._reset()
+        elif request.status.code == NEXT:
+            self._flush()
         else:
             self._name()
 

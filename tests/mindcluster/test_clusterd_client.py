@@ -99,6 +99,67 @@ def test_a_clusterd_that_starts_later_is_found(connect):
         second.close()
 
 
+def test_a_report_of_an_earlier_stream_is_dropped(cluster, connect, caplog):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    cluster.cut()
+    cluster.wait("Subscribe", 2)  # the manager does not know of this stream yet
+    line.client.tell(c.TellClusterD("ReportStopComplete"))
+    line.until(lambda seen: seen.count(e.ClusterConnected(True)) == 2)
+    line.client.tell(c.TellClusterD("ReportProcessFault"))
+    cluster.wait("ReportProcessFault")
+    assert "ReportStopComplete" not in [call for call, _ in cluster.heard]
+    assert "the stream of signals that it answers has ended" in caplog.text
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
+def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, connect, monkeypatch, code):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+
+    class Failed(grpc.RpcError):
+        def code(self):
+            return code
+
+        def details(self):
+            return "cut"
+
+    called, call = [], line.client._call
+
+    def fails_once(name, request):
+        called.append(name)
+        if len(called) == 1:
+            raise Failed
+        return call(name, request)
+
+    monkeypatch.setattr(line.client, "_call", fails_once)
+    line.client.tell(c.TellClusterD("ReportStopComplete"))
+    line.client.tell(c.TellClusterD("ReportProcessFault"))
+    cluster.wait("ReportProcessFault")
+    again = ["ReportStopComplete"] * (code is grpc.StatusCode.UNAVAILABLE)
+    assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
+
+
+def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, connect, caplog):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    for uuid in ("a", "b"):
+        cluster.send("keep-alive", uuid=uuid)
+    heard = []
+
+    def feed(event, now):
+        heard.append(event.uuid)
+        if event.uuid == "a":
+            raise RuntimeError("a defect")
+
+    while len(heard) < 2:
+        assert select.select([line.client.descriptor], [], [], PATIENCE)[0], heard
+        ClusterLine(line.client).look(feed, 0.0)
+    assert heard == ["a", "b"] and "a defect" in caplog.text
+
+
 def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, connect):
     line = connect(f"127.0.0.1:{cluster.port}")
     line.until(connected)
@@ -110,7 +171,7 @@ def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, connect):
     quiet = Client("127.0.0.1:1", "job")  # never started: nobody takes them
     for number in range(WAITING + 10):
         quiet.tell(c.TellClusterD("ReportRecoverStatus", code=number))
-    kept = [quiet._reports.get_nowait().code for _ in range(WAITING)]
+    kept = [quiet._reports.get_nowait()[1].code for _ in range(WAITING)]
     assert kept == list(range(10, WAITING + 10))
     quiet.close()
 

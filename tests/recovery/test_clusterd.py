@@ -31,11 +31,21 @@ def job(tmp_path, strategies=ALL, role="follow", **more):
     }
     try:
         with training.start(directory, WORLD, "steered.py", STEPS, **env) as running:
-            cluster.wait("Subscribe")
+            registered(running, cluster, 1)
             running.trains()
             yield running, cluster
     finally:
         cluster.close()
+
+
+def registered(running, cluster, number):
+    """Wait until the manager knows of the `number`-th stream of signals: ClusterD knows earlier."""
+    cluster.wait("Subscribe", number)
+    cluster.send(f"unknown-{number}", uuid=f"unknown-{number}")
+    running.until(
+        "the manager reads signals",
+        lambda: f"signal 'unknown-{number}'" in running.result().log("manager.log"),
+    )
 
 
 def equal(running, reference):
@@ -97,7 +107,7 @@ def test_clusterd_breaks_off_restarts_and_is_late(tmp_path, reference):
         cluster.cut()
         (incident,) = running.repaired()
         assert incident["strategy"] == "recover-in-place"
-        cluster.wait("Subscribe", 2)
+        registered(running, cluster, 2)
         running.kill(1)  # silent still: its time limit passes
         (incident,) = running.repaired()
         assert incident["phases"]["CONSULT"] >= 1.0, incident
@@ -149,9 +159,37 @@ def test_the_manager_is_killed_while_clusterd_decides(tmp_path, reference):
         os.kill(running.manager(), signal.SIGKILL)
         cluster.silent = False
         running.repaired()
-        cluster.wait("Subscribe", 2)  # the next manager
+        registered(running, cluster, 2)
         running.trains()
         running.kill(2)
         running.repaired()
         assert cluster.wait("ReportRecoverStatus").status.code == 0
         equal(running, reference)
+
+
+def test_the_manager_is_killed_while_clusterd_pauses(tmp_path, reference):
+    """The pause was its order, and ClusterD does not know the next one's."""
+    with job(tmp_path, role="lead") as (running, cluster):
+        cluster.send("stopTrain", uuid="u", actions=["pause_train"])
+        running.until("all ranks were paused", lambda: running.phases() == ["paused"] * WORLD)
+        os.kill(running.manager(), signal.SIGKILL)
+        running.trains()
+        registered(running, cluster, 2)
+        equal(running, reference)
+
+
+def test_all_ranks_are_restarted_before_clusterd_handles_the_fault(tmp_path, reference):
+    """What it orders then is answered, and ends nothing."""
+    with job(tmp_path, strategies=("retry",), TASKD_FAULT_RETRY_TIMES="1") as (running, cluster):
+        cluster.silent = True
+        running.poison(2, "parameter")
+        cluster.wait("ReportProcessFault")
+        pid = running.pid(0)
+        running.kill(1)  # `retry` cannot help
+        running.until("all ranks were restarted", lambda: running.pid(0) not in (0, pid))
+        cluster.silent = False
+        cluster.fault({2: 0})
+        told = cluster.wait("ReportRecoverStatus")
+        assert (told.status.code, told.strategy) == (0, "exit")
+        equal(running, reference)
+        assert not [state for call, state in cluster.heard if call == "late"]

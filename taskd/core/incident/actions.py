@@ -215,6 +215,14 @@ class Actions:
     def _advised(self, incident: Incident) -> Next:
         return None if incident.consults else self._stopped(incident)
 
+    def due(self, incident: Incident) -> float:
+        """When the phase's time is up, or ranks are to be asked again to stop."""
+        waiting = incident.phase is Phase.INTERRUPT and not incident.round.asked_again
+        if waiting and self.any_running(incident):
+            entered = incident.timeline.entered[-1][1]
+            return min(incident.deadline, entered + self._job.settings.interrupt_again)
+        return incident.deadline
+
     def any_running(self, incident: Incident) -> bool:
         """Whether INTERRUPT waits for the report of any rank."""
         return self._running.any(self._job.ranks, lambda r: self.running(incident, r))

@@ -80,6 +80,15 @@ class Recovery:
         if self.incident is not None:
             self._drive(self._actions.finished(self.incident), now)
 
+    def alone(self, why: str, now: float) -> None:
+        """Go on without ClusterD's word, if it is awaited. `why`: "" if it has come."""
+        incident = self.incident
+        if incident is not None and incident.consults:
+            incident.consults = False
+            if why:
+                self._job.note(f"{why}: {incident.strategy}, as this manager would have it")
+            self.advance(now)
+
     # -- faults ------------------------------------------------------------------------------------
 
     def join(
@@ -319,14 +328,7 @@ class Recovery:
     # -- time --------------------------------------------------------------------------------------
 
     def due(self) -> float | None:
-        incident = self.incident
-        if incident is None:
-            return None
-        waiting = incident.phase is Phase.INTERRUPT and not incident.round.asked_again
-        if waiting and self._actions.any_running(incident):
-            entered = incident.timeline.entered[-1][1]
-            return min(incident.deadline, entered + self._job.settings.interrupt_again)
-        return incident.deadline
+        return self._actions.due(self.incident) if self.incident is not None else None
 
     def tick(self, now: float) -> None:
         incident = self.incident
@@ -351,12 +353,7 @@ class Recovery:
         settings, silent, phase = self._job.settings, self.silent(), incident.phase
         undead = [r for r in silent if r in incident.killed]
         if phase is Phase.CONSULT:
-            self._job.note(
-                f"ClusterD has not named a strategy within {settings.advice:g} s:"
-                f" {incident.strategy}, as this manager would have it"
-            )
-            incident.consults = False
-            self.advance(now)
+            self.alone(f"ClusterD has not named a strategy within {settings.advice:g} s", now)
             return
         if phase is Phase.RESCHEDULE and incident.moving is not None:
             assignee, node = incident.moving.assignee[:8], incident.moving.node

@@ -1,8 +1,11 @@
 """The connection to ClusterD: one thread that subscribes and reads its signals, one that reports.
 
 Neither can hold up the manager. Signals wait in a queue, and a descriptor becomes readable; reports
-wait in another, each is tried for a limited time, and a queue that is full drops the oldest. Needs
-grpcio and protobuf.
+wait in another, each is tried for a limited time, and a queue that is full drops the oldest.
+
+ClusterD begins anew with each stream of signals. A report belongs to the stream that the manager
+knew of when it made it, and is dropped if that has ended: ClusterD would take it for an answer to
+something else. Only a report that cannot have arrived is sent again. Needs grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ KEEPALIVE = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_receive_message_length", 16 << 20),
+    # by itself gRPC waits up to two minutes between attempts to connect
+    ("grpc.max_reconnect_backoff_ms", int(AGAIN_AT_MOST * 1000)),
 )
 
 log = logging.getLogger("taskd.manager.clusterd")
@@ -68,8 +73,12 @@ class Client:
         self._readable, self._waker = socket.socketpair()
         self._readable.setblocking(False)
         self._waker.setblocking(False)
-        self._signals: queue.Queue[Happened] = queue.Queue(WAITING)
-        self._reports: queue.Queue[c.TellClusterD | None] = queue.Queue(WAITING)
+        # each with the number of its stream
+        self._signals: queue.Queue[tuple[int, Happened]] = queue.Queue(WAITING)
+        self._reports: queue.Queue[tuple[int, c.TellClusterD | None]] = queue.Queue(WAITING)
+        self._streams = 0  # opened so far
+        self._open = 0  # the number of the one that is open, 0 if none is
+        self._known = 0  # the number of the last one that the manager knows of
         self._over = threading.Event()
         self._channel: Any = None
         self._threads = [
@@ -107,25 +116,30 @@ class Client:
         found: list[Happened] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._signals.get_nowait())
+                self._known, event = self._signals.get_nowait()
+                found.append(event)
         return found
 
     def tell(self, report: c.TellClusterD) -> None:
         """Report it, soon; never waits."""
+        self._put(report)
+
+    def _put(self, report: c.TellClusterD | None) -> None:
+        """`report`: None ends the thread."""
         while True:
             try:
-                self._reports.put_nowait(report)
+                self._reports.put_nowait((self._known, report))
                 return
             except queue.Full:
                 with contextlib.suppress(queue.Empty):
-                    dropped = self._reports.get_nowait()
+                    _, dropped = self._reports.get_nowait()
                     if dropped is not None:
                         log.warning("ClusterD takes no reports: dropped %s", _words(dropped))
 
     def close(self) -> None:
         """The last reports get a moment."""
         self._over.set()
-        self.tell(None)  # type: ignore[arg-type]
+        self._put(None)
         if self._threads[1].is_alive():
             self._threads[1].join(FLUSH_SECONDS)
         if self._channel is not None:
@@ -142,7 +156,7 @@ class Client:
         # while the manager does not take them the stream waits, and ClusterD with it
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
-                self._signals.put(event, timeout=AGAIN)
+                self._signals.put((self._streams, event), timeout=AGAIN)
                 break
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
@@ -190,6 +204,8 @@ class Client:
             response_deserializer=interface.CLASSES[reply].FromString,
         )(me)
         log.info("ClusterD at %s has registered job %s", self.address, self.job)
+        self._streams += 1
+        self._open = self._streams
         self._happens(e.ClusterConnected(True))
         try:
             for signal in stream:
@@ -198,18 +214,30 @@ class Client:
                 except BadSignal as error:
                     log.warning("a signal of ClusterD is ignored: %s", error)
         finally:
+            self._open = 0
             self._happens(e.ClusterConnected(False))
         return "it has ended the stream of signals"
 
     def _report(self) -> None:
-        while (report := self._reports.get()) is not None:
+        while True:
+            stream, report = self._reports.get()
+            if report is None:
+                return
             request = request_of(report, self.job, interface.CLASSES)
             for number in range(TRIES):
+                if stream != self._open:
+                    log.warning(
+                        "ClusterD is not told %s: the stream of signals that it answers has ended",
+                        _words(report),
+                    )
+                    break
                 try:
                     status = self._call(report.call, request)
                 except grpc.RpcError as error:
                     log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
-                    if self._over.is_set() or number + 1 == TRIES:
+                    # after any other error it may have been taken, and would be out of order
+                    arrived = error.code() is not grpc.StatusCode.UNAVAILABLE
+                    if arrived or self._over.is_set() or number + 1 == TRIES:
                         break
                     self._over.wait(AGAIN)  # ClusterD restarts: seconds
                 except ValueError:  # the channel is closed

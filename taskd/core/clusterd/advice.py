@@ -1,5 +1,4 @@
-"""What ClusterD needs to know of an incident, and how its strategy takes effect; see
-core/clusterd.py."""
+"""What ClusterD needs to know of an incident, and how its strategy takes effect."""
 
 from __future__ import annotations
 
@@ -45,10 +44,10 @@ class Advice:
         costlier = order[order.index(strategy) + 1 :]
         configured = self._job.settings.ladder
         incident.rungs = (strategy, *(s for s in costlier if s in configured))
-        incident.consults = False
         if incident.strategy == strategy:
-            self._recovery.advance(now)
+            self._recovery.alone("", now)
             return
+        incident.consults = False
         if strategy in ladder.ENDING:
             self._recovery.join(f"ClusterD orders {strategy}", now=now)
         self._recovery.again(now)

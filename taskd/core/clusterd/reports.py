@@ -1,15 +1,16 @@
-"""What ClusterD waits for, and what it has been told; see clusterd.py."""
+"""What ClusterD waits for, and what it has been told."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 from taskd.core import commands as c
-from taskd.core.incident.advice import Advice
+from taskd.core.clusterd.advice import Advice
 from taskd.core.state import JobState
 
-# codes of reports
-OK, NOT_READY, FAILED = 0, 404, 406
+# codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
+# one that ends the job.
+OK, NOT_READY, NEXT, FAILED = 0, 404, 405, 406
 
 
 class Owed(Enum):
@@ -35,41 +36,45 @@ class Reports:
         self.owed: set[Owed] = set()
         self.known: set[int] = set()  # the ranks at fault that ClusterD knows from here
         self._agents: dict[int, str] = {}  # their nodes' agents at that time
-        self._told = False  # of a fault that it has not begun to handle
+        self._told: float | None = None  # when, of a fault that it has not begun to handle
 
     def forget(self) -> None:
         """ClusterD begins anew."""
         self.owed.clear()
         self._clear()
-        self._told = False
+        self._told = None
 
-    def taken_up(self) -> bool:
-        """ClusterD begins to handle a fault. Returns whether it is one that it was told of."""
-        told, self._told = self._told, False
-        if not told:
+    def taken_up(self, now: float) -> bool:
+        """ClusterD begins to handle a fault. Returns whether it is one that it was told of; it
+        takes those up within seconds, or not at all."""
+        told, self._told = self._told, None
+        recently = told is not None and now < told + self._job.settings.advice
+        if not recently:
             self._clear()
-        return told
+        return recently
 
     def replaced(self, node: int) -> bool:
         """Whether another agent has the node than when ClusterD was told of its ranks."""
         present = self._job.topology.nodes[node].agent
         return self._agents.get(node, present) != present
 
-    def fault(self) -> None:
+    def fault(self, now: float) -> None:
         """Tell of a fault that was found here."""
-        if not self._told:
+        if self._told is None:
             self._clear()
-        self._told = True
+        self._told = now
         self._remember()
         self.tell("ReportProcessFault", ranks=self._advice.faulty())
 
-    def pay(self, owed: Owed, strategies: tuple[str, ...] = ()) -> None:
+    def pay(
+        self, owed: Owed, code: int = OK, text: str = "", strategies: tuple[str, ...] = ()
+    ) -> None:
         """Make the report, if ClusterD waits for it."""
         if owed in self.owed:
-            self.owed.discard(owed)
-            self.send(owed, OK, "", strategies)
+            self.send(owed, code, text, strategies)
 
     def send(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
+        self.owed.discard(owed)
         self._remember()
         self.tell(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
 

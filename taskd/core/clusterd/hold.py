@@ -1,0 +1,33 @@
+"""ClusterD's pause: all ranks stand before the same step until it lets them go on."""
+
+from __future__ import annotations
+
+from taskd.core.finishing import Finishing
+from taskd.core.pause import CLUSTERD, Pause
+from taskd.core.state import JobState
+
+SECONDS = 600.0  # that it lasts if ClusterD does not say, as documented
+
+
+class Hold:
+    def __init__(self, job: JobState, pause: Pause, finishing: Finishing) -> None:
+        self._job, self._pause, self._finishing = job, pause, finishing
+        self.until: float | None = None  # None: there is no pause by ClusterD
+
+    def begin(self, seconds: float, now: float) -> None:
+        self.until = now + (seconds or SECONDS)
+        self._pause.request("", CLUSTERD)
+        self._finishing.look(now)
+
+    def end(self, why: str, now: float) -> None:
+        """Let the ranks go on, if ClusterD has paused them. `why`: "" if it says so itself."""
+        if self.until is not None:
+            self.until = None
+            if why:
+                self._job.note(f"the ranks go on: {why}")
+            self._pause.release("", CLUSTERD)
+            self._finishing.look(now)
+
+    def forget(self) -> None:
+        """The paused processes are gone."""
+        self.until = None
