@@ -108,8 +108,10 @@ class Admission:
             # Chosen by an earlier manager. It is told again: another agent may have a keeper's node
             # since, and that order may have been lost with the manager.
             node.keepers = tuple(k for k in event.keepers if k != event.node)[:KEEPERS]
-        elif event.keepers != node.keepers and job.protected:
-            node.keepers_notified = False  # the order was lost, or is on its way
+        elif job.protected and (event.keepers != node.keepers or known is not None):
+            # the order was lost, or is on its way: also one that names the same nodes, one of which
+            # has another agent since
+            node.keepers_notified = False
             self._recovery.nodes.keep_records()
         self._succession.keeps(event)
         if event.generation and not job.protected and topology.complete:

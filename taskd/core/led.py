@@ -48,6 +48,8 @@ class Led:
     def connected(self, event: from_rank.GroupReady, now: float) -> None:
         """The rank's process group exists. Once those of all ranks do, all are told; a rank that
         was started alone finds the others'."""
+        if self._ending(self._job.topology.node_of(event.rank)):
+            return
         self._connected.add(event.rank)
         if len(self._connected) == len(self._job.ranks):
             self._lost = ""
@@ -69,7 +71,7 @@ class Led:
         job = self._job
         if not self.formed or job.protected or job.restart:
             return
-        if any(epoch <= self._ordered.get(node, -1) for node, epoch in self._epochs.items()):
+        if any(self._ending(node) for node in self._epochs):
             return
         dead = [r for r in sorted(self._causes) if not job.ranks[r].alive]
         if dead:
@@ -80,6 +82,11 @@ class Led:
             last = max(self._epochs, key=lambda node: (self._epochs[node], -node))
             job.restart = f"node {last} has restarted its ranks"
 
+    def _ending(self, node: int | None) -> bool:
+        """Whether the node's processes have been ordered to end."""
+        return node in self._epochs and self._epochs[node] <= self._ordered.get(node, -1)
+
     def restarted(self) -> None:
         """The order to restart all ranks has been given."""
         self._ordered, self._lost = dict(self._epochs), ""
+        self._connected.clear()

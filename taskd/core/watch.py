@@ -148,7 +148,13 @@ class Watch:
             verdict = progress_probe.judge(
                 self._first, self._answers, before, now - when, now - self._asked
             )
-        if isinstance(verdict, progress_probe.Hung):
+        if (
+            isinstance(verdict, progress_probe.Hung)
+            and (gone := self._quitter(verdict)) is not None
+        ):
+            waiting = abbreviate(verdict.ranks)
+            self._recovery.fault(f"ranks [{waiting}] wait for rank {gone}, which has exited", now)
+        elif isinstance(verdict, progress_probe.Hung):
             self._faults.hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
             self._faults.hung(found, now)
@@ -156,6 +162,13 @@ class Watch:
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:
             self._say(f"progress probe: {verdict.why}")
+
+    def _quitter(self, verdict: progress_probe.Hung) -> int | None:
+        """Return a rank that has exited before the end of a step which those of the verdict are in:
+        they wait for it."""
+        behind = min(self._answers[r].step for r in verdict.ranks)
+        left = [r for r, s in self._job.ranks.items() if s.quit and s.quit_at <= behind]
+        return left[0] if left else None
 
     def _stopped(self, phase: Phase | None) -> dict[int, str]:
         """Return the ranks stopped by a signal at both calls that the phase waits for or that are

@@ -133,6 +133,17 @@ def test_a_rank_that_starts_alone_is_told_at_once():
     assert model.told == 2
 
 
+def test_a_rank_that_was_ordered_to_end_does_not_count():
+    model = Model()
+    model.kill(0)
+    for rank in RANKS[EACH:]:
+        model.join(rank)  # before their launchers have read the order
+    model.read(0)
+    for rank in RANKS[:EACH]:
+        model.join(rank)
+    assert model.told == 0
+
+
 def test_a_scheduler_that_dies_under_ranks_that_train():
     model = Model()
     for rank in RANKS:
