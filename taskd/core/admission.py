@@ -140,8 +140,15 @@ class Admission:
         job, left = self._job, _left(event)
         self._succession.learn(event)
         for rank, incarnation in _incarnations(event).items():
+            before = job.ranks[rank]
             job.ranks[rank] = RankState(
-                incarnation, rank in event.joined, alive=rank not in event.dead, left=left.get(rank)
+                incarnation,
+                rank in event.joined,
+                alive=rank not in event.dead,
+                left=left.get(rank),
+                # of the device, not of the process
+                unusable=before.unusable,
+                resetting=before.resetting,
             )
         if event.generation == 0:
             # the scripts start from the beginning: the state protected before is gone

@@ -33,7 +33,8 @@ class DeviceLevel:
     """The fault level of the device of `rank`, whatever its process, by the rule in `text`.
     `level`: its name, "" for nothing new. `demand`: what the level demands, and `why`. `usable`: a
     device of that level may get another process. `unusable`: why this device gets no further
-    process, "" if it may. `request`: see NodeSubHealthy."""
+    process, "" if it may. `resetting`: why it gets none for now, "" if it does. `request`: see
+    NodeSubHealthy."""
 
     request: str
     rank: int
@@ -43,6 +44,7 @@ class DeviceLevel:
     usable: bool = True
     why: str = ""
     unusable: str = ""
+    resetting: str = ""
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,12 @@ class Faults:
         """Act on the fault level of a rank's device, as far as possible. `refusal`: see
         Switch.refusal."""
         job, rank = self._job, self._job.ranks[event.rank]
-        rank.unusable = event.unusable
+        rank.unusable, rank.resetting = event.unusable, event.resetting
         if not event.level:  # nothing new
             job.note(f"rank {event.rank}: {event.text}")
             if event.request:
                 job.say(to_operator.Answer(event.request, True, event.text))
+            self._recovery.reset(now)
             return
         if not event.usable:
             rank.unusable = event.unusable or event.level

@@ -33,6 +33,8 @@ class Settings:
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     replace: float = 120.0
+    # until the device of a replacement has been reset (WaitDeviceResetTime, documented: 60 to 180)
+    reset: float = 200.0
     rebuild: float = 20.0  # 16 ranks need 0.2 s
     restore: float = 120.0  # ~4 GB/s on a node
     dump: float = 1800.0  # MindIO's documented limit for a save: 30 minutes

@@ -29,6 +29,7 @@ class RankState:
     # addresses of failed memory pages of its current process
     pages: set[int] = field(default_factory=set)
     unusable: str = ""  # why its device gets no further process
+    resetting: str = ""  # why its device gets no process before it has been reset
     groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas; of the present or last process
 
 

@@ -145,7 +145,8 @@ class DeviceCodes:
 
     def release(self, device: str, now: float) -> str:
         """Release a separated device. Returns why it cannot be released, or ""."""
-        if not self.devices.judge(device, now).unusable:
+        judged = self.devices.judge(device, now)
+        if not judged.unusable and not judged.resetting:
             return (
                 f"{device[:100]!r} may be used; these may not:"
                 f" {abbreviate(self.devices.unusable(now)) or 'none'}"

@@ -59,14 +59,19 @@ class DeviceWatch:
             return str(error)
         if isinstance(found, Arisen):
             level: Level | None = found.reason.level
-            text, unusable = found.reason.text, found.now.unusable
+            text, judged = found.reason.text, found.now
         else:
             text = (
                 f"{message.code} ({message.kind}) changes nothing; device {device} is"
                 f" {found.level.word}"
             )
-            level, unusable = None, found.unusable
-        self._feed(levels.event(message.rank, level, text, unusable, message.request), now)
+            level, judged = None, found
+        self._feed(
+            levels.event(
+                message.rank, level, text, judged.unusable, judged.resetting, message.request
+            ),
+            now,
+        )
         return ""
 
     def publish_all(self, now: float) -> None:
@@ -75,12 +80,16 @@ class DeviceWatch:
             self.publish(peer, now)
 
     def publish(self, peer: Peer, now: float) -> None:
-        """Report to `core` which devices of a node have become unusable, or usable again."""
+        """Report to `core` which devices of a node have become unusable, are being reset, or may be
+        used again."""
         for rank, device in zip(peer.ranks, names(peer), strict=True):
-            unusable = self._codes.devices.judge(device, now).unusable
-            if unusable != self._job.ranks[rank].unusable:
-                text = f"device {device}: {unusable or 'may be used again'}"
-                self._feed(levels.event(rank, None, text, unusable), now)
+            judged, known = self._codes.devices.judge(device, now), self._job.ranks.get(rank)
+            if known is not None and (judged.unusable, judged.resetting) != (
+                known.unusable,
+                known.resetting,
+            ):
+                text = f"device {device}: {judged.unusable or judged.resetting or 'may be used'}"
+                self._feed(levels.event(rank, None, text, judged.unusable, judged.resetting), now)
 
     def against(self, peer: Peer, now: float) -> str:
         """Why no rank may be started on that machine, or ""."""
@@ -111,8 +120,13 @@ class DeviceWatch:
         for peer in self._agents.values():
             if arisen.device in (devices := names(peer)):
                 rank = peer.ranks[devices.index(arisen.device)]
-                reason, unusable = arisen.reason, arisen.now.unusable
-                self._feed(levels.event(rank, reason.level, reason.text, unusable), now)
+                reason, judged = arisen.reason, arisen.now
+                self._feed(
+                    levels.event(
+                        rank, reason.level, reason.text, judged.unusable, judged.resetting
+                    ),
+                    now,
+                )
                 return
         log.warning(
             "device %s, which runs no rank of this job: %s: %s",

@@ -130,6 +130,12 @@ class Membership:
             raise
         self._applicants[event.agent] = _Applicant(origin, event)
         self._now = now
+        if event.node not in self.agents:
+            # before anything is started there: the registration may be all that a new manager
+            # waits for
+            applicant = _peer(origin, event.node, now)
+            applicant.records, applicant.ranks = event.records, event.ranks
+            self._devices.publish(applicant, now)
         self._feed(event, now)
         self.challenge(now)
         peer = self.agents.get(event.node)

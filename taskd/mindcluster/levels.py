@@ -60,6 +60,10 @@ NUMBERS = {  # L1 to L6 of the documents
 }
 
 
+# While a code of such a level is present, the device is being reset, or waits for it.
+RESETS = frozenset({Level.FREE_RESTART, Level.RESTART})
+
+
 @dataclass(frozen=True)
 class Rule:
     asks: Demand
@@ -109,11 +113,18 @@ def stronger(one: Level, other: Level) -> Level:
 
 
 def event(
-    rank: int, level: Level | None, text: str, unusable: str, request: str = ""
+    rank: int,
+    level: Level | None,
+    text: str,
+    unusable: str,
+    resetting: str = "",
+    request: str = "",
 ) -> DeviceLevel:
     """The event for `core`: a reason of `level` has arisen on the device of `rank`; None: nothing
-    new. `text`, `unusable` and `request` as in DeviceLevel."""
+    new. The others as in DeviceLevel."""
     if level is None:
-        return DeviceLevel(request, rank, text, unusable=unusable)
+        return DeviceLevel(request, rank, text, unusable=unusable, resetting=resetting)
     rule = TABLE[level]
-    return DeviceLevel(request, rank, text, level.word, rule.asks, rule.usable, rule.why, unusable)
+    return DeviceLevel(
+        request, rank, text, level.word, rule.asks, rule.usable, rule.why, unusable, resetting
+    )

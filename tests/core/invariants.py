@@ -224,6 +224,7 @@ class Invariants:
                 rungs = (*rungs, *self.world.settings.ladder)
             assert "recover-in-place" in rungs
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
+            assert not self.world.told_resets.get(command.rank), "it is being reset"
             self.newest[command.rank] = command.incarnation
         elif isinstance(command, to_agent.Kill):
             assert command.incarnation == self.newest[command.rank], (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
-from taskd.mindcluster.levels import TABLE, Level
+from taskd.mindcluster.levels import RESETS, TABLE, Level
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -50,7 +50,24 @@ class Operators:
         unusable = "" if TABLE[level].usable else "it is separated"
         rank = self.world.chance.choice(self.world.ranks)
         rank.evidence[level.word] += 1
-        self.world.deliver(levels.event(rank.number, level, "it is hot", unusable))
+        if level in RESETS and rank.number not in self.world.resets and self.world.likely(0.5):
+            self.resets(rank.number)
+        same = self.world.resets.get(rank.number) == self.world.nodes[rank.node].agent
+        resetting = "it is being reset" if same else ""
+        self.world.deliver(levels.event(rank.number, level, "it is hot", unusable, resetting))
+
+    def resets(self, number: int) -> None:
+        """The device of a rank is being reset, perhaps for longer than the manager waits."""
+        node = self.world.nodes[self.world.ranks[number].node]
+        self.world.resets[number] = node.agent
+
+        def done() -> None:
+            agent = self.world.resets.pop(number)
+            if agent == node.agent and not self.world.over:
+                self.world.counts["reset"] += 1
+                self.world.deliver(levels.event(number, None, "it has been reset", ""))
+
+        self.world.after(self.world.chance.choice([1.0, 30.0, 150.0, 400.0]), done)
 
     def request(
         self,

@@ -25,7 +25,9 @@ begins a comment. Inputs:
     clusterd connects | clusterd is lost
     clusterd: KIND ACTION [uuid=u1 ranks=1:0,2:1 nodes=1]    rank 1 with fault type 0; ACTION with _ for blanks, or -
     clusterd: changeStrategy recover [uuid=u1 extra=recover-in-place]
-    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it gets no further process
+    the device of rank 2 is RestartNPU: text [unusable=1]    request A; any level; unusable: it gets no further process;
+                                                             resetting=1: none before it has been reset
+    the device of rank 2 may be used
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         the ranks' records; one for all; `nothing`
@@ -132,6 +134,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"clusterd (?P<state>connects|is lost)", Play.clusterd),
     (r"clusterd: (?P<kind>[\w-]+) (?P<what>[\w-]+)", Play.cluster_signal),
     (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
+    (r"the device of rank (?P<number>\d+) may be used", Play.device_well),
     (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
     (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
     (r"(?P<name>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)", Play.former_lost),

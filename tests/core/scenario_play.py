@@ -190,7 +190,13 @@ class Play:
 
     def device(self, options: dict[str, str], number: str, level: str, why: str) -> list[str]:
         unusable = f"{level}: {why}" if options.get("unusable") else ""
-        return self.step(levels.event(int(number), NAMED[level], why, unusable, "A"))
+        resetting = f"{level}: {why}" if options.get("resetting") else ""
+        return self.step(
+            levels.event(int(number), NAMED[level], why, unusable, resetting, request="A")
+        )
+
+    def device_well(self, options: dict[str, str], number: str) -> list[str]:
+        return self.step(levels.event(int(number), None, "it may be used", ""))
 
     def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
         return self.step(from_agent.NodePrepared(int(node), name))

@@ -20,6 +20,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
+from taskd.mindcluster import levels
 from tests.core.actors import (
     GUARDED,
     UNHEARD,
@@ -97,6 +98,9 @@ class World:
         # standbys that have stood down by themselves -> the move that an earlier manager ordered
         self.broken_off: dict[str, from_agent.Preparation] = {}
         self.formers: dict[int, Former] = {}  # by node
+        # ranks whose device is being reset -> the agent whose device it is
+        self.resets: dict[int, str] = {}
+        self.told_resets: dict[int, str] = {}  # of these, what the manager was told
         self.fenced: set[str] = set()
         self.now = 0.0
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -230,6 +234,9 @@ class World:
             self.trace.append(f"{self.now:9.3f} {event}")
         if isinstance(event, from_agent.AgentJoined):
             self.nodes[event.node].joined = self.manager
+            self.publish(event)
+        if isinstance(event, e.DeviceLevel):
+            self.told_resets[event.rank] = event.resetting
         was_over = self.coordinator.job.over
         self.invariants.before(event)
         commands = self.coordinator.step(event, self.now)
@@ -264,6 +271,8 @@ class World:
         elif isinstance(command, to_agent.Fence):
             self.cluster.fence(command.agent)
         elif isinstance(command, to_agent.TakeOver):
+            for rank in command.ranks:
+                self.told_resets.pop(rank, None)  # another machine
             self.cluster.take_over(command)
         elif isinstance(command, to_agent.Prepare):
             self.cluster.prepare(command)
@@ -286,6 +295,13 @@ class World:
                         rank.deaf = True
                     continue
                 self.wires[node.number].order(command)
+
+    def publish(self, event: from_agent.AgentJoined) -> None:
+        """Tell a manager which devices are being reset, before it learns of the node."""
+        for rank in event.ranks:
+            resetting = "it is being reset" if self.resets.get(rank) == event.agent else ""
+            if resetting != self.coordinator.job.ranks[rank].resetting:
+                self.deliver(levels.event(rank, None, "as its machine says", "", resetting))
 
     def node_of(self, agent: str) -> int:
         return next((n.number for n in self.nodes if n.agent == agent), STANDBY)
@@ -326,6 +342,7 @@ class World:
 
     def new_manager(self) -> None:
         self.manager += 1
+        self.told_resets.clear()
         self.cluster.new_manager()
         for node in self.nodes:
             if node.passing and not node.gone:

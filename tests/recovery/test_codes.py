@@ -4,8 +4,13 @@ repeated."""
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
+import time
 
+import psutil
 import training
 
 from taskd.mindcluster.faults.configuration import SHIPPED
@@ -51,8 +56,13 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         new.replace(config / "faultCode.json")
         job.until("the new table", lambda: CHANGED in job.result().log("manager.log"))
 
-        # RestartNPU: the process cannot be kept
-        assert "RestartNPU" in told(job, "8C1F860B", "--rank", "1")
+        # RestartNPU: the process cannot be kept, and there is no other one until the device is reset
+        old = job.pid(1)
+        assert "RestartNPU" in told(job, "8C1F860B", "--rank", "1", "--kind", "occur")
+        job.until("its process was gone", lambda: not psutil.pid_exists(old))
+        refused = job.taskd("faults", "release", "another").stderr
+        assert re.search("these may not: .*/1", refused), refused
+        told(job, "8C1F860B", "--rank", "1", "--kind", "recover")
         (incident,) = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
 
@@ -60,6 +70,29 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         assert refused.returncode == 1 and "is not a fault code" in refused.stderr
         refused = job.taskd("inject", "code", "80E01801", "--rank", "9")
         assert refused.returncode == 1 and "rank 9" in refused.stderr
+        result = job.end()
+    training.assert_equal(result, reference(2, "steered.py", STEPS), 2)
+    assert [len(result.pids(rank)) for rank in range(2)] == [1, 2]
+
+
+def test_a_device_is_reset_and_the_manager_killed_meanwhile(tmp_path, reference):
+    """The next one knows that it must wait."""
+    with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:
+        job.trains()
+        old = job.pid(1)
+        assert "RestartNPU" in told(job, "80C98001", "--rank", "1", "--kind", "occur")
+        job.until("its process was gone", lambda: not psutil.pid_exists(old))
+        manager = job.manager()
+        os.kill(manager, signal.SIGKILL)
+        job.until(
+            "another manager",
+            lambda: "as the previous manager knew" in job.result().log("manager.log"),
+        )
+        time.sleep(1.0)  # for it to start a process too early
+        assert not job.incidents()
+        told(job, "80C98001", "--rank", "1", "--kind", "recover")
+        (incident,) = job.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
         result = job.end()
     training.assert_equal(result, reference(2, "steered.py", STEPS), 2)
     assert [len(result.pids(rank)) for rank in range(2)] == [1, 2]

@@ -31,7 +31,7 @@ class Actions:
             Phase.CONSULT: self._consult,
             Phase.RESCHEDULE: self._reschedule,
             Phase.DECIDE: self._decide,
-            Phase.REPLACE: self._wait,
+            Phase.REPLACE: self._wait_for_devices,
             Phase.REBUILD: self._rebuild,
             Phase.RESTORE: self._restore,
             Phase.RESUME: self._resume,
@@ -140,6 +140,49 @@ class Actions:
             position = position.but(clean=None, stripes=frozenset())
         return repair.Member(number, -1 if node is None else node, not new, position)
 
+    def _wait_for_devices(self, incident: Incident, why: str, now: float) -> Next:
+        self.wait_for_devices(incident, now)
+        return None
+
+    def wait_for_devices(self, incident: Incident, now: float) -> None:
+        """Set the deadline of REPLACE. It has one for all resets, however many rounds there are."""
+        incident.deadline = now + self.limit(Phase.REPLACE)
+        if self._rounds.waiting():
+            if incident.resets is None:
+                incident.resets = now
+            incident.deadline = incident.resets + self._job.settings.reset
+
+    def reset(self, incident: Incident, now: float) -> None:
+        """A device may have been reset: start the processes that wait for that."""
+        early = (Phase.INTERRUPT, Phase.CONSULT, Phase.RESCHEDULE, Phase.REPLACE)
+        if incident.strategy == "dump" or incident.phase not in early:
+            return
+        self._rounds.replace(incident)
+        if incident.phase is Phase.REPLACE:
+            self.wait_for_devices(incident, now)
+
+    def late(self, incident: Incident) -> Next:
+        """The phase's time is up: how the strategy fails, or None if evicting the ranks that it
+        waits for can help."""
+        settings, phase, silent = self._job.settings, incident.phase, self.silent(incident)
+        if phase is Phase.RESCHEDULE and incident.moving is not None:
+            assignee, node = incident.moving.assignee[:8], incident.moving.node
+            why = f"standby {assignee} has not taken node {node} over"
+            return Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
+        if phase is Phase.DUMP:
+            return Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s"
+        if phase is Phase.REPLACE and (waiting := self._rounds.waiting()):
+            rank = min(waiting)
+            why = f"the device of rank {rank} was not reset within {settings.reset:.0f} s"
+            return Move.DEADLINE, f"{why} ({waiting[rank]})"
+        if phase is Phase.REPLACE:
+            why = f"the replacement of ranks [{abbreviate(silent)}] was not ready"
+            return Move.DEADLINE, f"{why} within {settings.replace:.0f} s"
+        if undead := [r for r in silent if r in incident.killed]:
+            why = f"ranks [{abbreviate(undead)}] did not end"
+            return Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"
+        return None
+
     def _rebuild(self, incident: Incident, why: str, now: float) -> Next:
         self._job.generation += 1
         self._job.rebuild(tuple(sorted(incident.new)))
@@ -237,9 +280,11 @@ class Actions:
             or self._job.topology.is_lost(number)
         ):
             return False
+        rank = self._job.ranks[number]
         # `dump` neither replaces nor kills ranks: some have no process, or one that cannot report
-        gone = not self._job.ranks[number].alive or number in incident.evicted
-        return incident.strategy != "dump" or not gone
+        if incident.strategy == "dump":
+            return rank.alive and number not in incident.evicted
+        return rank.alive or not rank.resetting  # it has no process before its device is reset
 
     def _all_taken(self, incident: Incident) -> Next:
         if self._job.topology.lost:
@@ -248,7 +293,8 @@ class Actions:
         return Move.TAKEN, ""
 
     def _all_ready(self, incident: Incident) -> Next:
-        return (Move.READY, "") if incident.new <= incident.ready else None
+        ready = incident.new <= incident.ready and not self._rounds.waiting()
+        return (Move.READY, "") if ready else None
 
     def _all_rebuilt(self, incident: Incident) -> Next:
         done = len(incident.round.rebuilt) == len(self._job.ranks)

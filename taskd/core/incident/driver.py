@@ -220,6 +220,12 @@ class Recovery:
         if self._actions.running(incident, event.rank):
             incident.deadline = max(incident.deadline, now + event.allowance)
 
+    def reset(self, now: float) -> None:
+        """A device may have been reset."""
+        if self.incident is not None:
+            self._actions.reset(self.incident, now)
+            self.advance(now)
+
     def ready(self, event: from_rank.RankReady, now: float) -> None:
         if self.incident is not None and event.rank in self.incident.new:
             self.incident.ready.add(event.rank)
@@ -350,31 +356,18 @@ class Recovery:
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up: evict the ranks it waits for; if that cannot help, the strategy
         has failed."""
-        settings, silent, phase = self._job.settings, self.silent(), incident.phase
-        undead = [r for r in silent if r in incident.killed]
+        phase, silent = incident.phase, self.silent()
         if phase is Phase.CONSULT:
-            self.alone(f"ClusterD has not named a strategy within {settings.advice:g} s", now)
-            return
-        if phase is Phase.RESCHEDULE and incident.moving is not None:
-            assignee, node = incident.moving.assignee[:8], incident.moving.node
-            why = f"standby {assignee} has not taken node {node} over"
-            late = Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
-        elif phase is Phase.DUMP:
-            late = Move.DEADLINE, f"the state was not saved within {settings.dump:.0f} s"
-        elif phase is Phase.REPLACE:
-            why = f"the replacement of ranks [{abbreviate(silent)}] was not ready"
-            late = Move.DEADLINE, f"{why} within {settings.replace:.0f} s"
-        elif undead:
-            why = f"ranks [{abbreviate(undead)}] did not end"
-            late = Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"
+            limit = self._job.settings.advice
+            self.alone(f"ClusterD has not named a strategy within {limit:g} s", now)
+        elif (late := self._actions.late(incident)) is not None:
+            self._drive(late, now)
         else:
             seconds = now - incident.timeline.entered[-1][1]
             mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
             self.join(listed(mute), now=now)
             incident.hung |= set(silent)
             self._drive(self.rounds.evict(incident, mute, Move.DEADLINE), now)
-            return
-        self._drive(late, now)
 
     def _not_taken(self, incident: Incident, now: float) -> None:
         """The time to replace lost nodes is up."""

@@ -7,8 +7,8 @@ round. A cause that is detected only now (the death behind a failed collective) 
 next round. CONSULT, if ClusterD decides (core/clusterd), waits for its strategy, for a limited
 time. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
 ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
-started as soon as a death is known, in any phase; REPLACE waits until the last of them has run its
-script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings
+started as soon as a death is known, in any phase, or as soon as the device of one has been reset;
+REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings
 every rank's state to the start of the step, and RESUME lasts until every rank has committed that
 step; then the incident is CLOSED. Under `dump` no rank is replaced: DUMP follows DECIDE and saves
 the state, and then the job is over.

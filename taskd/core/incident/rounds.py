@@ -114,7 +114,7 @@ class Rounds:
             incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))
             incident.killed.clear()
         else:
-            self._replace(incident)
+            self.replace(incident)
             self._nodes.assign(incident)
             self._kill(incident, now)
         incident.deadline = max(
@@ -127,12 +127,26 @@ class Rounds:
         gone |= incident.new | set(incident.evicted)
         return tuple(sorted({**incident.kinds, **dict.fromkeys(gone, OTHER)}.items()))
 
-    def _replace(self, incident: Incident) -> None:
+    def replace(self, incident: Incident) -> None:
+        """Start the processes that are missing, except on devices that are being reset."""
         absent = self._job.topology.absent()
         for number, rank in self._job.ranks.items():
-            if not rank.alive and number not in absent:
+            if rank.alive or number in absent:
+                continue
+            if rank.resetting:
+                incident.ended(number)
+            else:
                 incarnation = rank.incarnation + 1
                 self._job.say(to_agent.Replace(number, incarnation, incident.renew(number, rank)))
+
+    def waiting(self) -> dict[int, str]:
+        """The ranks whose process is missing until their device has been reset, and why that is."""
+        absent = self._job.topology.absent()
+        return {
+            number: rank.resetting
+            for number, rank in self._job.ranks.items()
+            if rank.resetting and not rank.alive and number not in absent
+        }
 
     def _kill(self, incident: Incident, now: float) -> None:
         for number, why in sorted(incident.evicted.items()):

@@ -102,6 +102,7 @@ class Incident:
     blamed: int | None = None  # rank whose failure began the round
     # nodes
     missing: float | None = None  # since when a node is missing
+    resets: float | None = None  # since when the incident waits for the reset of devices
     moving: Moving | None = None  # until its ranks have their state
 
     def enter(self, phase: Phase, now: float) -> None:
@@ -133,6 +134,11 @@ class Incident:
         self.killed.pop(number, None)
         self.failures.pop(number, None)
         return self.evicted.pop(number, "") or self.faults[-1]
+
+    def ended(self, number: int) -> None:
+        """The process that was to end has, and its device gets no other one yet."""
+        self.killed.pop(number, None)
+        self.evicted.pop(number, None)
 
     def undo_renew(self, number: int) -> None:
         """Give the rank back the process that it had before `renew`."""

@@ -19,7 +19,7 @@ from taskd.mindcluster.faults.codes import show
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.counting import Count, Span
 from taskd.mindcluster.faults.customization import Frequency
-from taskd.mindcluster.levels import TABLE, Level, stronger
+from taskd.mindcluster.levels import RESETS, TABLE, Level, stronger
 
 # present, absent, present for a moment
 OCCUR, RECOVER, ONCE = KINDS = ("occur", "recover", "once")
@@ -40,6 +40,7 @@ class Judgement:
     level: Level = Level.NORMAL
     text: str = ""  # the rule that set it
     unusable: str = ""  # why no process may start on the device; "": one may
+    resetting: str = ""  # why none may before it has been reset
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,9 @@ class Devices:
         return separated is not None or known is not None
 
     def unusable(self, now: float) -> list[str]:
-        """The devices that take no process."""
-        return sorted(d for d in {*self.separated, *self._devices} if self.judge(d, now).unusable)
+        """The devices that take no process, some of them only for now."""
+        known = {*self.separated, *self._devices}
+        return sorted(d for d in known if (j := self.judge(d, now)).unusable or j.resetting)
 
     def reconfigure(self, configuration: Configuration, now: float) -> None:
         """Apply new files. Codes that are still counted or timed keep their history; the change
@@ -355,11 +357,12 @@ class Devices:
 
 
 def _judgement(reasons: Iterable[Reason]) -> Judgement:
-    best = max(reasons, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
+    found = list(reasons)
+    best = max(found, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
     # the levels that allow no process are the highest ones
-    return Judgement(
-        best.level, best.text, "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}"
-    )
+    unusable = "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}"
+    resets = [f"{reason.level.word}: {reason.text}" for reason in found if reason.level in RESETS]
+    return Judgement(best.level, best.text, unusable, next(iter(resets), ""))
 
 
 def _often(code: int, rule: Frequency) -> str:
