@@ -106,7 +106,7 @@ def main() -> None:
         if end == orders.get(world):
             break
     trained = curve.fingerprint(net, body, head, scheduler, scaler, average)
-    (Path(args.out) / f"final.{rank}").write_text(trained)
+    curve.finish(Path(args.out), rank, trained)
     dist.destroy_process_group()
 
 

@@ -64,6 +64,14 @@ def build() -> Any:
     )
 
 
+def finish(directory: Path, rank: int, final: str) -> None:
+    """Write the rank's last state, whole or not at all: a soak ends the job as soon as it is
+    there."""
+    new = directory / f".final.{rank}"
+    new.write_text(final)
+    new.replace(directory / f"final.{rank}")
+
+
 def fingerprint(*objects: Any) -> str:
     """Hash every byte of their state: parameters, buffers, momentum, the scheduler's position."""
     import torch
@@ -146,7 +154,7 @@ def main() -> None:
         # written at least a whole pass earlier, so that all ranks see it
         if end == orders.get(world):
             break
-    (Path(args.out) / f"final.{rank}").write_text(fingerprint(model, optimizer, scheduler))
+    finish(Path(args.out), rank, fingerprint(model, optimizer, scheduler))
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident.ladder import STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
+from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 from taskd.mindcluster.levels import NAMED
 from tests.core.wire import SOON
@@ -219,10 +220,7 @@ class Invariants:
             assert command.incarnation == self.newest[command.rank] + 1, (
                 "an incarnation is repeated or skipped"
             )
-            rungs = (incident.rungs if incident is not None else ()) or self.world.settings.ladder
-            if self.world.clusterd != "off":  # what is configured counts under its strategies too
-                rungs = (*rungs, *self.world.settings.ladder)
-            assert "recover-in-place" in rungs
+            assert "recover-in-place" in self._allowed(incident)
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             assert not self.world.told_resets.get(command.rank), "it is being reset"
             self.newest[command.rank] = command.incarnation
@@ -296,12 +294,19 @@ class Invariants:
             self.newest[rank] = incarnation
         world.counts["taken over"] += 1
 
+    def _allowed(self, incident: Incident | None) -> tuple[str, ...]:
+        """The strategies that an incident may use: one that ends an interrupted move has more than
+        are configured."""
+        rungs = (incident.rungs if incident is not None else ()) or self.world.settings.ladder
+        # what is configured counts under ClusterD's strategies too
+        return (*rungs, *(self.world.settings.ladder if self.world.clusterd != "off" else ()))
+
     def _check_kill(self, command: to_agent.Kill) -> None:
         """A killed rank has reported a fault, or is silent."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
         assert incident is not None and command.rank in incident.evicted
-        assert "recover-in-place" in world.settings.ladder or world.clusterd != "off"
+        assert "recover-in-place" in self._allowed(incident) or world.clusterd != "off"
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
         if not rank.alive or rank.incarnation != command.incarnation:

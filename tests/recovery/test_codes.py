@@ -56,7 +56,7 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
         new.replace(config / "faultCode.json")
         job.until("the new table", lambda: CHANGED in job.result().log("manager.log"))
 
-        # RestartNPU: the process cannot be kept, and there is no other one until the device is reset
+        # RestartNPU: the process cannot be kept, and the next one waits for the device's reset
         old = job.pid(1)
         assert "RestartNPU" in told(job, "8C1F860B", "--rank", "1", "--kind", "occur")
         job.until("its process was gone", lambda: not psutil.pid_exists(old))

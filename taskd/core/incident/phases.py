@@ -8,10 +8,10 @@ next round. CONSULT, if ClusterD decides (core/clusterd), waits for its strategy
 time. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
 ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
 started as soon as a death is known, in any phase, or as soon as the device of one has been reset;
-REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the communicators of a new generation, RESTORE brings
-every rank's state to the start of the step, and RESUME lasts until every rank has committed that
-step; then the incident is CLOSED. Under `dump` no rank is replaced: DUMP follows DECIDE and saves
-the state, and then the job is over.
+REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the
+communicators of a new generation, RESTORE brings every rank's state to the start of the step, and
+RESUME lasts until every rank has committed that step; then the incident is CLOSED. Under `dump` no
+rank is replaced: DUMP follows DECIDE and saves the state, and then the job is over.
 
 A rank whose process cannot be kept is *evicted*: it is killed at the start of a round, INTERRUPT
 waits for its death, and the death starts the next round, in which it is replaced.
