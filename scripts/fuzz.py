@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 with atheris.instrument_imports(include=["taskd"]):
     from taskd import settings
-    from taskd.mindcluster.faults import codes, customization
+    from taskd.mindcluster.faults import codes, customization, switches
     from taskd.mindcluster.faults.findings import Broken
     from taskd.mindcluster.faults.separated import NAME, Separated
 
@@ -55,6 +55,7 @@ def one_setting(data: bytes) -> None:
 
 TARGETS = {
     "codes": of_file(codes.parse),
+    "switches": of_file(switches.parse),
     "rules": of_file(customization.parse),
     "journal": journal,
     "settings": one_setting,

@@ -16,7 +16,7 @@ from taskd import settings
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
-from taskd.mindcluster.faults import codes, configuration
+from taskd.mindcluster.faults import codes, configuration, names
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.separated import Separated
@@ -48,7 +48,8 @@ def command() -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @JSON
 def lint(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check FILES: faultCode.json, faultCustomization.json, or directories with them.
+    """Check FILES: faultCode.json, faultCustomization.json, SwitchFaultCode.json, or directories
+    with them.
 
     Exit status: 0 no findings, 1 an entry is skipped or not read as written, 2 a file is unusable.
     """
@@ -92,10 +93,10 @@ def explain(
 ) -> None:
     """Explain CODE: its level, the rule that sets it, and what would be done about it."""
     try:
-        number = codes.parse_code(code)
+        number = names.parse_code(code)
         rungs = ladder.parse(strategy) if strategy else settings.ladder_of_run(os.environ)
         sub_healthy = settings.sub_healthy_strategy(os.environ)
-    except (codes.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
+    except (names.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
         raise click.UsageError(str(error)) from None
     lines = _explained(number, _load(directory), severity or "", rungs, sub_healthy)
     if as_json:
@@ -128,7 +129,7 @@ def _explained(
     rated, rules = loaded.codes.rate(code, severity), loaded.customization
     number = f" ({NUMBERS[rated.level]})" if rated.level in NUMBERS else ""
     lines = {
-        "code": codes.show(code),
+        "code": names.show(code),
         "level": f"{rated.level.word}{number}",
         "because": rated.rule,
     }

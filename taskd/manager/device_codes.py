@@ -16,17 +16,18 @@ from pathlib import Path
 from taskd.core.abbreviate import abbreviate
 from taskd.manager.continuity import Continuity
 from taskd.mindcluster.directory_watch import Watch
-from taskd.mindcluster.faults import codes, configuration, customization
+from taskd.mindcluster.faults import codes, configuration, customization, switches
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.history import Damaged
+from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.faults.separated import Separated
 
 # these two lines are documented
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
-FILES = (codes.NAME, customization.NAME, configuration.POLL_INTERVAL)
+FILES = (codes.NAME, customization.NAME, switches.NAME, configuration.POLL_INTERVAL)
 DEVICE = "device"  # the keys in continuity.jsonl: device/10.0.0.3/1
 MOST_LINES = 20  # warnings about a configuration in the manager's log
 
@@ -131,8 +132,8 @@ class DeviceCodes:
         self, device: str, code: str, kind: str, severity: str, now: float
     ) -> Arisen | Judgement:
         """Take a reported code. Returns what has arisen, or the device's present judgment if
-        nothing has. Raises codes.BadCode and evaluation.TooMany."""
-        arisen = self.devices.report(device, codes.parse_code(code), kind, now, severity)
+        nothing has. Raises names.BadCode and evaluation.TooMany."""
+        arisen = self.devices.report(device, parse_code(code), kind, now, severity)
         self._write(now)
         self._keep(device, now)
         return self.devices.judge(device, now) if arisen is None else arisen

@@ -16,8 +16,9 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
-from taskd.mindcluster.faults.codes import SEVERITIES, BadCode
+from taskd.mindcluster.faults.codes import SEVERITIES
 from taskd.mindcluster.faults.evaluation import KINDS, Arisen, Reason, TooMany
+from taskd.mindcluster.faults.names import BadCode
 from taskd.mindcluster.levels import TABLE, Level
 
 log = logging.getLogger("taskd.manager.devices")

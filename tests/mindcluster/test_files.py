@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from taskd.mindcluster.faults import Refused, codes, configuration, customization, load
+from taskd.mindcluster.faults import Refused, codes, configuration, customization, load, names
 from taskd.mindcluster.faults.findings import Broken
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.levels import Level
@@ -49,7 +49,7 @@ def test_the_shipped_tables_have_nothing_to_be_warned_of():
     ],
 )
 def test_the_levels_that_the_documents_tell(code, level):
-    assert load().codes.rate(codes.parse_code(code)).level is level
+    assert load().codes.rate(names.parse_code(code)).level is level
 
 
 def test_the_shipped_customization():
@@ -85,13 +85,13 @@ def test_a_file_with_a_code_in_two_levels_and_a_code_twice_in_one():
 
 @pytest.mark.parametrize("text", ["80e01801", "0x80E01801", "080E01801", " 80E01801 "])
 def test_spellings_of_a_code(text):
-    assert codes.parse_code(text) == 0x80E01801
+    assert names.parse_code(text) == 0x80E01801
 
 
 @pytest.mark.parametrize("text", ["", "0x", "80E0180X", "-1", "1" * 17, "٣", "80 E0"])
 def test_what_is_no_code(text):
-    with pytest.raises(codes.BadCode):
-        codes.parse_code(text)
+    with pytest.raises(names.BadCode):
+        names.parse_code(text)
 
 
 def test_unknown_codes_are_weighed_by_their_severity():

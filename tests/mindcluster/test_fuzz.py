@@ -8,7 +8,7 @@ import json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults import codes, customization, names
 from taskd.mindcluster.faults.codes import KEYS
 from taskd.mindcluster.faults.configuration import SHIPPED
 from taskd.mindcluster.faults.findings import Broken
@@ -119,11 +119,11 @@ def test_the_shipped_table_mutated(mutations):
     for key, texts in raw.items():
         for text in texts if key in KEYS else ():
             try:
-                places.setdefault(codes.parse_code(text), set()).add(key)
-            except (codes.BadCode, AttributeError):
+                places.setdefault(names.parse_code(text), set()).add(key)
+            except (names.BadCode, AttributeError):
                 continue
     where = {
-        codes.parse_code(text): key for key, texts in json.loads(CODES).items() for text in texts
+        names.parse_code(text): key for key, texts in json.loads(CODES).items() for text in texts
     }
     for code, level in before.items():
         if places.get(code) == {where[code]}:

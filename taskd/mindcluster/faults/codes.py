@@ -1,8 +1,9 @@
-"""faultCode.json: the level of each code.
+"""faultCode.json: the level of each code of a device.
 
-A code is a hexadecimal number; `80e01801`, `0x80E01801` and `080E01801` are the same. Codes of the
-parameter-plane network have their own lists (`...NetworkCodes`); known network codes in the device
-lists are moved there. A code listed at several levels has the one of highest precedence.
+Codes of the parameter-plane network have their own lists (`...NetworkCodes`); known network codes
+in the device lists are moved there. A code listed at several levels has the one of highest
+precedence.
+Those of switches are in a file of their own (`switches.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskd.mindcluster.faults import switches
 from taskd.mindcluster.faults.findings import Report, entries, read, unknown
+from taskd.mindcluster.faults.names import MOST_DIGITS, BadCode, of_switch, parse_device, show
 from taskd.mindcluster.levels import Level
 
 NAME = "faultCode.json"
@@ -36,32 +39,9 @@ LINK_DOWN = 0x81078603
 # network codes, whichever list they are in
 NETWORK = frozenset({LINK_DOWN, 0x81078607, 0x110000002, 0x110001024})
 NETWORK_LEVELS = frozenset(NETWORK_KEYS.values())
-MOST_DIGITS = 16  # 64 bits
 # severities that the driver reports with a code, in the documents' order: 提示, 次要, 重要, 紧急
 SEVERITIES = ("hint", "minor", "major", "critical")
 HARMLESS = SEVERITIES[:2]
-
-
-class BadCode(ValueError):
-    """Not a fault code."""
-
-
-def parse_code(text: str) -> int:
-    """Parse a hexadecimal fault code. Raises BadCode."""
-    digits = text.strip()
-    digits = digits[2:] if digits[:2].lower() == "0x" else digits
-    if not 1 <= len(digits) <= MOST_DIGITS or any(
-        d not in "0123456789abcdefABCDEF" for d in digits
-    ):
-        raise BadCode(
-            f"{text[:60]!r} is not a fault code: up to {MOST_DIGITS} hexadecimal digits, such as"
-            " 80E01801"
-        )
-    return int(digits, 16)
-
-
-def show(code: int) -> str:
-    return f"{code:08X}"
 
 
 @dataclass(frozen=True)
@@ -77,12 +57,17 @@ class Codes:
     # level, and the key it is from
     devices: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
     network: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
+    switches: Mapping[int, tuple[Level, str]] = field(default_factory=dict)
     file: str = NAME
 
     def rate(self, code: int, severity: str = "") -> Rated:
         """Rate a code. `severity`, as the driver reported it or empty, decides for codes that no
         list has. Unlike in the device plugin, each of these is rated by itself: a harmless known
-        code does not hide a critical one."""
+        code does not hide a critical one. A switch's code that no list has is not handled."""
+        if of_switch(code):
+            level, key = self.switches.get(code, (Level.NOT_HANDLE, ""))
+            where = f"{key} of {switches.NAME}" if key else f"no list of {switches.NAME}"
+            return Rated(level, f"{show(code)} is in {where}")
         found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
         if found is not None:
             return Rated(found[0], f"{show(code)} is in {found[1]} of {self.file}")
@@ -130,13 +115,13 @@ def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
         level, key = max(devices[code], network[code])
         both = f"{devices[code][1]} and {network[code][1]}"
         report.warn(key, f"{show(code)} is in {both}: {level.word} takes precedence")
-    return Codes(devices, network, file), report
+    return Codes(devices, network, file=file), report
 
 
 def _code(item: Any, path: str, report: Report) -> int | None:
     try:
         if isinstance(item, str):
-            return parse_code(item)
+            return parse_device(item)
     except BadCode:
         pass
     report.warn(

@@ -2,6 +2,7 @@
 
     faultCode.json            absent: the table shipped with taskd
     faultCustomization.json   absent: nothing is counted, everything else has its default
+    SwitchFaultCode.json      absent: no fault of a switch is handled
     PollInterval              seconds between two checks, 30 to 3600; absent or unusable: 300
 
 Without a directory: the two files shipped with taskd, which have the vendor's levels and limits.
@@ -11,11 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taskd.mindcluster.faults import codes, customization
+from taskd.mindcluster.faults import codes, customization, switches
 from taskd.mindcluster.faults.codes import Codes
 from taskd.mindcluster.faults.customization import Customization
 from taskd.mindcluster.faults.findings import (
@@ -69,6 +70,7 @@ def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
     table = _read(place / codes.NAME, codes.parse, findings)
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
+    table = replace(table, switches=_read(place / switches.NAME, switches.parse, findings) or {})
     rules = _read(place / customization.NAME, customization.parse, findings)
     poll = _poll(place / POLL_INTERVAL, findings)
     if any(f.severity == ERROR for f in findings):
@@ -87,15 +89,28 @@ def check(path: Path) -> tuple[Finding, ...]:
     data = _bytes(path, findings)
     if data is None:
         return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
-    lists = any(f'"{key}"'.encode() in data for key in codes.KEYS)
-    custom = path.name == customization.NAME or (path.name != codes.NAME and not lists)
-    parse: Callable[[bytes, str], tuple[Any, Report]] = (
-        customization.parse if custom else codes.parse
-    )
     try:
-        return tuple(parse(data, str(path))[1].findings)
+        return tuple(_kind(path, data)(data, str(path))[1].findings)
     except Broken as error:
         return (error.finding,)
+
+
+def _kind(path: Path, data: bytes) -> Callable[[bytes, str], tuple[Any, Report]]:
+    """The parser of a file, by its name or else by what is only in files of that kind."""
+    named: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
+        codes.NAME: codes.parse,
+        customization.NAME: customization.parse,
+        switches.NAME: switches.parse,
+    }
+    if path.name in named:
+        return named[path.name]
+    found = {k for k in codes.KEYS.keys() | switches.KEYS.keys() if f'"{k}"'.encode() in data}
+    if not found:
+        return customization.parse
+    switch = bool(found - codes.KEYS.keys()) or b'"[' in data
+    if switch and found <= switches.KEYS.keys():
+        return switches.parse
+    return codes.parse
 
 
 def _read(

@@ -28,8 +28,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.mindcluster.faults.codes import LINK_DOWN, MOST_DIGITS, BadCode, parse_code, show
+from taskd.mindcluster.faults.codes import LINK_DOWN
 from taskd.mindcluster.faults.findings import Report, entries, read, unknown, whole
+from taskd.mindcluster.faults.names import MOST_DIGITS, BadCode, parse_code, show
 from taskd.mindcluster.levels import NAMED, Level
 
 NAME = "faultCustomization.json"

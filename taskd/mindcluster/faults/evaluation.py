@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.mindcluster.faults import history
-from taskd.mindcluster.faults.codes import show
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.counting import Count, Span
 from taskd.mindcluster.faults.customization import Frequency
+from taskd.mindcluster.faults.names import show
 from taskd.mindcluster.levels import RESETS, TABLE, Level, stronger
 
 # present, absent, present for a moment

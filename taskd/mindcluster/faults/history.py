@@ -67,7 +67,7 @@ def _moved(at: float | None, shift: float) -> float | None:
 
 def code_of(name: Any) -> int:
     """A code written as a number in decimal. Raises Damaged."""
-    if not isinstance(name, str) or not name.isascii() or not name.isdigit() or len(name) > 20:
+    if not isinstance(name, str) or not name.isascii() or not name.isdigit() or len(name) > 25:
         raise Damaged(f"not a code: {str(name)[:60]}")
     return int(name)
 
