@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from taskd import settings
@@ -195,6 +195,66 @@ class Control:
         """
         return self._ask(
             from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
+        )
+
+    def switch_nics(self, backup: Mapping[int, bool], timeout: float = 1200.0) -> str:
+        """Move the links of ranks to their backup network cards, or back, between two steps: all
+        ranks pause, switch, and go on. The job must have been started with
+        TASKD_FAULT_INJECTION=on.
+
+        Args:
+            backup: Rank: True for its backup card, False for its main one.
+            timeout: Seconds to wait for the result: the step under way, and at most 600 s for the
+                switch.
+
+        Returns:
+            A sentence that says that every rank has switched.
+
+        Raises:
+            ControlError: A rank could not, and why; the job goes on.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.switch_nics({0: True, 1: True}))
+        """
+        ranks, cards = tuple(backup), tuple(backup.values())
+        return self._ask(
+            from_operator.NicSwitchRequested(request := _name(), ranks, cards), request, timeout
+        )
+
+    def stress_test(
+        self, ranks: Iterable[int] = (), tests: Iterable[str] = ("aic",), timeout: float = 1800.0
+    ) -> str:
+        """Test devices between two steps: all ranks pause, these test, and all go on. A device that
+        is found faulty costs its node. The job must have been started with
+        TASKD_FAULT_INJECTION=on.
+
+        Args:
+            ranks: The ranks whose devices are tested; none named: all.
+            tests: `aic`, of the cores, and `p2p`, of the links, which all ranks of a node, and all
+                nodes, have to do together.
+            timeout: Seconds to wait for the result: the step under way, and at most 900 s for the
+                tests.
+
+        Returns:
+            A sentence that says that every device is well.
+
+        Raises:
+            ControlError: A test was not carried out, or found something, and what.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.stress_test([3], ["aic"]))
+        """
+        ops = tuple(to_rank.TESTS.index(test) for test in tests)
+        return self._ask(
+            from_operator.StressTestRequested(request := _name(), tuple(ranks), ops),
+            request,
+            timeout,
         )
 
     def report_code(

@@ -52,6 +52,8 @@ class Orders:
             to_agent.AskSteps: lambda epoch, _: agent.monitor.ask_steps(epoch, agent.node),
             to_rank.Pause: self._pause,
             to_rank.Continue: self._pause,
+            to_rank.SwitchNics: agent.tell_ranks,
+            to_rank.StressTest: agent.tell_ranks,
             to_rank.Inject: lambda epoch, order: agent.monitor.inject(epoch, order),
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,

@@ -48,6 +48,11 @@ COMMANDS = {
         "command",
         "fault codes of devices: check the files, explain a code, release a device",
     ),
+    "devices": (
+        "devices",
+        "command",
+        "pause a running job to test its devices, or to switch their network cards",
+    ),
     "inject": (
         "inject",
         "command",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from taskd.cli.operate import connected
+from taskd.cli.ranks import RANKS
 from taskd.mindcluster.faults.codes import SEVERITIES
 from taskd.mindcluster.faults.evaluation import KINDS, ONCE
 
@@ -21,22 +22,6 @@ PLACES = (
 )
 
 
-class _Ranks(click.ParamType):
-    """A list of ranks, such as `1,3`."""
-
-    name = "ranks"
-
-    def convert(
-        self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        words = value.split(",")
-        if not all(w.isascii() and w.isdigit() for w in words) or len(set(words)) < len(words):
-            self.fail(f"{value!r} is not a list of different ranks such as 1,3", param, ctx)
-        return tuple(map(int, words))
-
-
 @click.group()
 def command() -> None:
     """Inject a fault into a running job, to see it survive.
@@ -48,7 +33,7 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--rank", "--ranks", "ranks", type=_Ranks(), required=True, help="In which rank; several: 1,2."
+    "--rank", "--ranks", "ranks", type=RANKS, required=True, help="In which rank; several: 1,2."
 )
 @click.option(
     "--where",
@@ -78,7 +63,7 @@ def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
 
 
 @command.command()
-@click.option("--ranks", type=_Ranks(), required=True, help="The two ends: 1,3.")
+@click.option("--ranks", type=RANKS, required=True, help="The two ends: 1,3.")
 @click.option(
     "--how",
     type=click.Choice(("cut", "drop")),

@@ -83,6 +83,21 @@ class Admission:
         self._admit(event, known, unknown, now)
         return self._news(event, known)
 
+    def may(self, holder: int, node: int, agent: str, *, fetch: bool) -> tuple[int, ...] | None:
+        """Return the ranks of `node`, if `agent` may store their records with the agent of node
+        `holder`, or with `fetch` get those stored there; None if it may not."""
+        topology, election = self._job.topology, self._job.election
+        if fetch:
+            granted = topology.may_fetch(holder, node, agent)
+            if election.candidate.term > 1 and agent in election.roster.members:
+                granted = granted or topology.had_been_given(node, agent)
+        else:
+            granted = topology.may_keep(holder, node, agent)
+        if not granted:
+            return None
+        each, known = self._job.settings.ranks_per_node, topology.nodes.get(node)
+        return known.ranks if known else tuple(range(node * each, node * each + each))
+
     def _turn_away(self, event: from_agent.AgentJoined, known: Node | None) -> None:
         why = "this one was replaced, or has the --node_rank of another node"
         again = event.agent in self._job.fenced

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.messages import to_agent, to_operator, to_rank
+from taskd.messages.values import Results
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class ConnectClusterD:
 class TellClusterD:
     """Report to ClusterD. `call`: the call of its Recover service. `ranks`: those at fault, with
     the documented types of their faults. `strategies`: those that are possible; `strategy`: the one
-    whose result is reported."""
+    whose result is reported. `tests`: results of stress tests by rank, as in from_rank.TaskDone."""
 
     call: str
     code: int = 0
@@ -95,6 +96,7 @@ class TellClusterD:
     ranks: tuple[tuple[int, int], ...] = ()
     strategies: tuple[str, ...] = ()
     strategy: str = ""
+    tests: tuple[tuple[int, Results], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ Command = (
     | to_rank.ProbeProgress
     | to_rank.Pause
     | to_rank.Continue
+    | to_rank.SwitchNics
+    | to_rank.StressTest
     | to_rank.GroupsReady
     | to_agent.Replace
     | to_agent.Kill

@@ -7,8 +7,8 @@ The parts: votes and rosters go to `election`, agents that come and go to `admis
 is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
 `led`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
 incident to `incident.driver`, the ends of their loops to `finishing`, requests of operators to
-`requests`, pauses to `pause`, ranks that make no progress to `watch`, sub-healthy nodes to
-`switch`, ClusterD's signals to `clusterd`.
+`requests`, pauses to `pause`, tasks that ranks do in a pause to `tasks`, ranks that make no
+progress to `watch`, sub-healthy nodes to `switch`, ClusterD's signals to `clusterd`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from taskd.core.settings import Settings
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
+from taskd.core.tasks import Tasks
 from taskd.core.watch import Watch
 from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator
 from taskd.messages.from_rank import FAULTS
@@ -44,6 +45,8 @@ OF_OPERATORS = (
     | from_operator.ContinueRequested
     | from_operator.RecoverySwitched
     | from_operator.NodeSubHealthy
+    | from_operator.NicSwitchRequested
+    | from_operator.StressTestRequested
 )
 OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
@@ -65,6 +68,7 @@ class Coordinator:
         self.led = Led(self.job)
         self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
+        self.tasks = Tasks(self.job, self.recovery, self.faults, self.pause, self.finishing)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.cluster = ClusterD(
@@ -99,6 +103,10 @@ class Coordinator:
             from_agent.PreparationFailed: self.switch.failed,
             e.ClusterConnected: self.cluster.connected,
             e.ClusterSignal: self.cluster.signal,
+            e.ClusterTask: self.tasks.of_clusterd,
+            from_operator.NicSwitchRequested: self.tasks.switch_nics,
+            from_operator.StressTestRequested: self.tasks.test,
+            from_rank.TaskDone: self.tasks.done,
             e.FormerLost: self._former_lost,
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self.requests.switch_recovery,
@@ -187,6 +195,7 @@ class Coordinator:
             self._restart_all(job.restart)
         if not job.over:
             self.switch.look(now)
+        self.tasks.look(now)
         self.cluster.look(now)
         under_way = self.recovery.incident is not None
         if job.over:
@@ -221,24 +230,10 @@ class Coordinator:
             self.recovery.due(),
             self.watch.due,
             self.switch.due,
+            self.tasks.due,
             self.cluster.due,
         )
         return min((t for t in due if t is not None), default=None)
-
-    def may(self, holder: int, node: int, agent: str, *, fetch: bool) -> tuple[int, ...] | None:
-        """Return the ranks of `node`, if `agent` may store their records with the agent of node
-        `holder`, or with `fetch` get those stored there; None if it may not."""
-        topology, election = self.job.topology, self.election
-        if fetch:
-            granted = topology.may_fetch(holder, node, agent)
-            if election.candidate.term > 1 and agent in election.roster.members:
-                granted = granted or topology.had_been_given(node, agent)
-        else:
-            granted = topology.may_keep(holder, node, agent)
-        if not granted:
-            return None
-        each, known = self.job.settings.ranks_per_node, topology.nodes.get(node)
-        return known.ranks if known else tuple(range(node * each, node * each + each))
 
     # -- agents ------------------------------------------------------------------------------------
 
@@ -357,6 +352,7 @@ class Coordinator:
             self.recovery.tick(now)
             self.watch.tick(now)
             self.switch.tick(now)
+            self.tasks.tick(now)
             self.cluster.tick(now)
         return []
 
@@ -367,6 +363,7 @@ class Coordinator:
         self.watch.stop()
         self.switch.drop(why)
         self.pause.drop(why)
+        self.tasks.drop(why)
         self.cluster.restarted()
 
     def _restart_all(self, reason: str) -> None:

@@ -78,6 +78,15 @@ class ClusterSignal:
 
 
 @dataclass(frozen=True)
+class ClusterTask:
+    """ClusterD has a task done while it has paused all ranks: a switch of network cards, where
+    `ranks` go to their backup or back, or stress tests, `tests` by rank. One is empty."""
+
+    ranks: tuple[tuple[int, bool], ...] = ()
+    tests: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
 class FormerLost:
     """While `node` moves to another agent, its former `agent` no longer responds."""
 
@@ -150,6 +159,7 @@ Event = (
     | SubHealthyStrategySet
     | ClusterConnected
     | ClusterSignal
+    | ClusterTask
     | FormerLost
     | VoterStated
     | AgentVoted
@@ -177,6 +187,8 @@ Event = (
     | from_operator.ContinueRequested
     | from_operator.RecoverySwitched
     | from_operator.NodeSubHealthy
+    | from_operator.NicSwitchRequested
+    | from_operator.StressTestRequested
     | from_rank.RankJoined
     | from_rank.RankRaised
     | from_rank.CollectiveFailed
@@ -190,6 +202,7 @@ Event = (
     | from_rank.StepCommitted
     | from_rank.RankFinished
     | from_rank.RankPaused
+    | from_rank.TaskDone
     | from_rank.RankPassed
     | from_rank.GroupReady
 )

@@ -15,7 +15,7 @@ from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 # who may want a pause
-OPERATORS, CLUSTERD = "operators", "ClusterD"
+OPERATORS, CLUSTERD, TASK = "operators", "ClusterD", "a task on them"
 
 
 class Pause:
@@ -137,7 +137,8 @@ class Pause:
         if self._holders:
             if by == OPERATORS and self.step is not None:
                 self._job.say(self._order(self.step))  # from now on it ends with this manager
-            self._job.answer(request, True, f"the ranks go on once {CLUSTERD} lets them, too")
+            others = " and ".join(sorted(self._holders))
+            self._job.answer(request, True, f"the ranks stay paused for {others}")
             return
         if self._move:
             if self.step is not None:

@@ -30,6 +30,8 @@ class Settings:
     prepare: float = 900.0
     # until all ranks are paused for the move of a node: a step may be long
     pause_all: float = 300.0
+    nics: float = 600.0  # a switch of network cards: ClusterD's documented limit for its pause
+    stress: float = 900.0  # stress tests of all ranks: ClusterD waits 15 minutes
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
     # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
     replace: float = 120.0

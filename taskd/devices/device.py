@@ -9,8 +9,8 @@ rebuilt. Each call is harmless if there is nothing to do.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal, get_args
 
 import torch
 
@@ -18,6 +18,8 @@ from taskd.devices import tables
 from taskd.devices.faults import Fault, FaultType, Pattern, name_fault, registered
 
 Lost = Literal["nothing", "temporary", "state"]
+Test = Literal["aic", "p2p"]
+TESTS: tuple[Test, ...] = get_args(Test)  # as to_rank.TESTS numbers them
 
 
 class DeviceLost(RuntimeError):
@@ -70,6 +72,20 @@ class Device(ABC):
     def will_overwrite(self, tensors: Iterable[torch.Tensor]) -> None:  # noqa: B027
         """Lift the guard on damaged memory: every byte of `tensors` is about to be written after
         `clean` returned "state"."""
+
+    def switch_nics(self, ranks: Sequence[int], backup: Sequence[bool]) -> bool:
+        """Move the links of `ranks` to their backup network card, or back to the main one where
+        `backup` is False. Called in the training thread of every rank, while all are paused between
+        two steps. False: it did not work. Raises NotImplementedError where there is no such
+        thing."""
+        raise NotImplementedError(f"{self.device.type} has no backup network cards")
+
+    def stress_test(self, test: Test) -> int:
+        """Test the device's cores (`aic`) or its links (`p2p`), in the training thread while all
+        ranks are paused between two steps. Returns 0 well, 1 not carried out, 2 the device is
+        faulty, 3 it took too long, 4 its voltage was not put back. Raises NotImplementedError where
+        there is no such test."""
+        raise NotImplementedError(f"{self.device.type} has no stress test")
 
     @abstractmethod
     def leave_collectives(self) -> None:

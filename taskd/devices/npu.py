@@ -11,14 +11,14 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
 
 from taskd.devices import tables
-from taskd.devices.device import Device, DeviceLost, Lost
+from taskd.devices.device import Device, DeviceLost, Lost, Test
 from taskd.devices.faults import Fault, FaultType
 
 log = logging.getLogger("taskd.devices")
@@ -130,6 +130,17 @@ class Npu(Device):
                         "an HCCL communicator could not be aborted before it is replaced",
                         exc_info=True,
                     )
+
+    def switch_nics(self, ranks: Sequence[int], backup: Sequence[bool]) -> bool:
+        import torch_npu
+
+        return bool(torch_npu.npu._comm_switch_nic(list(ranks), list(backup)))
+
+    def stress_test(self, test: Test) -> int:
+        import torch_npu
+
+        # the tests of links are named after the vendor's links
+        return int(torch_npu.npu.stress_detect("aic" if test == "aic" else "hccs"))
 
     def synchronize(self) -> None:
         import torch_npu

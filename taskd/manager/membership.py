@@ -216,7 +216,7 @@ class Membership:
 
     def permit(self, peer: Peer, question: from_agent.May) -> None:
         """Answer an agent that asks whether another one may keep records there, or fetch them."""
-        ranks = self._coordinator.may(
+        ranks = self._coordinator.admission.may(
             peer.node, question.node, question.agent, fetch=question.fetch
         )
         granted = ranks is not None

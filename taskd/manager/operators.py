@@ -16,10 +16,17 @@ from taskd.manager.outgoing import Outgoing
 from taskd.messages import from_operator, to_operator, to_rank
 
 # requests that break a healthy job; the others only delay it
-ON_PURPOSE = to_rank.Inject | from_operator.ReportCode | from_operator.NodeSubHealthy
+ON_PURPOSE = (
+    to_rank.Inject
+    | from_operator.ReportCode
+    | from_operator.NodeSubHealthy
+    | from_operator.NicSwitchRequested
+    | from_operator.StressTestRequested
+)
 NOT_ON_PURPOSE = (
-    "this job accepts no injected faults, and no reports of device or node faults: start it"
-    " with TASKD_FAULT_INJECTION=on in the environment of its manager and its launchers"
+    "this job accepts no injected faults, no reports of device or node faults, and no tasks for its"
+    " devices: start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its"
+    " launchers"
 )
 MOST = 1000  # most requests that wait for an answer
 

@@ -28,6 +28,8 @@ TO_ALL = (
     to_agent.AskSteps,
     to_rank.Pause,
     to_rank.Continue,
+    to_rank.SwitchNics,
+    to_rank.StressTest,
     to_rank.GroupsReady,
     to_rank.SaveCheckpoint,
     to_agent.GiveUp,

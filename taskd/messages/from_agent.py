@@ -319,6 +319,7 @@ FromAgent = (
     | from_rank.StepCommitted
     | from_rank.RankFinished
     | from_rank.RankPaused
+    | from_rank.TaskDone
     | from_rank.RankPassed
     | from_rank.GroupReady
     | from_rank.Injected

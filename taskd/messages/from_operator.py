@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from taskd.messages.to_rank import Inject
-from taskd.messages.values import Message, Name, Node, Rank, Text
+from taskd.messages.values import Message, Name, Node, Ops, Rank, Text
 
 
 class PauseRequested(Message, frozen=True):
@@ -34,6 +34,24 @@ class NodeSubHealthy(Message, frozen=True):
     request: Name
     node: Node
     why: Text
+
+
+class NicSwitchRequested(Message, frozen=True):
+    """Pause all ranks and move the links of `ranks` to their backup network card, or with False in
+    `backup` back to the main one."""
+
+    request: Name
+    ranks: tuple[Rank, ...]
+    backup: tuple[bool, ...]
+
+
+class StressTestRequested(Message, frozen=True):
+    """Pause all ranks and have `ranks`, or all if there are none, test their devices: `ops` as in
+    to_rank.StressTest."""
+
+    request: Name
+    ranks: tuple[Rank, ...]
+    ops: Ops
 
 
 class ReportCode(Message, frozen=True):
@@ -65,6 +83,8 @@ FromOperator = (
     | ContinueRequested
     | RecoverySwitched
     | NodeSubHealthy
+    | NicSwitchRequested
+    | StressTestRequested
     | ReportCode
     | ReleaseDevice
     | StatusAsked

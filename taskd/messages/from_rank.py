@@ -16,6 +16,7 @@ from taskd.messages.values import (
     Position,
     Rank,
     ReplicaGroups,
+    Results,
     Seconds,
     Step,
     Text,
@@ -191,6 +192,21 @@ class RankPassed(Message, frozen=True):
     step: Step
 
 
+# codes of results, as ClusterD has them: the last two are that a test did not end, and that the
+# device's voltage was not put back
+WELL, NOT_DONE, FAULTY, TOO_LONG, VOLTAGE = range(5)
+
+
+class TaskDone(Message, frozen=True):
+    """The results of task `task` on this rank, each the number of the test (0 for a switch of
+    network cards), its code (WELL to VOLTAGE) and a text."""
+
+    rank: Rank
+    incarnation: Number
+    task: Number
+    results: Results
+
+
 class GroupReady(Message, frozen=True):
     """The rank's process group exists: MindSpore's `init()` has returned. The rank waits for
     GroupsReady."""
@@ -238,6 +254,7 @@ FromRank = (
     | RankFinished
     | RankPaused
     | RankPassed
+    | TaskDone
     | GroupReady
     | Injected
     | Progress

@@ -248,6 +248,8 @@ ToAgent = (
     | to_rank.Release
     | to_rank.Pause
     | to_rank.Continue
+    | to_rank.SwitchNics
+    | to_rank.StressTest
     | to_rank.ProbeProgress
     | to_rank.GroupsReady
     | to_rank.Inject

@@ -15,6 +15,7 @@ from taskd.messages.values import (
     Message,
     Name,
     Number,
+    Ops,
     Plan,
     Rank,
     Report,
@@ -126,6 +127,26 @@ class Continue(Message, frozen=True):
     """The pause is over: paused ranks continue and no rank stops."""
 
 
+TESTS = ("aic", "p2p")  # of a device's cores, of its links; numbered as ClusterD numbers them
+
+
+class SwitchNics(Message, frozen=True):
+    """Every paused rank moves the links of `ranks` to their backup network card, or with False in
+    `backup` back to the main one, and sends TaskDone with number `task`."""
+
+    task: Number
+    ranks: tuple[Rank, ...]
+    backup: tuple[bool, ...]
+
+
+class StressTest(Message, frozen=True):
+    """The ranks of `tests` test their devices while all are paused, each in the order that it says,
+    by the numbers of TESTS. Each sends TaskDone with number `task`."""
+
+    task: Number
+    tests: tuple[tuple[Rank, Ops], ...]
+
+
 class TakeUp(Message, frozen=True):
     """The records of its predecessor are now in place for a replacement that was started ahead of
     time."""
@@ -169,6 +190,8 @@ ToRank = (
     | Release
     | Pause
     | Continue
+    | SwitchNics
+    | StressTest
     | TakeUp
     | GroupsReady
     | Unprotected

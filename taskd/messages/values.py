@@ -46,6 +46,9 @@ Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
+Ops = Annotated[tuple[Number, ...], Meta(max_length=8)]  # stress tests, see to_rank.StressTest
+# of a task on one rank: the number of the test, its code, a text; see from_rank.TaskDone
+Results = Annotated[tuple[tuple[Number, Number, Text], ...], Meta(max_length=8)]
 # name, bytes, checksum
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 

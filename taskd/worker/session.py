@@ -24,7 +24,7 @@ from taskd.devices import Device
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
 from taskd.records.store import Entries
-from taskd.worker import buckets, replicas, transfer, verify
+from taskd.worker import buckets, device_tasks, replicas, transfer, verify
 from taskd.worker import entry as records
 from taskd.worker.abort import Aborter
 from taskd.worker.channel import Channel
@@ -181,6 +181,12 @@ class RepairSession:
         # otherwise a repair is under way, which ends with a Resume
         free = waits.paused and slot.interruption() <= waits.entered
         return Continued() if free else None
+
+    def _task(self, order: to_rank.SwitchNics | to_rank.StressTest, waits: _Waits) -> None:
+        if waits.paused and slot.interruption() <= waits.entered:
+            results = device_tasks.carry_out(self.device, self.rank, order)
+            if results:
+                self._send(from_rank.TaskDone(self.rank, self.incarnation, order.task, results))
 
     def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:
         return TakenUp() if waits.replacement else None
@@ -378,6 +384,8 @@ HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {
     to_rank.SaveState: RepairSession._saved,
     to_rank.Release: RepairSession._released,
     to_rank.Pause: RepairSession._continued,
+    to_rank.SwitchNics: RepairSession._task,
+    to_rank.StressTest: RepairSession._task,
     to_rank.Continue: RepairSession._continued,
     to_rank.TakeUp: RepairSession._taken_up,
     to_rank.Unprotected: RepairSession._unprotected,

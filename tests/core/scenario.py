@@ -50,6 +50,9 @@ begins a comment. Inputs:
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
     request A: pause | request A: continue
+    request A: test ranks 0,2 by aic,p2p | request A: switch ranks 0=backup,1=main
+    clusterd: tests 0=aic,1=aic+p2p | clusterd: switches 0=backup,1=main
+    WHO has done task 1: well | WHO has done task 1: aic 2 hot, p2p 0      test, code, text
     node 1: no rank has begun 6
     WHO paused before 6 | WHO had begun 6
 
@@ -67,6 +70,7 @@ import re
 from collections.abc import Callable
 
 from taskd.messages import from_agent, from_rank
+from tests.core import scenario_tasks as tasks
 from tests.core.scenario_play import (
     Play,
     ScenarioError,
@@ -132,6 +136,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
     (r"recovery is (?P<state>paused|on)", Play.recovery),
     (r"clusterd (?P<state>connects|is lost)", Play.clusterd),
+    (r"clusterd: (?P<kind>tests|switches) (?P<what>\S+)", tasks.of_clusterd),
     (r"clusterd: (?P<kind>[\w-]+) (?P<what>[\w-]+)", Play.cluster_signal),
     (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
     (r"the device of rank (?P<number>\d+) may be used", Play.device_well),
@@ -152,6 +157,9 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     ),
     (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", Play.node_steps),
     (r"request (?P<name>\w+): (?P<what>pause|continue)", Play.request),
+    (r"request (?P<name>\w+): test ranks (?P<who>\S+) by (?P<what>\S+)", tasks.devices_tested),
+    (r"request (?P<name>\w+): switch ranks (?P<what>\S+)", tasks.nics_switched),
+    (WHO + r"(?:has|have) done task (?P<number>\d+): (?P<what>.*)", rank_event(tasks.done)),
     (WHO + "joined", rank_event(lambda p, o, r, i: from_rank.RankJoined(r, i))),
     (WHO + "ready", rank_event(lambda p, o, r, i: from_rank.RankReady(r, i))),
     (

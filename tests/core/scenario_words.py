@@ -9,6 +9,7 @@ import msgspec
 
 from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED, Snapshots
+from taskd.core.tasks import PER_TERM
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
@@ -89,6 +90,14 @@ def _closed(x: c.Closed) -> str:
     )
 
 
+def _results(x: c.TellClusterD) -> str:
+    return "".join(
+        f"; rank {rank}: "
+        + ", ".join(f"{to_rank.TESTS[op]} {code} {text}".strip() for op, code, text in results)
+        for rank, results in x.tests
+    )
+
+
 WORDS: dict[type, Callable[[Any], str]] = {
     to_rank.Interrupt: lambda x: f"interruption {x.interruption}: {x.reason}",
     to_agent.Replace: lambda x: f"replace rank {x.rank} (incarnation {x.incarnation}): {x.reason}",
@@ -123,6 +132,17 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"rebuild generation {x.generation} (interruption {x.interruption}) over {x.store[0]}:{x.store[1]}"
     ),
     to_rank.Restore: _restore,
+    to_rank.SwitchNics: lambda x: (
+        f"task {x.task % PER_TERM}: switch network cards, "
+        + ", ".join(
+            f"rank {r} to {'backup' if b else 'main'}"
+            for r, b in zip(x.ranks, x.backup, strict=True)
+        )
+    ),
+    to_rank.StressTest: lambda x: (
+        f"task {x.task % PER_TERM}: test "
+        + ", ".join(f"rank {r} by {'+'.join(to_rank.TESTS[o] for o in ops)}" for r, ops in x.tests)
+    ),
     to_rank.Resume: lambda x: (
         f"resume at step {x.step} (interruption {x.interruption}, generation {x.generation})"
     ),
@@ -161,7 +181,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.TellClusterD: lambda x: (
         f"tell ClusterD: {x.call} {x.code}{''.join(f', rank {r} has a fault of type {k}' for r, k in x.ranks)}"
         f"{f', {chr(32).join(x.strategies)}' if x.strategies else ''}{f', of {x.strategy}' if x.strategy else ''}"
-        f"{f': {x.text}' if x.text else ''}"
+        f"{f': {x.text}' if x.text else ''}{_results(x)}"
     ),
     c.Closed: _closed,
 }

@@ -69,7 +69,7 @@ def torch_npu(monkeypatch, calls):
     """The part of torch_npu that taskd uses, with the signatures of 2.13.0
     (test_torch_npu_signatures.py compares them)."""
     module = ModuleType("torch_npu")
-    module.answers = SimpleNamespace(stop=0, uce=0, resume=None, restart=None)
+    module.answers = SimpleNamespace(stop=0, uce=0, resume=None, restart=None, nics=True, stress=0)
 
     def current_device():
         calls.note("current_device")
@@ -93,6 +93,14 @@ def torch_npu(monkeypatch, calls):
 
     def synchronize(device=None):
         calls.note("synchronize", device)
+
+    def _comm_switch_nic(ranks, useBackup):
+        calls.note("_comm_switch_nic", ranks, useBackup)
+        return module.answers.nics
+
+    def stress_detect(detect_type="aic"):
+        calls.note("stress_detect", detect_type)
+        return module.answers.stress
 
     def update_npu_tensor_to_safe(tensor_obj):
         calls.note("update_npu_tensor_to_safe", tensor_obj)
@@ -124,6 +132,8 @@ def torch_npu(monkeypatch, calls):
         check_uce_in_memory=check_uce_in_memory,
         restart_device=restart_device,
         synchronize=synchronize,
+        _comm_switch_nic=_comm_switch_nic,
+        stress_detect=stress_detect,
         _recovery=SimpleNamespace(update_npu_tensor_to_safe=update_npu_tensor_to_safe),
     )
     module.distributed = SimpleNamespace(reinit_process_group=reinit_process_group)

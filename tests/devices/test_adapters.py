@@ -231,3 +231,24 @@ def test_the_time_is_the_device_s_own(torch_npu, calls, monkeypatch):
     utils.tft_set_update_start_time()
     assert [name for name, *_ in calls] == ["Event", "record", "event_synchronize"]
     assert utils.tft_can_do_uce_repair(7_000_001) and not utils.tft_can_do_uce_repair(7_000_000)
+
+
+def test_network_cards_and_stress_tests(torch_npu, calls):
+    npu = Npu(NPU3)
+    assert npu.switch_nics((0, 3), (True, False))
+    torch_npu.answers.nics, torch_npu.answers.stress = False, 2
+    assert not npu.switch_nics((0,), (True,))
+    assert (npu.stress_test("aic"), npu.stress_test("p2p")) == (2, 2)
+    assert calls.names()[-4:] == [
+        "_comm_switch_nic",
+        "_comm_switch_nic",
+        "stress_detect",
+        "stress_detect",
+    ]
+
+
+def test_a_device_without_network_cards_or_tests_says_so():
+    cpu = Cpu(torch.device("cpu"))
+    for task in (lambda: cpu.switch_nics((0,), (True,)), lambda: cpu.stress_test("aic")):
+        with pytest.raises(NotImplementedError, match="cpu has no"):
+            task()

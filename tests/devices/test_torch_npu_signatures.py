@@ -25,6 +25,8 @@ SIGNATURES = {
         " bool=False)"
     ),
     "torch_npu.npu.synchronize": "(device=None)",
+    "torch_npu.npu._comm_switch_nic": "(ranks, useBackup)",
+    "torch_npu.npu.stress_detect": "(detect_type='aic')",
     "torch_npu.npu._recovery.update_npu_tensor_to_safe": "(tensor_obj)",
     "torch_npu.distributed.reinit_process_group": "(group=None, rebuild_link=True)",
 }

@@ -27,7 +27,8 @@ FAULTS = (
 def test_bit_for_bit(tmp_path, reference, kind):
     result = training.taskd(tmp_path / "job", 3, "calls.py", "12", kind, faults=",".join(FAULTS))
     training.assert_equal(result, reference(3, "calls.py", "12", kind), 3)
-    assert len(result.incidents) >= 6, result.incidents
+    # a fault before all ranks have committed the repeated step joins the incident
+    assert sum(len(incident["faults"]) for incident in result.incidents) >= 6, result.incidents
 
 
 def test_arguments_that_the_function_changes(tmp_path, reference):

@@ -1,0 +1,37 @@
+"""Tasks for a rank's device while all ranks are paused: a switch of network cards, stress tests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from taskd.devices.device import TESTS, Device
+from taskd.messages import to_rank
+from taskd.messages.from_rank import NOT_DONE, WELL
+from taskd.messages.values import Results
+
+log = logging.getLogger("taskd.worker")
+
+
+def carry_out(device: Device, rank: int, order: to_rank.SwitchNics | to_rank.StressTest) -> Results:
+    """Do the task; () if it is not for this rank. What the device raises is a result too."""
+    if isinstance(order, to_rank.SwitchNics):
+        log.warning("rank %d: network cards of ranks %s: %s", rank, order.ranks, order.backup)
+        return ((0, *_result(partial(_switch, device, order))),)
+    ops = next((ops for tested, ops in order.tests if tested == rank), ())
+    log.warning("rank %d: stress tests %s", rank, ops)
+    return tuple((op, *_result(partial(device.stress_test, TESTS[op]))) for op in ops)
+
+
+def _switch(device: Device, order: to_rank.SwitchNics) -> int:
+    return WELL if device.switch_nics(order.ranks, order.backup) else NOT_DONE
+
+
+def _result(action: Callable[[], int]) -> tuple[int, str]:
+    try:
+        code = action()
+    except Exception as error:
+        log.warning("a task for the device failed", exc_info=True)
+        return NOT_DONE, f"{type(error).__name__}: {error}"[:500]
+    return (code, "") if code >= 0 else (NOT_DONE, f"the device returned {code}")
