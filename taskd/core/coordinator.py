@@ -103,7 +103,7 @@ class Coordinator:
             from_agent.PreparationFailed: self.switch.failed,
             e.ClusterConnected: self.cluster.connected,
             e.ClusterSignal: self.cluster.signal,
-            e.ClusterTask: self.tasks.of_clusterd,
+            e.ClusterTask: self._cluster_task,
             from_operator.NicSwitchRequested: self.tasks.switch_nics,
             from_operator.StressTestRequested: self.tasks.test,
             from_rank.TaskDone: self.tasks.done,
@@ -252,6 +252,10 @@ class Coordinator:
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
         return self.admission.standby_joined(event, now)
+
+    def _cluster_task(self, event: e.ClusterTask, now: float) -> None:
+        if self.cluster.on:  # otherwise ClusterD has begun anew
+            self.tasks.of_clusterd(event, now)
 
     def _former_lost(self, event: e.FormerLost, now: float) -> None:
         self.election.depart(event.agent)

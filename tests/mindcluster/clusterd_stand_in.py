@@ -48,6 +48,7 @@ class StandIn:
         self.changed = threading.Condition()
         self.silent = False  # takes reports and sends nothing
         self._streams: list[queue.Queue[Any]] = []
+        self._task_streams: dict[str, queue.Queue[Any]] = {}
         self._reset()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
         self._server.add_generic_rpc_handlers((self._handlers(),))
@@ -60,6 +61,8 @@ class StandIn:
 
     def close(self) -> None:
         self.cut()
+        for stream in self._task_streams.values():
+            stream.put(None)
         self._server.stop(0).wait()
 
     # -- the server --------------------------------------------------------------------------------
@@ -76,6 +79,12 @@ class StandIn:
             )
             for call, (request, _) in interface.CALLS.items()
         }
+        for call, (request, _) in interface.TASKS.items():
+            handlers[call] = grpc.unary_stream_rpc_method_handler(
+                lambda request, context, call=call: self._subscribe_tasks(call, context),
+                interface.CLASSES[request].FromString,
+                serializer,
+            )
         call, request, _ = interface.SUBSCRIBE
         handlers[call] = grpc.unary_stream_rpc_method_handler(
             self._subscribe, interface.CLASSES[request].FromString, serializer
@@ -92,6 +101,30 @@ class StandIn:
         context.add_callback(lambda: mine.put(None))
         while (signal := mine.get()) is not None:
             yield signal
+
+    def _subscribe_tasks(self, call: str, context: Any) -> Any:
+        mine: queue.Queue[Any] = queue.Queue()
+        with self.changed:
+            self._task_streams[call] = mine
+            self.heard.append((call, None))
+            self.changed.notify_all()
+        if not context.add_callback(lambda: mine.put(None)):
+            return  # it is over already
+        while (task := mine.get()) is not None:
+            yield task
+
+    def switch_nics(self, cards: dict[int, bool]) -> None:
+        self._task_streams["SubscribeNotifySwitch"].put(
+            interface.CLASSES["SwitchRankList"](
+                rankID=map(str, cards), op=cards.values(), jobId=self.job
+            )
+        )
+
+    def stress_test(self, tests: dict[int, list[int]]) -> None:
+        params = interface.CLASSES["StressTestRankParams"](jobId=self.job)
+        for rank, ops in tests.items():
+            params.stressParam[str(rank)].ops.extend(ops)
+        self._task_streams["SubscribeNotifyExecStressTest"].put(params)
 
     def cut(self) -> None:
         """End the stream of signals."""

@@ -19,7 +19,7 @@ from taskd.manager import cluster_line
 from taskd.manager.cluster_line import ClusterLine
 from taskd.mindcluster.clusterd import interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
-from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of
+from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
 from tests.mindcluster.clusterd_stand_in import StandIn
 
 PATIENCE = 30.0  # a guard against hanging, never a measure
@@ -75,6 +75,68 @@ def test_signals_arrive_in_order_and_reports_are_told(cluster, connect):
     line.client.tell(c.TellClusterD("ReportProcessFault", ranks=((3, 0), (5, 1))))
     told = cluster.wait("ReportProcessFault")
     assert [(f.rankId, f.faultType) for f in told.faultRanks] == [("3", "0"), ("5", "1")]
+
+
+def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
+    line = connect(f"127.0.0.1:{cluster.port}")
+    for call in interface.TASKS:
+        cluster.wait(call)
+    cluster.switch_nics({0: True, 3: False})
+    cluster.stress_test({1: [0], 2: [0, 1]})
+    line.until(lambda seen: len(seen) == 3)
+    assert {*line.seen[1:]} == {
+        e.ClusterTask(ranks=((0, True), (3, False))),
+        e.ClusterTask(tests=((1, (0,)), (2, (0, 1)))),
+    }
+    line.client.tell(c.TellClusterD("ReplySwitchNicResult", 1, "why"))
+    results = ((1, ((0, 2, "core 3"),)), (2, ((0, 0, ""), (1, 0, ""))))
+    line.client.tell(c.TellClusterD("ReplyStressTestResult", 1, tests=results))
+    assert not cluster.wait("ReplySwitchNicResult").result
+    told = cluster.wait("ReplyStressTestResult")
+    found = {
+        (rank, op, result.code, result.result)
+        for rank, of_rank in told.stressResult.items()
+        for op, result in of_rank.rankResult.items()
+    }
+    assert found == {("1", "0", "2", "core 3"), ("2", "0", "0", ""), ("2", "1", "0", "")}
+    # with the stream of signals those of tasks end, and begin again
+    cluster.cut()
+    cluster.wait("SubscribeNotifySwitch", 2)
+    cluster.stress_test({1: []})
+    cluster.switch_nics({4: True})
+    line.until(lambda seen: e.ClusterTask(ranks=((4, True),)) in seen)
+
+
+@given(
+    st.one_of(
+        st.builds(
+            interface.CLASSES["SwitchRankList"],
+            rankID=st.lists(st.one_of(st.integers(-5, 300_000).map(str), st.text(max_size=9))),
+            op=st.lists(st.booleans()),
+            jobId=st.sampled_from(["", "job", "another"]),
+        ),
+        st.builds(
+            interface.CLASSES["StressTestRankParams"],
+            stressParam=st.dictionaries(
+                st.one_of(st.integers(-5, 9).map(str), st.text(max_size=9)),
+                st.builds(
+                    interface.CLASSES["StressOpList"],
+                    ops=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9),
+                ),
+                max_size=4,
+            ),
+            jobId=st.sampled_from(["", "job", "another"]),
+        ),
+    )
+)
+def test_any_task_is_an_event_or_refused_with_the_reason(message):
+    try:
+        task = task_of(message, "job")
+    except BadSignal as error:
+        assert str(error)
+    else:
+        assert message.jobId != "another" and bool(task.ranks) != bool(task.tests)
+        assert all(0 <= op < 2**63 for _, ops in task.tests for op in ops)
 
 
 def test_a_stream_that_ends_is_opened_again(cluster, connect):
@@ -276,8 +338,10 @@ def test_any_signal_is_an_event_or_refused_with_the_reason(signal):
 
 def test_every_report_of_core_has_a_request():
     for call in interface.CALLS:
-        if call.startswith("Report"):
-            report = c.TellClusterD(call, 406, "why", ((1, 0),), ("retry",), "retry")
+        if call.startswith("Re") and call != "Register":
+            report = c.TellClusterD(
+                call, 406, "why", ((1, 0),), ("retry",), "retry", ((1, ((0, 2, "x"),)),)
+            )
             request = request_of(report, "job", interface.CLASSES)
             assert type(request) is interface.CLASSES[interface.CALLS[call][0]]
             assert request.jobId == "job"

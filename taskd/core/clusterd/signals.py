@@ -90,6 +90,11 @@ class ClusterD:
             self._recovery.alone("ClusterD is gone", now)
 
     @property
+    def on(self) -> bool:
+        """Whether ClusterD is connected."""
+        return self._on
+
+    @property
     def due(self) -> float | None:
         return self._hold.until
 

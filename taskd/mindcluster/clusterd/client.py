@@ -1,4 +1,5 @@
-"""The connection to ClusterD: one thread that subscribes and reads its signals, one that reports.
+"""The connection to ClusterD: a thread that subscribes and reads its signals, one for each of its
+streams of tasks, and one that reports.
 
 Neither can hold up the manager. Signals wait in a queue, and a descriptor becomes readable; reports
 wait in another, each is tried for a limited time, and a queue that is full drops the oldest.
@@ -24,7 +25,7 @@ import grpc
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.mindcluster.clusterd import interface
-from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of
+from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
 
 ROLE = "taskd"
 CALL_SECONDS = 5.0  # for one call
@@ -44,7 +45,7 @@ KEEPALIVE = (
 )
 
 log = logging.getLogger("taskd.manager.clusterd")
-Happened = e.ClusterConnected | e.ClusterSignal
+Happened = e.ClusterConnected | e.ClusterSignal | e.ClusterTask
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Client:
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
         self._known = 0  # the number of the last one that the manager knows of
+        self._task_streams: dict[str, Any] = {}  # those that are open, by their thread's name
         self._over = threading.Event()
         self._channel: Any = None
         self._threads = [
@@ -152,11 +154,11 @@ class Client:
 
     # -- the threads -------------------------------------------------------------------------------
 
-    def _happens(self, event: Happened) -> None:
+    def _happens(self, event: Happened, stream: int) -> None:
         # while the manager does not take them the stream waits, and ClusterD with it
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
-                self._signals.put((self._streams, event), timeout=AGAIN)
+                self._signals.put((stream, event), timeout=AGAIN)
                 break
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
@@ -198,25 +200,66 @@ class Client:
             if status.code != 0:
                 return f"{call} is refused with code {status.code}: {status.info[:300]}"
         call, _, reply = interface.SUBSCRIBE
-        stream = self._channel.unary_stream(
-            interface.path(call),
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=interface.CLASSES[reply].FromString,
-        )(me)
+        stream = self._stream(call, reply)(me)
         log.info("ClusterD at %s has registered job %s", self.address, self.job)
         self._streams += 1
-        self._open = self._streams
-        self._happens(e.ClusterConnected(True))
+        number = self._open = self._streams
+        self._happens(e.ClusterConnected(True), number)
+        tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
                 try:
-                    self._happens(event_of(signal, self.job))
+                    self._happens(event_of(signal, self.job), number)
                 except BadSignal as error:
                     log.warning("a signal of ClusterD is ignored: %s", error)
         finally:
             self._open = 0
-            self._happens(e.ClusterConnected(False))
+            self._happens(e.ClusterConnected(False), number)
+            for thread in tasks:
+                self._cancel(thread.name)
         return "it has ended the stream of signals"
+
+    def _stream(self, call: str, reply: str) -> Any:
+        return self._channel.unary_stream(
+            interface.path(call),
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=interface.CLASSES[reply].FromString,
+        )
+
+    # -- streams of tasks, for as long as that of signals is open ----------------------------------
+
+    def _also(self, call: str, number: int) -> threading.Thread:
+        name = f"clusterd-{call}-{number}"
+        thread = threading.Thread(target=self._tasks, name=name, args=(call, number), daemon=True)
+        thread.start()
+        return thread
+
+    def _tasks(self, call: str, number: int) -> None:
+        me = interface.CLASSES["ClientInfo"](jobId=self.job, role=ROLE)
+        while self._open == number:
+            try:
+                stream = self._stream(call, interface.TASKS[call][1])(me)
+                self._task_streams[threading.current_thread().name] = stream
+                if self._open != number:
+                    stream.cancel()
+                for message in stream:
+                    try:
+                        self._happens(task_of(message, self.job), number)
+                    except BadSignal as error:
+                        log.warning("a task of ClusterD is ignored: %s", error)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    log.info("ClusterD at %s has no %s", self.address, call)
+                    break
+            except ValueError:  # the channel is closed
+                break
+            if self._open == number:
+                self._over.wait(AGAIN)
+        self._task_streams.pop(threading.current_thread().name, None)
+
+    def _cancel(self, name: str) -> None:
+        if (stream := self._task_streams.get(name)) is not None:
+            stream.cancel()
 
     def _report(self) -> None:
         while True:

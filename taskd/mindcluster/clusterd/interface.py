@@ -13,15 +13,17 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 SERVICE = "Recover"
 
-_TEXT, _INT32, _INT64, _MESSAGE = (
+_TEXT, _BOOL, _INT32, _INT64, _MESSAGE = (
     descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
     descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
     descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
     descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
 )
-_SIMPLE = {"string": _TEXT, "int32": _INT32, "int64": _INT64}
+_SIMPLE = {"string": _TEXT, "bool": _BOOL, "int32": _INT32, "int64": _INT64}
 
-# message -> its fields as "name: type", in the order of their numbers; [] is repeated
+# message -> its fields as "name: type", in the order of their numbers; [] is repeated, {} a map by
+# strings
 MESSAGES = {
     "Status": ("code: int32", "info: string"),
     "ClientInfo": ("jobId: string", "role: string"),
@@ -50,6 +52,15 @@ MESSAGES = {
         "isolateRankIds: string[]",
     ),
     "ProcessFaultRequest": ("jobId: string", "faultRanks: FaultRank[]"),
+    # tasks: ranks, and whether each goes to its backup network card
+    "SwitchRankList": ("rankID: string[]", "op: bool[]", "jobId: string"),
+    "SwitchResult": ("jobId: string", "result: bool"),
+    # by rank, and results by the number of the test
+    "StressOpList": ("ops: int64[]",),
+    "StressTestRankParams": ("stressParam: StressOpList{}", "jobId: string"),
+    "StressTestOpResult": ("code: string", "result: string"),
+    "StressTestRankResult": ("rankResult: StressTestOpResult{}",),
+    "StressTestResult": ("jobId: string", "stressResult: StressTestRankResult{}"),
 }
 # call -> request, reply
 CALLS = {
@@ -59,9 +70,25 @@ CALLS = {
     "ReportRecoverStrategy": ("RecoverStrategyRequest", "Status"),
     "ReportRecoverStatus": ("RecoverStatusRequest", "Status"),
     "ReportProcessFault": ("ProcessFaultRequest", "Status"),
+    "ReplySwitchNicResult": ("SwitchResult", "Status"),
+    "ReplyStressTestResult": ("StressTestResult", "Status"),
 }
-# its reply is a stream
+# their replies are streams: of signals, and of tasks
 SUBSCRIBE = ("SubscribeProcessManageSignal", "ClientInfo", "ProcessManageSignal")
+TASKS = {
+    "SubscribeNotifySwitch": ("ClientInfo", "SwitchRankList"),
+    "SubscribeNotifyExecStressTest": ("ClientInfo", "StressTestRankParams"),
+}
+
+
+def _entry(message: Any, field: str, value: str) -> str:
+    """Add the message type of a map's entries, as protobuf has it. Returns its name."""
+    label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    entry = message.nested_type.add(name=f"{field[0].upper()}{field[1:]}Entry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_TEXT, label=label)
+    entry.field.add(name="value", number=2, type=_MESSAGE, label=label, type_name=f".{value}")
+    return str(entry.name)
 
 
 def _classes() -> dict[str, Any]:
@@ -70,7 +97,9 @@ def _classes() -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for number, line in enumerate(fields, 1):
             field, kind = line.split(": ")
-            many = kind.endswith("[]")
+            many = kind.endswith(("[]", "{}"))
+            if kind.endswith("{}"):
+                kind = f"{name}.{_entry(message, field, kind.removesuffix('{}'))}"
             kind = kind.removesuffix("[]")
             added = message.field.add(
                 name=field,

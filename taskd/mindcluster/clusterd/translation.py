@@ -13,6 +13,7 @@ from taskd.messages.from_rank import FAULTS
 LONGEST_NAME = 256
 MOST = 200_000
 DAY = 86_400
+MOST_TESTS = 8  # of one device
 
 
 class BadSignal(ValueError):
@@ -40,6 +41,26 @@ def event_of(signal: Any, job: str) -> e.ClusterSignal:
         tuple(_number("node rank", n, MOST) for n in signal.nodeRankIds),
         float(min(max(signal.timeout, 0), DAY)),
     )
+
+
+def task_of(message: Any, job: str) -> e.ClusterTask:
+    """Translate a SwitchRankList or StressTestRankParams. Raises BadSignal."""
+    if message.jobId and message.jobId != job:
+        raise BadSignal(f"it is for job {message.jobId[:60]!r}, and this is {job!r}")
+    if message.DESCRIPTOR.name == "SwitchRankList":
+        if not 0 < len(message.rankID) == len(message.op) <= MOST:
+            many = f"{len(message.rankID)} ranks and {len(message.op)} network cards"
+            raise BadSignal(f"it lists {many}; allowed are 1 to {MOST}, and as many of both")
+        ranks = (_number("rank", rank, MOST) for rank in message.rankID)
+        return e.ClusterTask(ranks=tuple(zip(ranks, message.op, strict=True)))
+    if not 0 < len(message.stressParam) <= MOST:
+        raise BadSignal(f"it lists {len(message.stressParam)} ranks; allowed are 1 to {MOST}")
+    tests = []
+    for rank, listed in message.stressParam.items():
+        if not 0 < len(listed.ops) <= MOST_TESTS or min(listed.ops) < 0:
+            raise BadSignal(f"tests {list(listed.ops[:9])}: allowed are 1 to {MOST_TESTS} numbers")
+        tests.append((_number("rank", rank, MOST), tuple(listed.ops)))
+    return e.ClusterTask(tests=tuple(sorted(tests)))
 
 
 def _fault(text: str) -> int:
@@ -73,4 +94,13 @@ def request_of(report: c.TellClusterD, job: str, classes: Any) -> Any:
         )
     if report.call == "ReportProcessFault":
         return classes["ProcessFaultRequest"](jobId=job, faultRanks=ranks)
+    if report.call == "ReplySwitchNicResult":
+        return classes["SwitchResult"](jobId=job, result=report.code == 0)
+    if report.call == "ReplyStressTestResult":
+        request = classes["StressTestResult"](jobId=job)
+        for rank, results in report.tests:
+            of_rank = request.stressResult[str(rank)].rankResult
+            for op, code, text in results:
+                of_rank[str(op)].code, of_rank[str(op)].result = str(code), text[:1000]
+        return request
     raise ValueError(f"no call of ClusterD is named {report.call!r}")
