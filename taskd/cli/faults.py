@@ -19,6 +19,7 @@ from taskd.core.incident import ladder
 from taskd.mindcluster.faults import codes, configuration, names
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.findings import ERROR, Finding
+from taskd.mindcluster.faults.limits import LIMITS, Limits
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.levels import NUMBERS, TABLE, Level
 
@@ -39,6 +40,16 @@ LOGS = click.option(
 )
 
 
+TABLE_NAME = click.option(
+    "--table",
+    type=click.Choice([*LIMITS]),
+    help=(
+        "Ranges and defaults of faultCustomization.json: the guide's, or those of newer versions of"
+        " the device plugin. Default: TASKD_FAULT_TABLE, else guide."
+    ),
+)
+
+
 @click.group()
 def command() -> None:
     """Fault codes of devices: check the files, explain a code, release a separated device."""
@@ -46,19 +57,27 @@ def command() -> None:
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@TABLE_NAME
 @JSON
-def lint(files: tuple[Path, ...], as_json: bool) -> None:
+def lint(files: tuple[Path, ...], table: str | None, as_json: bool) -> None:
     """Check FILES: faultCode.json, faultCustomization.json, SwitchFaultCode.json, or directories
     with them.
 
     Exit status: 0 no findings, 1 an entry is skipped or not read as written, 2 a file is unusable.
     """
-    found = [finding for file in files for finding in configuration.check(file)]
+    found = [finding for file in files for finding in configuration.check(file, _limits(table))]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
         _show(found)
     raise SystemExit(2 if any(f.severity == ERROR for f in found) else 1 if found else 0)
+
+
+def _limits(table: str | None) -> Limits:
+    try:
+        return LIMITS[table or settings.fault_table(os.environ)]
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _show(found: Iterable[Finding]) -> None:
@@ -78,6 +97,7 @@ def _show(found: Iterable[Finding]) -> None:
 @command.command()
 @click.argument("code")
 @DIRECTORY
+@TABLE_NAME
 @click.option(
     "--severity",
     type=click.Choice(codes.SEVERITIES),
@@ -89,7 +109,12 @@ def _show(found: Iterable[Finding]) -> None:
 )
 @JSON
 def explain(
-    code: str, directory: Path | None, severity: str | None, strategy: str | None, as_json: bool
+    code: str,
+    directory: Path | None,
+    table: str | None,
+    severity: str | None,
+    strategy: str | None,
+    as_json: bool,
 ) -> None:
     """Explain CODE: its level, the rule that sets it, and what would be done about it."""
     try:
@@ -98,7 +123,7 @@ def explain(
         sub_healthy = settings.sub_healthy_strategy(os.environ)
     except (names.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
         raise click.UsageError(str(error)) from None
-    lines = _explained(number, _load(directory), severity or "", rungs, sub_healthy)
+    lines = _explained(number, _load(directory, _limits(table)), severity or "", rungs, sub_healthy)
     if as_json:
         click.echo(json.dumps(lines, indent=1))
         return
@@ -106,17 +131,17 @@ def explain(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    shown = Table(show_header=False, box=None, pad_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
     for name, value in lines.items():
-        table.add_row(name, Text(value))
-    Console().print(table)
+        shown.add_row(name, Text(value))
+    Console().print(shown)
 
 
-def _load(directory: Path | None) -> Configuration:
+def _load(directory: Path | None, limits: Limits) -> Configuration:
     try:
-        return configuration.load(directory or settings.fault_config(os.environ))
+        return configuration.load(directory or settings.fault_config(os.environ), limits)
     except Refused as error:
         for finding in error.findings:
             click.echo(f"{finding.severity}: {finding}", err=True)

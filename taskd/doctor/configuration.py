@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
 from taskd.mindcluster.faults import Refused, load
+from taskd.mindcluster.faults.limits import LIMITS
 
 
 def settings_are_usable(environ: Mapping[str, str]) -> Finding:
@@ -27,7 +28,7 @@ def fault_codes(environ: Mapping[str, str]) -> Finding:
     if directory is None:
         return ok(name, "TASKD_FAULT_CONFIG is not set: the tables shipped with taskd")
     try:
-        findings = load(directory).findings
+        findings = load(directory, LIMITS[settings.fault_table(environ)]).findings
     except Refused as refused:
         return error(name, str(refused), f"taskd faults lint {directory}")
     if findings:

@@ -21,6 +21,7 @@ from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.history import Damaged
+from taskd.mindcluster.faults.limits import GUIDE, Limits
 from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.faults.separated import Separated
 
@@ -44,7 +45,9 @@ class DeviceCodes:
         journal: Separated | None = None,
         wall: Callable[[], float] = time.time,
         continuity: Continuity | None = None,
+        limits: Limits = GUIDE,
     ) -> None:
+        self._limits = limits
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
@@ -229,7 +232,7 @@ class DeviceCodes:
     def _load(self) -> Configuration | None:
         """Load the configuration and log its findings; None if it cannot be used."""
         try:
-            loaded = configuration.load(self._directory)
+            loaded = configuration.load(self._directory, self._limits)
         except Refused as error:
             _say(error.findings)
             return None

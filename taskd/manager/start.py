@@ -15,6 +15,7 @@ from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
+from taskd.mindcluster.faults.limits import LIMITS
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import secret
@@ -67,7 +68,10 @@ def make(
         starter=starter,
         faults_on_purpose=settings.fault_injection(environ),
         codes=DeviceCodes(
-            settings.fault_config(environ), Separated(log_path), continuity=continuity
+            settings.fault_config(environ),
+            Separated(log_path),
+            continuity=continuity,
+            limits=LIMITS[settings.fault_table(environ)],
         ),
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),

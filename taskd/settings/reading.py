@@ -160,6 +160,11 @@ def fault_config(environ: Mapping[str, str]) -> str | None:
     return v.TASKD_FAULT_CONFIG.read(environ)
 
 
+def fault_table(environ: Mapping[str, str]) -> str:
+    """A name in taskd.mindcluster.faults.limits.LIMITS."""
+    return v.TASKD_FAULT_TABLE.read(environ)
+
+
 def log_path(environ: Mapping[str, str]) -> str:
     """The log directory. Never fails, so that errors in the other settings can be logged."""
     return v.TASKD_LOG_PATH.read(environ)

@@ -191,6 +191,16 @@ TASKD_FAULT_CONFIG = Parameter(
     " ConfigMap `mindx-dl-fault-config` mounted in the manager's container: what each fault code"
     " means. Read again when it changes. See [faults.md](faults.md).",
 )
+TASKD_FAULT_TABLE = Parameter(
+    "TASKD_FAULT_TABLE",
+    kinds.choice("guide", "newer"),
+    "guide",
+    "guide",
+    "Which ranges and defaults `faultCustomization.json` in `TASKD_FAULT_CONFIG` has: those of the"
+    " guide, or those of newer versions of the device plugin. See"
+    " [faults.md](faults.md#the-files).",
+    remedy="unset it for guide",
+)
 TASKD_FAULT_INJECTION = Parameter(
     "TASKD_FAULT_INJECTION",
     kinds.switch(),
@@ -361,6 +371,7 @@ SECTIONS = (
             TASKD_FAULT_RETRY_TIMES,
             TASKD_WAIT_RESCHEDULE_TIMEOUT,
             TASKD_FAULT_CONFIG,
+            TASKD_FAULT_TABLE,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_FAULT_ENGINE,

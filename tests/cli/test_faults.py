@@ -34,9 +34,13 @@ def faults(monkeypatch, tmp_path):
 
 
 def test_lint_of_files_with_nothing_wrong(faults):
-    done = faults("lint", SHIPPED / codes.NAME, SHIPPED / customization.NAME, SHIPPED)
+    files = SHIPPED / codes.NAME, SHIPPED / customization.NAME, SHIPPED
+    done = faults("lint", "--table", "newer", *files)
     assert done.exit_code == 0 and "nothing found" in done.output
-    assert json.loads(faults("lint", SHIPPED, "--json").output) == []
+    assert json.loads(faults("lint", SHIPPED, "--table", "newer", "--json").output) == []
+    # by the guide, they have four values of newer versions
+    done = faults("lint", SHIPPED)
+    assert done.exit_code == 1 and done.output.count("TASKD_FAULT_TABLE=newer") == 4
 
 
 def test_lint_says_file_place_value_and_what_is_allowed(faults, tmp_path):

@@ -16,6 +16,7 @@ from taskd.manager.device_codes import CHANGED, NOT_CHANGED, DeviceCodes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR
 from taskd.mindcluster.faults.configuration import SHIPPED
+from taskd.mindcluster.faults.limits import NEWER
 from taskd.mindcluster.faults.separated import Separated
 
 from .conftest import FakeAgent
@@ -120,7 +121,7 @@ def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
     raw = json.loads((config / "faultCustomization.json").read_text())
     raw["FaultDuration"][0] |= {"FaultTimeout": 0, "RecoverTimeout": 0}
     (config / "faultCustomization.json").write_text(json.dumps(raw))
-    manager = start(1, codes=DeviceCodes(str(config)))
+    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
     (agent,) = manager.protected(1)
     rank = manager.server.coordinator.job.ranks[1]
     tell(operate, manager, 1, "81078603", "occur")
@@ -134,7 +135,7 @@ def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
 def test_files_that_change_the_level_of_a_code_that_is_there(start, operate, config):
     """Nothing is done to the process by that; but whether the device gets another one follows the
     files."""
-    manager = start(1, codes=DeviceCodes(str(config)))
+    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
     (agent,) = manager.protected(1)
     rank = manager.server.coordinator.job.ranks[1]
     tell(operate, manager, 1, "8C1F860B", "occur")
@@ -158,7 +159,7 @@ def test_time_alone_brings_a_level(start, operate, config):
     raw = json.loads((config / "faultCustomization.json").read_text())
     raw["FaultDuration"][0]["FaultTimeout"] = 0
     (config / "faultCustomization.json").write_text(json.dumps(raw))
-    manager = start(1, codes=DeviceCodes(str(config)))
+    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
     (agent,) = manager.protected(1)
     assert "required: nothing" in tell(operate, manager, 1, "81078603", "occur").text
     manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
@@ -198,7 +199,7 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
 def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(
     start, operate, config, caplog, name
 ):
-    manager = start(1, codes=DeviceCodes(str(config)))
+    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
     manager.protected(1)
     with caplog.at_level(logging.INFO, "taskd.manager"):
         (config / name).write_text("{}}")
@@ -210,7 +211,7 @@ def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(
 def test_a_configuration_that_is_broken_from_the_start(start, operate, config, caplog):
     (config / "faultCode.json").write_text("")
     with caplog.at_level(logging.INFO, "taskd.manager"):
-        manager = start(1, codes=DeviceCodes(str(config)))
+        manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
     assert "faultCode.json: not JSON" in caplog.text
     manager.protected(1)
     assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text, (

@@ -8,6 +8,7 @@ import pytest
 
 from taskd.mindcluster.faults import Refused, codes, configuration, customization, load, names
 from taskd.mindcluster.faults.findings import Broken
+from taskd.mindcluster.faults.limits import GUIDE, HINT, NEWER
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.levels import Level
 
@@ -18,8 +19,8 @@ def parsed(raw):
     return codes.parse(json.dumps(raw).encode())
 
 
-def customized(raw):
-    return customization.parse(json.dumps(raw).encode())
+def customized(raw, limits=NEWER):
+    return customization.parse(json.dumps(raw).encode(), limits=limits)
 
 
 def texts(report):
@@ -204,27 +205,65 @@ def test_of_several_entries_for_a_code_the_first_good_one_counts():
     )
 
 
+@pytest.mark.parametrize("limits", [GUIDE, NEWER], ids=lambda limits: limits.name)
 @pytest.mark.parametrize("times", [1, 2, 100])
-def test_the_ranges_of_the_guide_and_of_newer_versions_are_both_taken(times):
-    rules, report = customized({"FaultFrequency": [entry(Times=times)]})
-    assert rules.frequency[0x80E18005].times == times and not report.findings
+def test_the_range_of_each_table_is_taken(times, limits):
+    rules, report = customized({"FaultFrequency": [entry(Times=times)]}, limits)
+    if times == 1 and limits is GUIDE:
+        assert not rules.frequency and HINT in texts(report)[0]
+    else:
+        assert rules.frequency[0x80E18005].times == times and not report.findings
 
 
 @pytest.mark.parametrize(
-    ("raw", "grace"),
+    ("raw", "grace", "limits"),
     [
-        ({}, (30, 150, 15)),
-        ({"WaitFlushingCMTime": 120}, (120, 60, 15)),
-        ({"WaitFlushingCMTime": 120, "WaitDeviceResetTime": 100}, (120, 100, 15)),
+        ({}, (30, 150, 15), NEWER),
+        ({}, (90, 60, None), GUIDE),
+        ({"WaitFlushingCMTime": 120}, (120, 60, None), GUIDE),
+        ({"WaitFlushingCMTime": 120, "WaitDeviceResetTime": 100}, (120, 100, None), GUIDE),
         (
             {"WaitProcessReadCMTime": 5, "WaitDeviceResetTime": 180, "WaitFaultSelfHealingTime": 1},
             (5, 180, 1),
+            NEWER,
         ),
     ],
 )
-def test_names_of_grace_tolerance(raw, grace):
-    rules, report = customized({"GraceTolerance": raw})
+def test_names_of_grace_tolerance(raw, grace, limits):
+    rules, report = customized({"GraceTolerance": raw}, limits)
     assert rules.grace == customization.Grace(*grace) and not report.findings
+
+
+def test_what_only_newer_versions_have_is_said_and_not_taken():
+    raw = {
+        "GraceTolerance": {"WaitDeviceResetTime": 150, "WaitFaultSelfHealingTime": 15},
+        "FaultFrequency": [
+            entry(ReleaseTimeWindow=172_800),
+            entry(EventId=["1"], FaultHandling="SubHealthFault"),
+        ],
+        "FaultDuration": [
+            {"EventId": ["81078603"], "FaultTimeout": 45, "FaultHandling": "SeparateNPU"},
+            {"EventId": ["80E01801"], "RecoverTimeout": 61},
+        ],
+    }
+    rules, report = customized(raw, GUIDE)
+    assert rules.grace == customization.Grace(90, 60, None)
+    assert {code: rule.release for code, rule in rules.frequency.items()} == {0x80E18005: None}
+    (lasting,) = rules.duration.values()
+    assert (lasting.timeout, lasting.recover, lasting.level) == (20, 60, Level.PRE_SEPARATE)
+    assert len(report.findings) == 8 and all(HINT in text for text in texts(report)), texts(report)
+    assert not customized(raw, NEWER)[1].findings
+
+
+def test_a_code_that_heals_never_costs_more_by_the_guide():
+    assert customized({}, GUIDE)[0].grace.escalations(Level.RESTART_BUSINESS) == ()
+    assert customized({}, GUIDE)[0].grace.escalations(Level.RESTART) == ((60, Level.SEPARATE),)
+
+
+def test_what_is_shipped_is_newer_and_a_directory_is_the_guides_unless_it_is_said(tmp_path):
+    assert load().customization.grace == customization.Grace(30, 150, 15)
+    assert load(tmp_path).customization.grace == customization.Grace(90, 60, None)
+    assert load(tmp_path, NEWER).customization.grace == customization.Grace(30, 150, 15)
 
 
 def test_a_value_of_grace_tolerance_that_cannot_be_used_is_replaced_alone():

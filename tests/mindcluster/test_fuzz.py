@@ -4,6 +4,7 @@ touched."""
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from taskd.mindcluster.faults import codes, customization, names
 from taskd.mindcluster.faults.codes import KEYS
 from taskd.mindcluster.faults.configuration import SHIPPED
 from taskd.mindcluster.faults.findings import Broken
+from taskd.mindcluster.faults.limits import NEWER
 from taskd.mindcluster.faults.separated import NAME, Separated
 
 CODES, RULES = ((SHIPPED / name).read_bytes() for name in (codes.NAME, customization.NAME))
@@ -64,11 +66,15 @@ def refused_or_read(parse, data):
     return parsed
 
 
+newer = partial(customization.parse, limits=NEWER)
+
+
 @given(st.binary(max_size=400))
 @LONG
 def test_random_bytes(data):
     refused_or_read(codes.parse, data)
     refused_or_read(customization.parse, data)
+    refused_or_read(newer, data)
 
 
 @given(JSON)
@@ -77,6 +83,7 @@ def test_random_json(raw):
     data = json.dumps(raw).encode()
     refused_or_read(codes.parse, data)
     refused_or_read(customization.parse, data)
+    refused_or_read(newer, data)
 
 
 @given(
@@ -103,6 +110,7 @@ def test_random_tables(raw):
 @LONG
 def test_random_rules(raw):
     refused_or_read(customization.parse, json.dumps(raw).encode())
+    refused_or_read(newer, json.dumps(raw).encode())
 
 
 @given(MUTATIONS)
@@ -134,7 +142,7 @@ def test_the_shipped_table_mutated(mutations):
 @LONG
 def test_the_shipped_rules_mutated(mutations):
     """An entry that is as it was counts as it did, for the codes that no other entry names."""
-    rules = refused_or_read(customization.parse, mutated(RULES, mutations))
+    rules = refused_or_read(newer, mutated(RULES, mutations))
     if rules is None:
         return
     for rule in rules.frequency.values():

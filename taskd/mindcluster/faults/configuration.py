@@ -5,7 +5,8 @@
     SwitchFaultCode.json      absent: no fault of a switch is handled
     PollInterval              seconds between two checks, 30 to 3600; absent or unusable: 300
 
-Without a directory: the two files shipped with taskd, which have the vendor's levels and limits.
+Without a directory: the two files shipped with taskd, which have the vendor's levels and limits, as
+newer versions of the device plugin have them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +29,7 @@ from taskd.mindcluster.faults.findings import (
     Report,
     read_regular,
 )
+from taskd.mindcluster.faults.limits import GUIDE, NEWER, Limits
 
 SHIPPED = Path(__file__).parent / "defaults"
 POLL_INTERVAL = "PollInterval"
@@ -51,8 +54,10 @@ class Configuration:
     findings: tuple[Finding, ...] = ()
 
 
-def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
-    """Load the whole configuration. Raises Refused."""
+def load(directory: str | os.PathLike[str] | None = None, limits: Limits = GUIDE) -> Configuration:
+    """Load the whole configuration; `limits`: what faultCustomization.json of a directory may say.
+    Raises Refused."""
+    limits = NEWER if directory is None else limits
     place = SHIPPED if directory is None else Path(directory)
     findings: list[Finding] = []
     if not place.is_dir():
@@ -71,42 +76,44 @@ def load(directory: str | os.PathLike[str] | None = None) -> Configuration:
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
     table = replace(table, switches=_read(place / switches.NAME, switches.parse, findings) or {})
-    rules = _read(place / customization.NAME, customization.parse, findings)
+    parse = partial(customization.parse, limits=limits)
+    rules = _read(place / customization.NAME, parse, findings) or parse(b"{}")[0]
     poll = _poll(place / POLL_INTERVAL, findings)
     if any(f.severity == ERROR for f in findings):
         raise Refused(tuple(findings))
-    return Configuration(table, rules or Customization(), poll, tuple(findings))
+    return Configuration(table, rules, poll, tuple(findings))
 
 
-def check(path: Path) -> tuple[Finding, ...]:
+def check(path: Path, limits: Limits = GUIDE) -> tuple[Finding, ...]:
     """Return the findings of one file. Its name tells which kind it is, else its content."""
     findings: list[Finding] = []
     if path.is_dir():
         try:
-            return load(path).findings
+            return load(path, limits).findings
         except Refused as error:
             return error.findings
     data = _bytes(path, findings)
     if data is None:
         return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
     try:
-        return tuple(_kind(path, data)(data, str(path))[1].findings)
+        return tuple(_kind(path, data, limits)(data, str(path))[1].findings)
     except Broken as error:
         return (error.finding,)
 
 
-def _kind(path: Path, data: bytes) -> Callable[[bytes, str], tuple[Any, Report]]:
+def _kind(path: Path, data: bytes, limits: Limits) -> Callable[[bytes, str], tuple[Any, Report]]:
     """The parser of a file, by its name or else by what is only in files of that kind."""
+    custom = partial(customization.parse, limits=limits)
     named: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
         codes.NAME: codes.parse,
-        customization.NAME: customization.parse,
+        customization.NAME: custom,
         switches.NAME: switches.parse,
     }
     if path.name in named:
         return named[path.name]
     found = {k for k in codes.KEYS.keys() | switches.KEYS.keys() if f'"{k}"'.encode() in data}
     if not found:
-        return customization.parse
+        return custom
     switch = bool(found - codes.KEYS.keys()) or b'"[' in data
     if switch and found <= switches.KEYS.keys():
         return switches.parse

@@ -1,21 +1,9 @@
 """faultCustomization.json: how often, and for how long, a code may be present before its device
 gets another level.
 
-The guide (seed 004) and newer versions of the device plugin differ in names and ranges; taskd
-accepts what either allows:
-
-                                    guide                   newer                   here
-    GraceTolerance                  WaitFlushingCMTime      WaitProcessReadCMTime   both
-      .WaitDeviceResetTime          60-120, 60              60-180, 150             60-180, 150*
-      .WaitFaultSelfHealingTime     -                       1-30, 15                1-30, 15
-    FaultFrequency[].Times          2-100                   1-100                   1-100
-      .ReleaseTimeWindow            -                       60-4294967296           as newer, 0
-    FaultDuration[].EventId         81078603 only           any                     DURABLE
-      .FaultTimeout                 1-30                    0-600                   0-600, 20
-      .RecoverTimeout               1-60, 60                0-86400                 0-86400, 60
-      .FaultHandling                PreSeparateNPU          all but Manually...     the same, Pre...
-
-* 60 beside WaitFlushingCMTime. A ReleaseTimeWindow of 0, or none: see `Frequency`.
+`limits.py` has the names, ranges and defaults: the guide's, or those of newer versions of the
+device plugin. What only the other one allows is refused with that hint. A ReleaseTimeWindow of 0,
+or none: see `Frequency`.
 
 A faulty entry of FaultFrequency is skipped; an invalid code is dropped from its list. In
 GraceTolerance and FaultDuration an unusable value is replaced by its default. The first valid entry
@@ -30,15 +18,12 @@ from typing import Any
 
 from taskd.mindcluster.faults.codes import LINK_DOWN
 from taskd.mindcluster.faults.findings import Report, entries, read, unknown, whole
+from taskd.mindcluster.faults.limits import GUIDE, HINT, NEWER, Limits, Range, WithDefault
 from taskd.mindcluster.faults.names import MOST_DIGITS, BadCode, parse_code, show
-from taskd.mindcluster.levels import NAMED, Level
+from taskd.mindcluster.levels import Level
 
 NAME = "faultCustomization.json"
 SECTIONS = ("GraceTolerance", "FaultFrequency", "FaultDuration")
-HANDLINGS = {word: level for word, level in NAMED.items() if level is not Level.NORMAL}
-# from the guide, and the two for which newer guides show an entry: a link between super-pods, and
-# failing memory
-DURABLE = frozenset({LINK_DOWN, 0x81B18603, 0x80E01801})
 LONGEST = 2**32  # seconds; what newer versions write for "never"
 
 
@@ -69,16 +54,18 @@ class Duration:
 @dataclass(frozen=True)
 class Grace:
     """Grace periods in seconds. `reads`: for the training process to be notified and end; `reset`:
-    for a device reset; `heals`: for a fault to clear by itself."""
+    for a device reset; `heals`: for a fault to clear by itself, None if it never costs more."""
 
     reads: float = 30.0
     reset: float = 150.0
-    heals: float = 15.0
+    heals: float | None = 15.0
 
     def escalations(self, level: Level) -> tuple[tuple[float, Level], ...]:
         """The further levels of a code of `level` that stays present, each with the seconds after
         which it applies."""
         if level is Level.RESTART_BUSINESS:
+            if self.heals is None:
+                return ()
             return ((self.heals, Level.RESTART), (self.heals + self.reset, Level.SEPARATE))
         return (
             ((self.reset, Level.SEPARATE),) if level in (Level.FREE_RESTART, Level.RESTART) else ()
@@ -92,67 +79,73 @@ class Customization:
     duration: Mapping[int, Duration] = field(default_factory=lambda: {LINK_DOWN: Duration()})
 
 
-def parse(data: bytes, file: str = NAME) -> tuple[Customization, Report]:
+def parse(data: bytes, file: str = NAME, limits: Limits = GUIDE) -> tuple[Customization, Report]:
     """Parse the file. Raises findings.Broken if it is unusable as a whole."""
     report = Report(file)
     raw = read(data, report)
     unknown(raw, SECTIONS, report)
-    grace = _grace(raw.get("GraceTolerance", {}), report)
-    frequency = _frequency(raw.get("FaultFrequency", []), report)
-    return Customization(grace, frequency, _duration(raw.get("FaultDuration", []), report)), report
+    grace = _grace(raw.get("GraceTolerance", {}), limits, report)
+    frequency = _frequency(raw.get("FaultFrequency", []), limits, report)
+    duration = _duration(raw.get("FaultDuration", []), limits, report)
+    return Customization(grace, frequency, duration), report
 
 
-def _grace(raw: Any, report: Report) -> Grace:
+def _grace(raw: Any, limits: Limits, report: Report) -> Grace:
     path = "GraceTolerance"
     if not isinstance(raw, dict):
         report.warn(path, "an object is expected; the defaults are used", raw)
         raw = {}
-    known = (
-        "WaitProcessReadCMTime",
-        "WaitFlushingCMTime",
-        "WaitDeviceResetTime",
-        "WaitFaultSelfHealingTime",
-    )
-    unknown(raw, known, report, path)
-    newer = _limit(raw, "WaitProcessReadCMTime", 5, 90, 30, path, report)
-    older = _limit(raw, "WaitFlushingCMTime", 90, 300, 90, path, report)
-    guide = "WaitFlushingCMTime" in raw and "WaitProcessReadCMTime" not in raw
-    reset = _limit(raw, "WaitDeviceResetTime", 60, 180, 60 if guide else 150, path, report)
-    return Grace(
-        older if guide else newer,
-        reset,
-        _limit(raw, "WaitFaultSelfHealingTime", 1, 30, 15, path, report),
-    )
+    for name in [n for n in raw if n in NEWER.grace and n not in limits.grace]:
+        report.warn(f"{path}.{name}", f"the guide has no such time; ignored; {HINT}", raw[name])
+    rest = {n: v for n, v in raw.items() if n not in NEWER.grace}
+    unknown(rest, tuple(limits.grace), report, path)
+    found = {
+        name: _limit(raw, name, range_, NEWER.grace.get(name), path, report)
+        for name, range_ in limits.grace.items()
+    }
+    reads = found.get("WaitProcessReadCMTime") or found["WaitFlushingCMTime"]
+    return Grace(reads, found["WaitDeviceResetTime"], found.get("WaitFaultSelfHealingTime"))
 
 
 def _limit(
     raw: dict[str, Any],
     name: str,
-    lowest: int,
-    highest: int,
-    default: int,
+    limits: WithDefault,
+    newer: WithDefault | None,
     path: str,
     report: Report,
 ) -> float:
+    lowest, highest, default = limits
     if name not in raw:
         return float(default)
     value = whole(raw[name], lowest, highest)
     if value is None:
         report.warn(
             f"{path}.{name}",
-            f"unusable, {default} is used",
+            f"unusable, {default} is used{_hint(raw[name], newer)}",
             raw[name],
             f"a number of seconds from {lowest} to {highest}",
         )
     return float(default if value is None else value)
 
 
-def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
+def _hint(value: Any, newer: Range | WithDefault | None) -> str:
+    """Say so if newer versions allow the value."""
+    if newer is None or whole(value, newer[0], newer[1]) is None:
+        return ""
+    return f"; {HINT}"
+
+
+def _frequency(raw: Any, limits: Limits, report: Report) -> dict[int, Frequency]:
     found: dict[int, Frequency] = {}
     for path, item in entries(raw, "FaultFrequency", report):
         if not isinstance(item, dict):
             report.warn(path, "an object is expected; the entry is skipped", item)
             continue
+        if "ReleaseTimeWindow" in item and not limits.release:
+            item = dict(item)
+            without = f"the guide has no such time; ignored; {HINT}"
+            report.warn(f"{path}.ReleaseTimeWindow", without, item.pop("ReleaseTimeWindow"))
         unknown(
             item,
             ("EventId", "TimeWindow", "Times", "FaultHandling", "ReleaseTimeWindow"),
@@ -160,9 +153,9 @@ def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
             path,
         )
         codes = _codes(item, path, report)
-        window = _needed(item, "TimeWindow", 60, 864_000, "seconds", path, report)
-        times = _needed(item, "Times", 1, 100, "occurrences", path, report)
-        level = _handling(item, HANDLINGS, path, report)
+        window = _needed(item, "TimeWindow", (60, 864_000), "seconds", path, report)
+        times = _needed(item, "Times", limits.times, "occurrences", path, report, NEWER.times)
+        level = _handling(item, limits.counted, path, report, newer=NEWER.counted)
         release = item.get("ReleaseTimeWindow")
         bad_release = (
             release is not None
@@ -189,11 +182,8 @@ def _frequency(raw: Any, report: Report) -> dict[int, Frequency]:
     return found
 
 
-def _duration(raw: Any, report: Report) -> dict[int, Duration]:
+def _duration(raw: Any, limits: Limits, report: Report) -> dict[int, Duration]:
     found: dict[int, Duration] = {}
-    allowed = {
-        word: level for word, level in HANDLINGS.items() if level is not Level.MANUALLY_SEPARATE
-    }
     for path, item in entries(raw, "FaultDuration", report):
         if not isinstance(item, dict):
             report.warn(path, "an object is expected; the entry is skipped", item)
@@ -202,19 +192,20 @@ def _duration(raw: Any, report: Report) -> dict[int, Duration]:
         codes = _codes(item, path, report)
         if not codes:
             continue
-        timeout = _limit(item, "FaultTimeout", 0, 600, 20, path, report)
-        recover = _limit(item, "RecoverTimeout", 0, 86_400, 60, path, report)
+        timeout = _limit(item, "FaultTimeout", limits.timeout, NEWER.timeout, path, report)
+        recover = _limit(item, "RecoverTimeout", limits.recover, NEWER.recover, path, report)
         level = (
-            _handling(item, allowed, path, report, "PreSeparateNPU is used")
+            _handling(item, limits.lasting, path, report, "PreSeparateNPU is used", NEWER.lasting)
             if "FaultHandling" in item
             else None
         )
         for code in codes:
-            if code not in DURABLE:
-                can = ", ".join(show(c) for c in sorted(DURABLE))
+            if code not in limits.durable:
+                can = ", ".join(show(c) for c in sorted(limits.durable))
+                hint = f"; {HINT}" if code in NEWER.durable else ""
                 report.warn(
                     f"{path}.EventId",
-                    "a duration cannot be configured for this code; skipped",
+                    f"a duration cannot be configured for this code; skipped{hint}",
                     show(code),
                     can,
                 )
@@ -259,12 +250,23 @@ def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
 
 
 def _needed(
-    item: dict[str, Any], name: str, lowest: int, highest: int, unit: str, path: str, report: Report
+    item: dict[str, Any],
+    name: str,
+    limits: Range,
+    unit: str,
+    path: str,
+    report: Report,
+    newer: Range | None = None,
 ) -> int | None:
+    lowest, highest = limits
     value = whole(item.get(name), lowest, highest)
     if value is None:
-        allowed = f"a number of {unit} from {lowest} to {highest}"
-        report.warn(f"{path}.{name}", "the entry is skipped", item.get(name, "absent"), allowed)
+        report.warn(
+            f"{path}.{name}",
+            f"the entry is skipped{_hint(item.get(name), newer)}",
+            item.get(name, "absent"),
+            f"a number of {unit} from {lowest} to {highest}",
+        )
     return value
 
 
@@ -274,11 +276,16 @@ def _handling(
     path: str,
     report: Report,
     what: str = "the entry is skipped",
+    newer: Mapping[str, Level] | None = None,
 ) -> Level | None:
     raw = item.get("FaultHandling")
     level = allowed.get(raw) if isinstance(raw, str) else None
     if level is None:
+        hint = f"; {HINT}" if isinstance(raw, str) and newer and raw in newer else ""
         report.warn(
-            f"{path}.FaultHandling", what, "absent" if raw is None else raw, ", ".join(allowed)
+            f"{path}.FaultHandling",
+            f"{what}{hint}",
+            "absent" if raw is None else raw,
+            ", ".join(allowed),
         )
     return level
