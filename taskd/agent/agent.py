@@ -144,6 +144,7 @@ class Agent:
         for rank in epoch.ranks.values():
             if rank.process is None:
                 self.processes.start(rank)
+        self.lines.process_known()
         self.announce()
 
     def protect(self, epoch: Epoch) -> None:

@@ -42,6 +42,10 @@ class RankLines:
     def _admit(self, caller: Caller) -> None:
         """Connect a caller to its rank. Raises BadMessage."""
         hello, epoch = caller.hello, self._agent.epoch
+        if self._agent.next is not epoch:
+            # its launcher starts the ranks of the next epoch, and has not handed them over yet
+            self._early.append(caller)
+            return
         rank = epoch.find(hello.rank) if epoch else None
         if epoch is None or rank is None or hello.incarnation != rank.incarnation:
             raise codec.BadMessage(
@@ -78,7 +82,7 @@ class RankLines:
         # what arrived with the hello is read at the next turn: the socket is ready at once
 
     def process_known(self) -> None:
-        """The process of a rank is known now: check again the callers that were too early."""
+        """Processes of ranks are known now: check again the callers that were too early."""
         early, self._early = self._early, []
         for caller in early:
             try:

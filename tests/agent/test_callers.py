@@ -68,7 +68,7 @@ class Process:
 def agent(tmp_path):
     made = Agent(keys.derive(b"tests"), "job", 0.0, Limits(least=None), unprotected=False)
     page = Page.create(str(tmp_path / "page"), 2)
-    made.epoch = Epoch(0, tmp_path, page)
+    made.epoch = made.next = Epoch(0, tmp_path, page)
     for number in (0, 1):
         made.epoch.ranks[number] = Rank(
             number, number, None, None, os.open(os.devnull, os.O_RDONLY)
@@ -100,6 +100,21 @@ def accept(agent, caller):
     caller.call()
     assert select.select([agent.lines.listener], [], [], 20.0)[0]
     agent.lines.accept()
+
+
+def test_a_rank_that_connects_before_its_launcher_has_handed_it_over(agent, process):
+    """It has been started and is faster than its launcher, as msrun's are on a busy machine."""
+    epoch, agent.epoch = agent.epoch, None
+    mine, stranger = process(0), process(1)
+    accept(agent, mine)
+    accept(agent, stranger)
+    zero, one = epoch.ranks.values()
+    zero.process = mine.popen
+    one.process = SimpleNamespace(pid=os.getpid() + 1_000_000)
+    assert zero.channel is None
+    agent.adopt(epoch)
+    agent.lines.process_known()
+    assert zero.channel is not None and one.channel is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
