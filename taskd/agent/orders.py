@@ -146,12 +146,11 @@ class Orders:
         self._agent.tell_ranks(epoch, order)
 
     def _pause(self, epoch: Epoch, order: to_rank.Pause | to_rank.Continue) -> None:
-        epoch.passing, self._paused_by = (
-            isinstance(order, to_rank.Pause) and order.passing,
-            self._agent.obeyed,
-        )
+        pause = order if isinstance(order, to_rank.Pause) else None
+        epoch.passing, self._paused_by = pause is not None and pause.passing, self._agent.obeyed
+        epoch.for_move = epoch.passing and pause is not None and pause.moving
         log.info("%s, ordered in term %d", order, self._agent.obeyed[0])
-        self._agent.monitor.pause(epoch, order.step if isinstance(order, to_rank.Pause) else None)
+        self._agent.monitor.pause(epoch, None if pause is None else pause.step)
         self._agent.tell_ranks(epoch, order)
 
     def look_at_manager(self) -> None:
@@ -162,7 +161,7 @@ class Orders:
 
     def _interruption(self, epoch: Epoch, order: to_rank.Interrupt) -> None:
         if order.interruption > epoch.interruption:
-            epoch.moving, epoch.moves_to, epoch.former = epoch.passing, "", ""
+            epoch.moving, epoch.moves_to, epoch.former = epoch.for_move, "", ""
         epoch.interruption = max(epoch.interruption, order.interruption)
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():

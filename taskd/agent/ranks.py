@@ -73,6 +73,7 @@ class Epoch:
     released: int = -1  # no step before this one will be repeated
     protected: bool = False
     passing: bool = False  # its ranks are paused temporarily, by a manager that may be gone
+    for_move: bool = False  # and for the move of a node
     moving: bool = False  # the newest interruption came in such a pause
     moves_to: str = ""  # the standby that this node was given to
     former: str = ""  # the agent that had this node until it moved here

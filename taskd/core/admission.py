@@ -300,7 +300,9 @@ class Admission:
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
         for rank, left in zip(node.ranks, event.left, strict=True):
-            job.ranks[rank].left = left
+            state = job.ranks[rank]
+            # another machine has other devices
+            state.left, state.unusable, state.resetting = left, "", ""
         job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")
         if self._pause.step is not None:
             self._pause.remind()

@@ -101,7 +101,7 @@ class Coordinator:
             e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
             from_agent.PreparationFailed: self.switch.failed,
-            e.ClusterConnected: self.cluster.connected,
+            e.ClusterConnected: self._cluster_connected,
             e.ClusterSignal: self.cluster.signal,
             e.ClusterTask: self._cluster_task,
             from_operator.NicSwitchRequested: self.tasks.switch_nics,
@@ -252,6 +252,10 @@ class Coordinator:
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
         return self.admission.standby_joined(event, now)
+
+    def _cluster_connected(self, event: e.ClusterConnected, now: float) -> None:
+        self.cluster.connected(event, now)
+        self.tasks.begin_anew(now)
 
     def _cluster_task(self, event: e.ClusterTask, now: float) -> None:
         if self.cluster.on:  # otherwise ClusterD has begun anew

@@ -26,6 +26,7 @@ class Pause:
         self._job = job
         self._holders: set[str] = set()  # who wants the pause, besides moves
         self._move = False  # a move needs the pause
+        self.busy = False  # ranks do a task, and cannot be interrupted
         self.step: int | None = None  # the boundary, once it is known
         self.paused: set[int] = set()
         self._requests: list[str] = []
@@ -57,6 +58,8 @@ class Pause:
         wanted, self._move = self.wanted, True
         if not wanted:
             self._ask()
+        elif self.step is not None:
+            self._job.say(self._order(self.step))  # it is for a move, too
 
     def end_move(self) -> None:
         """End the pause for a node's move: ranks continue, unless operators pause them too."""
@@ -90,7 +93,7 @@ class Pause:
 
     def _order(self, step: int) -> to_rank.Pause:
         """What a move or ClusterD needs is known to this manager alone, and ends with it."""
-        return to_rank.Pause(step, passing=OPERATORS not in self._holders)
+        return to_rank.Pause(step, OPERATORS not in self._holders, self._move)
 
     def stopped(self, event: from_rank.RankPaused) -> None:
         if self.step is None or event.step < self.step:
@@ -171,7 +174,7 @@ class Pause:
         """Forget the pause: its processes are gone, or the job is over."""
         self._answer(False, why)
         self._holders.clear()
-        self._move = False
+        self._move = self.busy = False
         self.step = None
         self.paused.clear()
 

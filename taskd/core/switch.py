@@ -198,7 +198,8 @@ class Switch:
             return self._prepare(plan, now)
         if plan.incarnations != self._incarnations(plan.node):
             return self._again(plan, "a rank of the node was replaced meanwhile", now)
-        if plan.stage is Stage.PAUSING and recovery.incident is None and self._pause.all_paused:
+        free = recovery.incident is None and not self._pause.busy
+        if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
             plan.stage, plan.deadline = Stage.MOVING, None
             plan.moving = Moving(plan.node, plan.assignee, plan.why)
             recovery.switch(plan.moving, now)
@@ -290,8 +291,9 @@ class Switch:
         plan = self._plans[0] if self._plans else None
         if plan is None or plan.deadline is None or now < plan.deadline:
             return
-        if plan.stage is Stage.PAUSING and self._recovery.incident is not None:
-            plan.deadline = now + self._job.settings.pause_all  # they pause when it is closed
+        waits = self._recovery.incident is not None or self._pause.busy
+        if plan.stage is Stage.PAUSING and waits:
+            plan.deadline = now + self._job.settings.pause_all  # they pause when that is over
             return
         limits = {
             Stage.WAITING: (self._job.settings.reschedule, "no standby has come"),

@@ -13,6 +13,7 @@ are reported, and it decides; see core/clusterd.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from taskd.core import commands as c
 from taskd.core import events as e
@@ -46,6 +47,7 @@ class _Task:
     deadline: float
     began: bool = False
     results: dict[int, Results] = field(default_factory=dict)
+    silent: bool = False  # nobody waits for the results
     late: frozenset[int] = frozenset()  # ranks that have not reported in time
 
 
@@ -131,7 +133,7 @@ class Tasks:
         if task is None:
             return
         if self._job.over:
-            self._task = None
+            self._task, self._pause.busy = None, False
         elif task.began and incident is not None:
             self._end(False, f"a fault came in between: {incident.faults[-1]}", now)
         elif not task.began and incident is None and self._pause.all_paused:
@@ -142,6 +144,7 @@ class Tasks:
             self._end(False, f"ranks [{abbreviate(absent)}] have finished their loops", now)
             return
         nics, settings = isinstance(task.order, to_rank.SwitchNics), self._job.settings
+        self._pause.busy = True
         task.began, task.deadline = True, now + (settings.nics if nics else settings.stress)
         self._job.say(task.order)
 
@@ -171,9 +174,17 @@ class Tasks:
         task.late = frozenset(silent)
         text = f"ranks [{abbreviate(silent)}] have not ended their task in time"
         self._end(False, text, now)
-        if not self._job.over:
+        if self._acts():
             why = "its device has not ended a task in time"
             self._recovery.fault(text, now, evicted=dict.fromkeys(silent, why))
+
+    def begin_anew(self, now: float) -> None:
+        """ClusterD does: what it has asked for is over, and not answered."""
+        task = self._task
+        if task is not None and not task.request:
+            task.silent = True
+            if not task.began:
+                self._end(False, "ClusterD is gone, or begins anew", now)
 
     def drop(self, why: str) -> None:
         """The paused processes are gone."""
@@ -182,7 +193,7 @@ class Tasks:
             self._report(task, False, why)
 
     def _end(self, well: bool, text: str, now: float) -> None:
-        task, self._task = self._task, None
+        task, self._task, self._pause.busy = self._task, None, False
         assert task is not None
         self._job.note(f"{_words(task.order)}: {text}")
         self._report(task, well, text)
@@ -191,22 +202,27 @@ class Tasks:
         # ClusterD decides about what it has had tested
         if task.request and isinstance(task.order, to_rank.StressTest):
             for rank, results in sorted(task.results.items()):
-                if not self._job.over:
+                if self._acts():
                     self._act(rank, results, now)
 
+    def _acts(self) -> bool:
+        """Whether there are processes left to act on: what was done last may have ended them."""
+        return not self._job.over and not self._job.restart
+
     def _act(self, rank: int, results: Results, now: float) -> None:
-        codes = {code for _, code, _ in results}
-        text = _bad({rank: results})
+        codes, text = {code for _, code, _ in results}, _bad({rank: results})
+        state = self._job.ranks[rank]  # what is known of its device stays
+        level = partial(e.DeviceLevel, "", rank, text, resetting=state.resetting)
         if FAULTY in codes:
-            level = e.DeviceLevel(
-                "", rank, text, "faulty", Demand.REPLACE_NODE, False, "", f"faulty: {text}"
-            )
-            self._faults.levelled(level, now)
-        elif codes & {TOO_LONG, VOLTAGE} and self._job.ranks[rank].alive:
-            level = e.DeviceLevel("", rank, text, "in doubt", Demand.REPLACE_RANK)
-            self._faults.levelled(level, now)
+            faulty = level("faulty", Demand.REPLACE_NODE, False, unusable=f"faulty: {text}")
+            self._faults.levelled(faulty, now)
+        elif codes & {TOO_LONG, VOLTAGE} and state.alive:
+            doubt = level("in doubt", Demand.REPLACE_RANK, unusable=state.unusable)
+            self._faults.levelled(doubt, now)
 
     def _report(self, task: _Task, well: bool, text: str) -> None:
+        if task.silent:
+            return
         if task.request:
             self._job.answer(task.request, well, text)
         elif isinstance(task.order, to_rank.SwitchNics):

@@ -116,11 +116,12 @@ class Release(Message, frozen=True):
 
 
 class Pause(Message, frozen=True):
-    """Every rank stops before `step`; one that has begun it sends RankPassed. `passing`: a short
-    pause by the manager itself, which ends when another manager is in charge."""
+    """Every rank stops before `step`; one that has begun it sends RankPassed. `passing`: a pause
+    that ends when another manager is in charge. `moving`: for the move of a node."""
 
     step: Step
     passing: bool = False
+    moving: bool = False
 
 
 class Continue(Message, frozen=True):

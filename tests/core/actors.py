@@ -101,6 +101,7 @@ class Node:
     interruption: int = 0
     pause: int | None = None  # ranks stop before this step
     passing: bool = False  # the pause ends with the current manager
+    for_move: bool = False  # and is for a move
     gone: bool = False  # its agent is dead
     cut: bool = False  # partitioned: it neither sends nor receives
     agent: str = ""

@@ -35,7 +35,7 @@ class Agents:
             return
         if isinstance(command, to_rank.Interrupt):
             if command.interruption > node.interruption:
-                node.moving = node.passing
+                node.moving = node.for_move
             node.interruption = max(node.interruption, command.interruption)
             node.moves_to = node.former = ""
             for rank in node.ranks:
@@ -123,6 +123,7 @@ class Agents:
             self.world.say(node, from_agent.StepsBegun(node.number, max(begun)))
         elif isinstance(command, to_rank.Pause | to_rank.Continue):
             node.passing = isinstance(command, to_rank.Pause) and command.passing
+            node.for_move = node.passing and command.moving
             self.stand(node, command.step if isinstance(command, to_rank.Pause) else None)
         elif (
             isinstance(command, to_agent.RestartAll)

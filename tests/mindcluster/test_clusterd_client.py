@@ -153,7 +153,7 @@ def test_a_clusterd_that_starts_later_is_found(connect):
     port = first.port
     first.close()
     line = connect(f"127.0.0.1:{port}")
-    assert line.client.happened() == []
+    assert list(line.client.happened()) == []
     second = StandIn(("retry",), f"127.0.0.1:{port}")
     try:
         line.until(connected)
@@ -273,7 +273,7 @@ def test_a_server_that_speaks_garbage_or_nothing_at_all(answer, connect, caplog)
             line.until(connected)
         else:
             threading.Event().wait(1.0)  # for it to do its worst
-            assert not connected(line.client.happened())
+            assert not connected(list(line.client.happened()))
         line.client.close()
         assert not any(thread.is_alive() for thread in line.client._threads)
     finally:
@@ -303,7 +303,7 @@ def test_tls(tmp_path, connect):
         # one who trusts another authority
         stranger = connect(f"127.0.0.1:{cluster.port}", Certificates(tmp_path / "stranger.pem"))
         threading.Event().wait(0.5)
-        assert not connected(stranger.client.happened())
+        assert not connected(list(stranger.client.happened()))
     finally:
         cluster.close()
 

@@ -252,3 +252,15 @@ def test_the_vendors_own_rules_from_the_first_occurrence_to_the_release():
     assert found.report("d", 0x80E01801, "once", 86_400.0).reason.level is Level.MANUALLY_SEPARATE
     assert found.report("e", 0x80E01801, "once", 0.0).reason.level is Level.RESTART_BUSINESS
     assert found.report("e", 0x80E01801, "once", 86_401.0).reason.level is Level.RESTART_BUSINESS
+
+
+def test_a_reset_is_over_when_its_code_is():
+    """That a code came too often costs the process, but the device is not being reset for that."""
+    often = {5: customization.Frequency(86_400, 2, Level.RESTART)}
+    watched = devices(frequency=often)
+    for at in (0.0, 10.0):
+        watched.report("a/0", 5, "occur", at)
+        assert watched.judge("a/0", at + 1.0).resetting
+        watched.report("a/0", 5, "recover", at + 5.0)
+        assert not watched.judge("a/0", at + 5.0).resetting
+    assert watched.judge("a/0", 20.0).level is Level.RESTART

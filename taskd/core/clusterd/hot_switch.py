@@ -35,7 +35,8 @@ class HotSwitch:
             self._reports.send(Owed.MOVABLE, OK, "it names no node of this job", ("exit",))
             return
         if self._moving is not None and self._moving[0] == node and self._switch.moves(node):
-            return  # it comes twice
+            self._reports.owed.add(Owed.MOVABLE)  # it comes twice, or again after another fault
+            return
         refusal = self._switch.refusal(node)
         agent = self._job.topology.nodes[node].agent
         self._switch.reported(from_operator.NodeSubHealthy("", node, "ClusterD reports it"), now)

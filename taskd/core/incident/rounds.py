@@ -46,7 +46,8 @@ class Rounds:
             return Move.SPENT, f"rank {rank} was replaced {times} times and {again}"
         rounds = incident.rounds - incident.first
         # two more for each replaced rank: faults are reported one by one
-        if rounds >= settings.rounds + 2 * len(set(incident.replaced) | set(incident.evicted)):
+        ranks = {*incident.replaced, *incident.evicted, *self.waiting()}
+        if rounds >= settings.rounds + 2 * len(ranks):
             return Move.SPENT, f"{rounds} rounds without a committed step"
         return move, ""
 

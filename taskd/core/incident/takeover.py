@@ -50,9 +50,7 @@ class Takeover:
         node.lost, node.assignee = True, ""
         for rank in node.ranks:
             state = self._job.ranks[rank]
-            # another node has other devices
             state.alive, state.left, state.finished = False, None, None
-            state.unusable = state.resetting = ""
 
     def give_up(self, number: int, why: str) -> None:
         """Stop using a node whose agent is still reachable."""

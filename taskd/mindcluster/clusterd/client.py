@@ -16,6 +16,7 @@ import logging
 import queue
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,17 +111,20 @@ class Client:
         for thread in self._threads:
             thread.start()
 
-    def happened(self) -> list[Happened]:
-        """What has happened since the last call."""
+    def happened(self) -> Iterator[Happened]:
+        """What has happened since the last call, one by one: a report made after an event belongs
+        to the event's stream."""
         with contextlib.suppress(BlockingIOError):
             while self._readable.recv(4096):
                 pass
-        found: list[Happened] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._known, event = self._signals.get_nowait()
-                found.append(event)
-        return found
+        while True:
+            try:
+                stream, event = self._signals.get_nowait()
+            except queue.Empty:
+                return
+            if stream >= self._known:  # else a task of an earlier stream
+                self._known = stream
+                yield event
 
     def tell(self, report: c.TellClusterD) -> None:
         """Report it, soon; never waits."""

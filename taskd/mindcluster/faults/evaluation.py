@@ -158,7 +158,7 @@ class Devices:
 
     def judge(self, device: str, now: float) -> Judgement:
         """The reason of highest precedence; Normal if there is none."""
-        return _judgement(reason for _, reason in self._reasons(device, now))
+        return self._judgement(device, dict(self._reasons(device, now)))
 
     # -- operators, and new files ------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class Devices:
     def _remember(self, device: str, now: float) -> Judgement:
         known, found = self._devices[device], dict(self._reasons(device, now))
         known.reasons, known.due = frozenset(found), self._next(known)
-        return _judgement(found.values())
+        return self._judgement(device, found)
 
     def _arisen(self, device: str, now: float) -> Arisen | None:
         known = self._devices[device]
@@ -353,16 +353,25 @@ class Devices:
         for reason in new[1:]:
             if stronger(reason.level, strongest.level) is reason.level:
                 strongest = reason
-        return Arisen(device, strongest, _judgement(found.values()))
+        return Arisen(device, strongest, self._judgement(device, found))
+
+    def _judgement(self, device: str, reasons: dict[tuple[str, int], Reason]) -> Judgement:
+        """A device is being reset while a code is present that has such a level; that it had one
+        too often, or for too long, does not keep it so."""
+        known = self._devices.get(device, _Device())
+        present = {code for code, told in known.codes.items() if told.since is not None}
+        found = [reason for (_, code), reason in reasons.items() if code in present]
+        resets = [
+            f"{reason.level.word}: {reason.text}" for reason in found if reason.level in RESETS
+        ]
+        return _judgement(reasons.values(), next(iter(resets), ""))
 
 
-def _judgement(reasons: Iterable[Reason]) -> Judgement:
-    found = list(reasons)
-    best = max(found, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
+def _judgement(reasons: Iterable[Reason], resetting: str) -> Judgement:
+    best = max(reasons, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
     # the levels that allow no process are the highest ones
     unusable = "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}"
-    resets = [f"{reason.level.word}: {reason.text}" for reason in found if reason.level in RESETS]
-    return Judgement(best.level, best.text, unusable, next(iter(resets), ""))
+    return Judgement(best.level, best.text, unusable, resetting)
 
 
 def _often(code: int, rule: Frequency) -> str:
