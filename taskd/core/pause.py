@@ -58,8 +58,8 @@ class Pause:
         wanted, self._move = self.wanted, True
         if not wanted:
             self._ask()
-        elif self.step is not None:
-            self._job.say(self._order(self.step))  # it is for a move, too
+        elif self.step is not None and OPERATORS not in self._holders:
+            self._job.say(self._order(self.step))  # what ends with this manager is for a move, too
 
     def end_move(self) -> None:
         """End the pause for a node's move: ranks continue, unless operators pause them too."""
