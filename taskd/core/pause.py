@@ -55,10 +55,10 @@ class Pause:
         return bool(self._holders) or self._move
 
     def begin_move(self) -> None:
-        wanted, self._move = self.wanted, True
+        wanted, first, self._move = self.wanted, not self._move, True
         if not wanted:
             self._ask()
-        elif self.step is not None and OPERATORS not in self._holders:
+        elif first and self.step is not None and OPERATORS not in self._holders:
             self._job.say(self._order(self.step))  # what ends with this manager is for a move, too
 
     def end_move(self) -> None:
