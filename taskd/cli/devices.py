@@ -6,8 +6,8 @@ import click
 
 from taskd.cli.operate import connected
 from taskd.cli.ranks import RANKS
+from taskd.messages.to_rank import TESTS
 
-TESTS = ("aic", "p2p")
 CARDS = {"backup": True, "main": False}
 
 
