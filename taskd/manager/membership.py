@@ -269,6 +269,7 @@ class Membership:
             node = self._coordinator.job.topology.nodes[command.node]
             standby.node, standby.ranks = command.node, node.ranks
             self.agents[command.node] = standby
+            self.seen.add(command.node)
             return
         if (applicant := self._applicants.pop(command.agent, None)) is None:
             return

@@ -48,6 +48,7 @@ class StandIn:
         self.changed = threading.Condition()
         self.silent = False  # takes reports and sends nothing
         self._streams: list[queue.Queue[Any]] = []
+        self._kept: list[Any] = []  # signals from before the stream is open
         self._task_streams: dict[str, queue.Queue[Any]] = {}
         self._reset()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
@@ -94,13 +95,23 @@ class StandIn:
     def _subscribe(self, request: Any, context: Any) -> Any:
         mine: queue.Queue[Any] = queue.Queue()
         with self.changed:
-            self._reset()
+            if self._streams:
+                self._reset()
+            for signal in self._kept:
+                mine.put(signal)
+            self._kept.clear()
             self._streams = [mine]
             self.heard.append(("Subscribe", request.role))
             self.changed.notify_all()
-        context.add_callback(lambda: mine.put(None))
+        context.add_callback(lambda: self._over(mine))
         while (signal := mine.get()) is not None:
             yield signal
+
+    def _over(self, stream: queue.Queue[Any]) -> None:
+        with self.changed:
+            if self._streams == [stream]:
+                self._streams = []
+        stream.put(None)
 
     def _subscribe_tasks(self, call: str, context: Any) -> Any:
         mine: queue.Queue[Any] = queue.Queue()
@@ -148,6 +159,8 @@ class StandIn:
             **fields,
         )
         self.sent.append(signal)
+        if not self._streams:
+            self._kept.append(signal)
         for stream in self._streams:
             for _ in range(again):
                 stream.put(signal)
@@ -192,6 +205,9 @@ class StandIn:
         with self.changed:
             self.heard.append((call, request))
             self.changed.notify_all()
+            if call == "Register":
+                self._reset()
+                self._kept.clear()
             if self.silent or call in ("Init", "Register"):
                 return status(code=0)
             if call == "ReportProcessFault":

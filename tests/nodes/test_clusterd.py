@@ -81,10 +81,15 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
         job.emptied(1)
         job.trains()
         machines.signal(0, 9)
-        assert job.repaired()["ranks"] == [0, 1]
-        job.until("the next manager registered", lambda: len(cluster.told("Subscribe")) == 2)
+        incident = job.repaired()
+        assert incident["ranks"] == [0, 1], incident
+        job.until(
+            "the next manager had told ClusterD and been answered",
+            lambda: len(cluster.told("ReportRecoverStatus")) == 2,
+        )
         job.trains()
         cluster.say("fault 2:0")
-        assert job.repaired()["strategy"] == "retry"
+        incident = job.repaired()
+        assert incident["strategy"] == "retry", incident
         result = job.end(0, 1)
     training.assert_equal(result, reference, 4)

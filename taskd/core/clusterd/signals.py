@@ -57,6 +57,7 @@ class ClusterD:
         self._uuid = ""  # of the fault that it handles
         self._void = ""  # of the fault under which all ranks were restarted
         self._restarted = False  # since ClusterD was last told of a fault
+        self._trains_on = False  # `stopTrain` was taken for that fault, which had been repaired
         self._seen: deque[e.ClusterSignal] = deque(maxlen=REMEMBERED)
         # what it has ordered, in its words and ours, and not been told the result of
         self._ordered: tuple[str, str] | None = None
@@ -177,7 +178,8 @@ class ClusterD:
     def _stop(self, event: e.ClusterSignal, now: float) -> None:
         self._reports.owed.clear()
         self._ordered = None
-        told = self._reports.taken_up(now)
+        self._trains_on = False
+        told, phase = self._reports.taken_up(now), self._recovery.phase
         pauses = "pause_train" in event.actions
         if not pauses:
             self._end_hold("ClusterD stops the training", now)
@@ -191,7 +193,8 @@ class ClusterD:
         elif pauses:
             self._reports.owed.add(Owed.PAUSED)
             self._hold.begin(event.timeout, now)
-        elif told and self._recovery.incident is None:  # the ranks are not stopped once more for it
+        elif told and phase in (None, Phase.RESUME):  # the ranks are not stopped once more for it
+            self._trains_on = True
             self._reports.send(Owed.STOPPED, OK, "it is repaired, and training goes on")
         else:
             self._reports.owed.add(Owed.STOPPED)
@@ -216,14 +219,16 @@ class ClusterD:
         if incident is not None:
             incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
         known = self._known()
+        news = {r: kind for r, kind in event.ranks if r not in known}
         gone = {
             r: "ClusterD reports a fault of its device or process"
-            for r, kind in event.ranks
-            if kind == OTHER and self._job.ranks[r].alive and r not in known
+            for r, kind in news.items()
+            if kind == OTHER and self._job.ranks[r].alive
         }
-        if gone:
-            text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone))}]"
+        text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone or news))}]"
+        if gone or (news and self._trains_on):
             self._advice.consult(text, now, gone)
+        self._trains_on = False
 
     def _known(self) -> set[int]:
         """The ranks whose fault is handled already."""
@@ -318,7 +323,7 @@ class ClusterD:
             assert incident is not None
             moves = incident.moving is not None
             # of a repair in place ClusterD is told only if it decides about it
-            if not moves and (job.cluster_decides or incident.phase is Phase.RESCHEDULE):
+            if not moves and (job.cluster_decides or incident.timeline.has(Phase.RESCHEDULE)):
                 self._tell_fault(now)
         if job.over:
             self._reports.owed.clear()

@@ -52,6 +52,9 @@ class Timeline:
     def enter(self, phase: str, now: float) -> None:
         self.entered.append((phase, now))
 
+    def has(self, phase: Phase) -> bool:
+        return any(name == phase.value for name, _ in self.entered)
+
     def durations(self, end: float) -> dict[str, float]:
         """Return the seconds spent in each phase, over all its entries, in order of first entry."""
         out: dict[str, float] = {}
