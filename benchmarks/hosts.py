@@ -40,6 +40,7 @@ class Hosts:
         self.count = count
         self._bridge = f"{self._prefix}-b"
         self._names = [f"{self._prefix}-{i}" for i in range(count)]
+        self._known = [(self.address(i), f"host-{i}") for i in range(count)]
 
     def __enter__(self) -> Hosts:
         try:
@@ -51,9 +52,7 @@ class Hosts:
                 # names for all addresses: torch resolves each, and there is no name server to
                 # refuse
                 (ETC / name).mkdir(parents=True)
-                (ETC / name / "hosts").write_text(
-                    "".join(f"{self.address(i)} host-{i}\n" for i in range(self.count)) + LOCAL
-                )
+                self._write_names(name)
                 # no server there: refused at once
                 (ETC / name / "resolv.conf").write_text(
                     "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
@@ -78,6 +77,17 @@ class Hosts:
                     os.kill(pid, signal.SIGKILL)
             _try("netns", "del", name)
             shutil.rmtree(ETC / name, ignore_errors=True)
+
+    def _write_names(self, name: str) -> None:
+        lines = [f"{address} {known}\n" for address, known in self._known]
+        (ETC / name / "hosts").write_text("".join(lines) + LOCAL)
+
+    def serve(self, service: str, host: int) -> None:
+        """Have the name `service` lead to that host from now on, on every host."""
+        self._known = [(a, n) for a, n in self._known if n != service]
+        self._known.append((self.address(host), service))
+        for name in self._names:
+            self._write_names(name)
 
     def address(self, host: int) -> str:
         return f"{SUBNET}.{10 + host}"

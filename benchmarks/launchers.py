@@ -31,12 +31,13 @@ class Launchers:
         ranks: int,
         script: list[str],
         environment: dict[str, str],
+        master: str = "",
     ) -> None:
-        """`environment` is for each launcher. What a host's launchers print is appended to
-        output-HOST in `directory`."""
+        """`environment` is for each launcher. `master`: the name of node 0 where it is not its
+        address. What a host's launchers print is appended to output-HOST in `directory`."""
         self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
         self.world = nodes * ranks
-        self._script = script
+        self._script, self._master = script, master or hosts.address(0)
         self.env = {"GLOO_SOCKET_IFNAME": "eth0", "TASKD_RECOVER_STRATEGY": STRATEGY, **environment}
         self.launchers: dict[int, subprocess.Popen[bytes]] = {}
         directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ class Launchers:
             "--nproc_per_node",
             str(self.ranks),
             "--master_addr",
-            self.hosts.address(0),
+            self._master,
             "--master_port",
             MASTER,
             *self._script,

@@ -9,7 +9,8 @@ import sys
 
 from taskd import settings
 from taskd.adaptor.place import Place
-from taskd.agent import asking
+from taskd.manager import whereabouts
+from taskd.protocol import asking
 from taskd.protocol.keys import Keys
 from taskd.settings import pod_info
 
@@ -17,6 +18,8 @@ log = logging.getLogger("taskd.agent")
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
+# the job's manager is in another place than at first, so that the job is under way
+has_moved = False
 
 
 def comes_late(place: Place, keys: Keys, job: str) -> bool:
@@ -24,12 +27,15 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     Ends the launcher if its node has another: a second job on the port of the first."""
     if has_manager or settings.standby(os.environ):
         return False
+    global has_moved
+    if place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
+        has_moved = True
     address = place.manager_before_all_have_met()
     answer = asking.arrive(address, keys, job, place.node)
     if answer is None:
         return False
     if (
-        answer.protected
+        (answer.protected or has_moved)
         and place.nodes > 1
         and "recover" in settings.ladder_from(pod_info.environment(os.environ))
     ):

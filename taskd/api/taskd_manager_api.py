@@ -64,7 +64,7 @@ def start_taskd_manager() -> bool:
             raise SystemExit(0 if start_taskd_manager() else 1)
     """
     from taskd.manager.endpoint import PortInUse
-    from taskd.manager.start import make
+    from taskd.manager.start import InCharge, make
     from taskd.protocol.keys import BadSecret
 
     logs.setup("manager")
@@ -77,7 +77,7 @@ def start_taskd_manager() -> bool:
     try:
         server = make(_manager)
         server.open()
-    except (PortInUse, settings.BadSetting, BadSecret) as error:
+    except (InCharge, PortInUse, settings.BadSetting, BadSecret) as error:
         log.error("start_taskd_manager: %s", error)
         return False
     return server.run().ok is True

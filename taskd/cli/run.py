@@ -169,6 +169,8 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
         or (nodes > 1 and int(arguments.node_rank) != 0)
     ):
         return None
+    if nodes > 1 and _has_moved(nodes):
+        return None
     host, port = settings.bind_address(os.environ), settings.port(os.environ)
     if nodes > 1 and settings.own_address(os.environ) is None:
         host = arguments.master_addr or host
@@ -216,11 +218,23 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
             os.close(descriptor)
 
 
+def _has_moved(nodes: int) -> bool:
+    """Whether the job's manager is on another machine; the launcher uses it from now on."""
+    from taskd.adaptor import arrival
+    from taskd.manager import whereabouts
+    from taskd.protocol import secret
+
+    job, port = settings.job_id(os.environ), settings.port(os.environ)
+    arrival.has_moved = whereabouts.follow(
+        os.environ, job, secret.for_job(job, os.environ, port, nodes)
+    )
+    return arrival.has_moved
+
+
 def _has_manager(host: str, port: int) -> bool:
     """Whether a manager of this job listens there and waits for our node. Raises Refused if
     something else has the port."""
-    from taskd.agent import asking
-    from taskd.protocol import addresses, secret
+    from taskd.protocol import addresses, asking, secret
 
     if not addresses.listens((host, port), ANSWERS):
         return False

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from taskd import logs, settings
 from taskd.manager import config
 from taskd.manager.endpoint import PortInUse
-from taskd.manager.start import make
+from taskd.manager.start import InCharge, make
 from taskd.protocol.keys import BadSecret
 
 
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.starter,
         )
         server.open()
+    except InCharge as error:
+        return _refuse(log, 4, str(error))
     except PortInUse as error:
         return _refuse(log, 3, str(error))
     except config.BadConfig as error:

@@ -1,5 +1,6 @@
 """continuity.jsonl: what the next manager must know and no agent can tell it: whether recovery is
-paused, and the fault codes of devices with their counts. It is in the log directory.
+paused, the fault codes of devices with their counts, and where the manager in charge is. It is in
+the log directory.
 
 One JSON object per line, {"time", "key", "value"}; the last one of a key counts, and null removes
 it. One manager writes, the one that holds continuity.lock. A line that a killed writer has torn is
@@ -35,6 +36,11 @@ def recovery_key(job: str) -> str:
 def label_key(job: str) -> str:
     """The key of the pod's label process-recover-enable, as the last manager saw it."""
     return f"label/{job}"
+
+
+def place_key(job: str) -> str:
+    """The key of the address of the manager in charge."""
+    return f"manager/{job}"
 
 
 class Continuity:

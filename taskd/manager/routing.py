@@ -10,13 +10,14 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core.state import JobState
 from taskd.manager.cluster_line import ClusterLine
-from taskd.manager.continuity import Continuity, recovery_key
+from taskd.manager.continuity import Continuity, place_key, recovery_key
 from taskd.manager.journal import Journal
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.voters import Voters
 from taskd.messages import to_agent, to_operator, to_rank
+from taskd.protocol import addresses
 
 TO_ALL = (
     to_rank.Interrupt,
@@ -65,8 +66,9 @@ class Routing:
         why."""
         self._job, self._members, self._operators = job, members, operators
         self._out, self._journal, self._leave = out, journal, leave
-        self._continuity = continuity
+        self._voters, self._continuity = voters, continuity
         self._now = 0.0
+        self._placed = False  # it is this manager's address that launchers find
         self._routes: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys(TO_ALL, self._to_all),
             **dict.fromkeys(TO_RANK, self._to_rank),
@@ -77,6 +79,8 @@ class Routing:
             c.TellClusterD: cluster.tell,
             to_operator.Answer: operators.answer,
             c.Note: lambda note: log.info("%s", note.text),
+            c.TakeCharge: self._take_charge,
+            c.SendRoster: self._send_roster,
             to_agent.KeepSwitch: self._keep_switch,
             c.Closed: self._closed,
             c.Resign: lambda command: leave(None, command.reason),
@@ -118,6 +122,19 @@ class Routing:
             self._continuity.keep(recovery_key(self._out.job), command.switches)
         self._to_all(command)
 
+    def _take_charge(self, command: c.TakeCharge) -> None:
+        self._voters.carry_out(command)
+        self._keep_place()
+
+    def _send_roster(self, command: c.SendRoster) -> None:
+        self._voters.carry_out(command)
+        self._keep_place()  # the first roster is that of a job that has just formed
+
+    def _keep_place(self) -> None:
+        self._placed = True
+        if self._continuity is not None:
+            self._continuity.keep(place_key(self._out.job), addresses.text(self._voters.place))
+
     def _end(self, command: to_agent.End) -> None:
         log.info("to all: %.500s", command)
         data = self._out.seal(command, numbered=True)
@@ -127,5 +144,7 @@ class Routing:
         self._journal.end(command.ok, command.reason)
         if self._continuity is not None:
             self._continuity.forget(self._out.job)
+            if self._placed:
+                self._continuity.keep(place_key(self._out.job), None)
         self._leave(command.ok, command.reason)
         self._operators.end(command.reason)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import cluster_line, pod_labels
+from taskd.manager import cluster_line, pod_labels, whereabouts
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
@@ -18,10 +18,14 @@ from taskd.manager.server import Server
 from taskd.mindcluster.faults.limits import LIMITS
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.protocol import secret
+from taskd.protocol import addresses, secret
 from taskd.settings import pod_info, variables
 
 log = logging.getLogger("taskd.manager")
+
+
+class InCharge(Exception):
+    """Another manager is in charge of the job."""
 
 
 def make(
@@ -32,12 +36,20 @@ def make(
     successor: bool = False,
     starter: int = -1,
 ) -> Server:
-    """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting
-    and keys.BadSecret."""
+    """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting,
+    keys.BadSecret and InCharge."""
     given, environ = environ, pod_info.environment(environ)
     settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
+    keys = secret.for_job(config.job, environ, port, config.nodes)
+    if not successor and config.nodes > 1:
+        place = whereabouts.elsewhere({**environ, "TASKD_PORT": str(port)}, config.job, keys)
+        if place is not None:
+            raise InCharge(
+                f"the manager at {addresses.text(place)} is in charge of job {config.job}, which is"
+                " under way: no other one is started"
+            )
     continuity = Continuity(log_path)
     labels = pod_info.read(pod_info.directory(environ))
     switches = pod_labels.switches(labels, continuity.read(), config.job)
@@ -60,7 +72,7 @@ def make(
             clusterd=settings.clusterd_role(environ),
         ),
         job=config.job,
-        keys=secret.for_job(config.job, environ, port, config.nodes),
+        keys=keys,
         host=host or settings.bind_address(environ),
         port=port,
         journal=Journal(log_path, config.job),

@@ -26,7 +26,7 @@ class Voters:
         self, election: Election, shape: tuple[int, int], place: tuple[str, int], out: Outgoing
     ) -> None:
         """`shape`: nodes of the job, ranks on each. `place`: where this manager listens."""
-        self._election, self._shape, self._place, self._out = election, shape, place, out
+        self._election, self._shape, self.place, self._out = election, shape, place, out
         # agent -> its route, and the descriptor of its connection
         self.routes: dict[str, tuple[bytes, int]] = {}
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
@@ -92,7 +92,7 @@ class Voters:
         )
 
     def _send_roster(self, command: c.SendRoster) -> None:
-        places = tuple((host, self._place[1]) for host in command.hosts)
+        places = tuple((host, self.place[1]) for host in command.hosts)
         self._places = list(dict.fromkeys((*places, *self._places)))[:PLACES]
         for agents, members in ((command.whole, command.members), (command.others, {})):
             roster = to_agent.RosterIs(command.stamp, members, places, *self._shape, os.getpid())
@@ -108,7 +108,7 @@ class Voters:
             self.close()
             return []
         for place in self._places:
-            if place not in self._others and place[0] != self._place[0]:
+            if place not in self._others and place[0] != self.place[0]:
                 self._others[place] = connect(place)
         found = []
         for link in self._others.values():

@@ -16,6 +16,12 @@ def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def text(address: Address) -> str:
+    """HOST:PORT or [IPV6]:PORT, as TASKD_MANAGER_ADDR has it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_here(host: str) -> bool:
     """Whether `host` is an address of this machine."""
     try:

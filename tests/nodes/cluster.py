@@ -26,6 +26,7 @@ class Cluster(Launchers):
         script: str,
         *arguments: str,
         strategy: str,
+        master: str = "",
         **env: str,
     ) -> None:
         command = [str(SCRIPTS / script), str(directory), *arguments]
@@ -36,6 +37,7 @@ class Cluster(Launchers):
             ranks,
             command,
             environment(directory, TASKD_RECOVER_STRATEGY=strategy, **env),
+            master,
         )
 
     def standby(self, *hosts: int) -> None:

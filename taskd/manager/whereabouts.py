@@ -1,0 +1,52 @@
+"""Where the manager in charge is, for launchers and managers that start later.
+
+Every pod knows the job's first address, that of node 0. Once node 0 has been lost and the manager
+has moved, a pod that replaces it has that address itself, and would begin the job anew beside the
+one that goes on. So the manager in charge leaves its address in continuity.jsonl, and nobody begins
+before the manager that is named there, if any, has been asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+
+from taskd import settings
+from taskd.manager.continuity import Continuity, place_key
+from taskd.protocol import addresses, asking
+from taskd.protocol.addresses import Address
+from taskd.protocol.keys import Keys
+from taskd.settings.kinds import BadSetting
+
+log = logging.getLogger("taskd.manager")
+
+
+def elsewhere(environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
+    """The address of a manager of the job that answers on another machine, where the last one in
+    charge was."""
+    known = Continuity(settings.log_path(environ)).read().get(place_key(job))
+    if not isinstance(known, str):
+        return None
+    try:
+        host, port = settings.manager_address({"TASKD_MANAGER_ADDR": known})
+    except BadSetting:
+        log.error("continuity.jsonl: %r is no address of a manager; it is ignored", known)
+        return None
+    # a job's managers have one port: on another one is another job of the same id
+    if port != settings.port(environ) or addresses.is_here(host):
+        return None
+    return None if asking.arrive((host, port), keys, job, -1) is None else (host, port)
+
+
+def follow(environ: MutableMapping[str, str], job: str, keys: Keys) -> bool:
+    """Have this process and those that it starts use the manager elsewhere, if there is one.
+    Returns whether there is."""
+    if settings.manager_is_named(environ) or (place := elsewhere(environ, job, keys)) is None:
+        return False
+    environ["TASKD_MANAGER_ADDR"] = addresses.text(place)
+    log.warning(
+        "the manager in charge of job %s has moved to %s: this launcher uses it",
+        job,
+        environ["TASKD_MANAGER_ADDR"],
+    )
+    return True
