@@ -19,6 +19,8 @@ from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
+from taskd.protocol import addresses
+from taskd.protocol.addresses import Address
 
 log = logging.getLogger("taskd.manager")
 
@@ -282,6 +284,18 @@ class Membership:
         peer.ranks, peer.records = event.ranks, event.records
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
+
+    def miss_nodes(self, place: Address) -> None:
+        """Warn of nodes that have never joined. `place`: where the manager listens."""
+        if len(self.seen) < self._settings.nodes:
+            log.warning(
+                "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every"
+                " node, where %s can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",
+                self._settings.nodes,
+                len(self.seen),
+                addresses.text(place),
+                self._out.job,
+            )
 
     def _refuse(self, command: c.Refuse) -> None:
         log.warning("node %d is refused: %s", command.node, command.reason)

@@ -1,5 +1,5 @@
-"""Follows the two labels of the pod that change a running job: `process-recover-enable` and
-`subHealthyStrategy`, as the downward API writes them.
+"""Follows the two labels that change a running job, `process-recover-enable` and
+`subHealthyStrategy`: the pod's, as the downward API writes them.
 
 The last change counts, whether it was the label's or an operator's (`taskd recovery`). The next
 manager is told what the label was, so that it sees a change that no manager saw.
@@ -8,11 +8,12 @@ manager is told what the label was, so that it sees a change that no manager saw
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from taskd.core import events as e
 from taskd.manager.continuity import Continuity, label_key, recovery_key
+from taskd.manager.sources import Feed
 from taskd.messages import from_operator
 from taskd.mindcluster.directory_watch import Watch
 from taskd.mindcluster.sub_healthy import STRATEGIES
@@ -34,51 +35,39 @@ def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) ->
     return before + (unseen and (before % 2 == 0) != (label is ON))
 
 
-class PodLabels:
-    """`feed` gives an event and its time to `core`. `sub_healthy`: whether that label counts; it
-    does not where a variable is set."""
+class Labels:
+    """What the two labels said last. `found`: what is known of them at the start. `sub_healthy`:
+    whether that label counts; it does not where a variable is set."""
 
     def __init__(
-        self,
-        directory: Path,
-        job: str,
-        continuity: Continuity,
-        sub_healthy: bool,
+        self, job: str, continuity: Continuity, sub_healthy: bool, found: Mapping[str, str]
     ) -> None:
-        self._directory, self._key, self._continuity = directory, label_key(job), continuity
-        self._watch = Watch(directory, tuple(pod_info.FILES.values()))
-        self._sub_healthy = sub_healthy
-        self._found = pod_info.read(directory)
-        self._keep()
+        self._key, self._continuity = label_key(job), continuity
+        self._sub_healthy, self._found = sub_healthy, found
 
-    @property
-    def descriptor(self) -> int:
-        """Readable when the files may have changed; -1: they cannot be watched."""
-        return self._watch.descriptor
+    def keep(self) -> None:
+        """Leave the next manager the label."""
+        label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name)
+        self._continuity.keep(self._key, label)
 
-    def close(self) -> None:
-        self._watch.close()
-
-    def look(self, feed: Callable[[e.Event, float], None], now: float) -> None:
-        """Take up what has changed since the last call."""
-        if not self._watch.changed():
-            return
-        before, self._found = self._found, pod_info.read(self._directory)
-        self._keep()
+    def take(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
+        """Take up what has changed. `feed` gives an event and its time to `core`."""
+        before, self._found = self._found, found
+        self.keep()
         name = documented.PROCESS_RECOVER_ENABLE.name
-        if before.get(name) != self._found.get(name):
+        if before.get(name) != found.get(name):
             self._switch(name, feed, now)
         name = documented.SUB_HEALTHY.name
-        if self._sub_healthy and before.get(name) != self._found.get(name):
+        if self._sub_healthy and before.get(name) != found.get(name):
             try:
-                strategy = documented.SUB_HEALTHY.read(self._found)
+                strategy = documented.SUB_HEALTHY.read(found)
             except BadSetting as error:
                 log.error("label %s: %s; nothing is changed", name, error)
                 return
-            log.info("label %s is %s", name, self._found.get(name, "removed"))
+            log.info("label %s is %s", name, found.get(name, "removed"))
             feed(e.SubHealthyStrategySet(STRATEGIES[strategy]), now)
 
-    def _switch(self, name: str, feed: Callable[[e.Event, float], None], now: float) -> None:
+    def _switch(self, name: str, feed: Feed, now: float) -> None:
         try:
             label = pod_info.recovery(self._found)
         except BadSetting as error:
@@ -88,6 +77,27 @@ class PodLabels:
         # unset is off, as the guides have it
         feed(from_operator.RecoverySwitched("", label is ON), now)
 
-    def _keep(self) -> None:
-        label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name)
-        self._continuity.keep(self._key, label)
+
+class PodLabels:
+    """The labels of this pod, from the files of the downward API."""
+
+    def __init__(
+        self, directory: Path, job: str, continuity: Continuity, sub_healthy: bool
+    ) -> None:
+        self._directory = directory
+        self._watch = Watch(directory, tuple(pod_info.FILES.values()))
+        self._labels = Labels(job, continuity, sub_healthy, pod_info.read(directory))
+        self._labels.keep()
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when the files may have changed; -1: they cannot be watched."""
+        return self._watch.descriptor
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def look(self, feed: Feed, now: float) -> None:
+        """Take up what has changed since the last call."""
+        if self._watch.changed():
+            self._labels.take(pod_info.read(self._directory), feed, now)

@@ -12,6 +12,7 @@ from taskd.core.state import JobState
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity, place_key, recovery_key
 from taskd.manager.journal import Journal
+from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
@@ -60,13 +61,14 @@ class Routing:
         journal: Journal,
         continuity: Continuity | None,
         cluster: ClusterLine,
+        kubernetes: KubernetesLine,
         leave: Callable[[bool | None, str], None],
     ) -> None:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
         why."""
         self._job, self._members, self._operators = job, members, operators
         self._out, self._journal, self._leave = out, journal, leave
-        self._voters, self._continuity = voters, continuity
+        self._voters, self._continuity, self._kubernetes = voters, continuity, kubernetes
         self._now = 0.0
         self._placed = False  # it is this manager's address that launchers find
         self._routes: dict[type, Callable[[Any], None]] = {
@@ -131,9 +133,10 @@ class Routing:
         self._keep_place()  # the first roster is that of a job that has just formed
 
     def _keep_place(self) -> None:
-        self._placed = True
+        self._placed, address = True, addresses.text(self._voters.place)
+        self._kubernetes.in_charge(address, self._job.election.candidate.term)
         if self._continuity is not None:
-            self._continuity.keep(place_key(self._out.job), addresses.text(self._voters.place))
+            self._continuity.keep(place_key(self._out.job), address)
 
     def _end(self, command: to_agent.End) -> None:
         log.info("to all: %.500s", command)
@@ -146,5 +149,7 @@ class Routing:
             self._continuity.forget(self._out.job)
             if self._placed:
                 self._continuity.keep(place_key(self._out.job), None)
+        if self._placed:
+            self._kubernetes.over()
         self._leave(command.ok, command.reason)
         self._operators.end(command.reason)

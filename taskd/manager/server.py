@@ -33,6 +33,7 @@ from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.incoming import Incoming
 from taskd.manager.journal import Journal
+from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
@@ -72,7 +73,8 @@ class Server:
     starter: int = -1
     codes: DeviceCodes = field(default_factory=DeviceCodes)
     cluster: ClusterLine = field(default_factory=ClusterLine)
-    sources: tuple[Source, ...] = ()  # besides ClusterD: the labels of the pod
+    kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
+    sources: tuple[Source, ...] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
@@ -110,6 +112,7 @@ class Server:
             self.journal,
             self.continuity,
             self.cluster,
+            self.kubernetes,
             self._leave,
         )
         self._incoming = Incoming(
@@ -149,7 +152,7 @@ class Server:
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        self.sources = (self.cluster, *self.sources)
+        self.sources = (self.cluster, self.kubernetes, *self.sources)
         followed = (source.descriptor for source in self.sources)
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
@@ -353,17 +356,7 @@ class Server:
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
-            if len(self.members.seen) < self.settings.nodes:
-                log.warning(
-                    "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on"
-                    " every node, where %s:%d can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID"
-                    " is %s",
-                    self.settings.nodes,
-                    len(self.members.seen),
-                    self.host,
-                    self.port,
-                    self.job,
-                )
+            self.members.miss_nodes((self.host, self.port))
 
     # -- the coordinator ---------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import cluster_line, pod_labels, whereabouts
+from taskd.manager import cluster_line, kubernetes_line, pod_labels, whereabouts
 from taskd.manager.config import Config
-from taskd.manager.continuity import Continuity
+from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
@@ -51,8 +51,12 @@ def make(
                 " under way: no other one is started"
             )
     continuity = Continuity(log_path)
-    labels = pod_info.read(pod_info.directory(environ))
-    switches = pod_labels.switches(labels, continuity.read(), config.job)
+    labels, known = pod_info.read(pod_info.directory(environ)), continuity.read()
+    sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
+    line = kubernetes_line.make(environ, config.job, continuity, sub_healthy, labels, known)
+    # with the API it is the job's label that counts, and a later manager's pod may have another
+    by_api = line.descriptor >= 0 and label_key(config.job) in known
+    switches = pod_labels.switches({} if by_api else labels, known, config.job)
     if switches % 2:
         log.warning(
             "recovery is paused, by an operator or the label process-recover-enable: the next"
@@ -87,12 +91,10 @@ def make(
         ),
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),
-        sources=(
-            pod_labels.PodLabels(
-                pod_info.directory(environ),
-                config.job,
-                continuity,
-                variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None,
-            ),
+        kubernetes=line,
+        sources=()
+        if line.descriptor >= 0
+        else (
+            pod_labels.PodLabels(pod_info.directory(environ), config.job, continuity, sub_healthy),
         ),
     )

@@ -2,8 +2,9 @@
 
 Every pod knows the job's first address, that of node 0. Once node 0 has been lost and the manager
 has moved, a pod that replaces it has that address itself, and would begin the job anew beside the
-one that goes on. So the manager in charge leaves its address in continuity.jsonl, and nobody begins
-before the manager that is named there, if any, has been asked.
+one that goes on. So the manager in charge leaves its address in continuity.jsonl and, where the
+Kubernetes API is used, in a Lease, and nobody begins before the manager that is named there, if
+any, has been asked.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Mapping, MutableMapping
 
 from taskd import settings
+from taskd.manager import kubernetes_line
 from taskd.manager.continuity import Continuity, place_key
 from taskd.protocol import addresses, asking
 from taskd.protocol.addresses import Address
@@ -24,13 +26,35 @@ log = logging.getLogger("taskd.manager")
 def elsewhere(environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
     """The address of a manager of the job that answers on another machine, where the last one in
     charge was."""
-    known = Continuity(settings.log_path(environ)).read().get(place_key(job))
+    for known in (_written, _leased):
+        if (place := _answers(known(environ, job), environ, job, keys)) is not None:
+            return place
+    return None
+
+
+def _written(environ: Mapping[str, str], job: str) -> object:
+    return Continuity(settings.log_path(environ)).read().get(place_key(job))
+
+
+def _leased(environ: Mapping[str, str], job: str) -> object:
+    if (way := kubernetes_line.access(environ)) is None:
+        return None
+    from taskd.kubernetes import access, lease
+
+    try:
+        return lease.holder(way, job)
+    except (*access.FAILURES, ValueError, AttributeError) as error:
+        log.warning("the Lease of job %s cannot be read: %s", job, access.told(error))
+        return None
+
+
+def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
     if not isinstance(known, str):
         return None
     try:
         host, port = settings.manager_address({"TASKD_MANAGER_ADDR": known})
     except BadSetting:
-        log.error("continuity.jsonl: %r is no address of a manager; it is ignored", known)
+        log.error("%r is no address of a manager; it is ignored", known)
         return None
     # a job's managers have one port: on another one is another job of the same id
     if port != settings.port(environ) or addresses.is_here(host):

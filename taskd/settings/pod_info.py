@@ -49,9 +49,13 @@ def read(at: Path) -> dict[str, str]:
                 text = file.read(MOST_BYTES).decode(errors="replace")
         except OSError:
             continue
-        entries = parse(text)
-        found |= {p.name: entries[p.name] for p in TAKEN if p.where is where and p.name in entries}
+        found |= taken(parse(text), where)
     return found
+
+
+def taken(entries: Mapping[str, str], where: Where) -> dict[str, str]:
+    """Of all labels or all annotations those that count."""
+    return {p.name: entries[p.name] for p in TAKEN if p.where is where and p.name in entries}
 
 
 def _at_once(path: str, flags: int) -> int:

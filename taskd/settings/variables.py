@@ -156,6 +156,21 @@ TASKD_POD_INFO = Parameter(
     " `subHealthyStrategy` and `process-recover-enable`, the last two also while the job runs. Its"
     " own variables take precedence.",
 )
+TASKD_KUBERNETES = Parameter(
+    "TASKD_KUBERNETES",
+    kinds.switch(),
+    False,
+    "off",
+    "`on`: the manager follows the labels of the job's pod group by the Kubernetes API, instead of"
+    " those of its pod, and a Lease says where it is. Needs `taskd[kubernetes]` and a Role.",
+)
+POD_NAME = Parameter(
+    "POD_NAME",
+    kinds.text("a name"),
+    None,
+    "the host's name",
+    "The name of this pod, for the Kubernetes API.",
+)
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
     kinds.choice(*STRATEGIES),
@@ -367,6 +382,8 @@ SECTIONS = (
             TASKD_RESUME_PATH,
             TASKD_STANDBY,
             TASKD_POD_INFO,
+            TASKD_KUBERNETES,
+            POD_NAME,
             TASKD_SUBHEALTHY_STRATEGY,
             TASKD_FAULT_RETRY_TIMES,
             TASKD_WAIT_RESCHEDULE_TIMEOUT,

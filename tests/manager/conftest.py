@@ -17,6 +17,7 @@ from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
+from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
 from taskd.manager.sources import Source
@@ -194,6 +195,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         faults_on_purpose: bool = True,
         continuity: Continuity | None = None,
         cluster: ClusterLine | None = None,
+        kubernetes: KubernetesLine | None = None,
         sources: tuple[Source, ...] = (),
         **settings: Any,
     ) -> Running:
@@ -205,6 +207,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                     ("codes", codes),
                     ("continuity", continuity),
                     ("cluster", cluster),
+                    ("kubernetes", kubernetes),
                     ("sources", sources),
                 )
                 if value is not None

@@ -13,6 +13,7 @@ import pytest
 from taskd.core.commands import Command
 from taskd.manager import routing
 from taskd.manager.cluster_line import ClusterLine
+from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.routing import Routing
 from taskd.messages import codec, to_rank
 
@@ -97,6 +98,7 @@ def carry_out(command: Any, agents: dict[int, str]) -> list[str]:
         "journal": None,
         "continuity": None,
         "cluster": ClusterLine(),
+        "kubernetes": KubernetesLine(),
         "leave": lambda well, why: None,
     }
     Routing(**parts).carry_out([command], 0.0)

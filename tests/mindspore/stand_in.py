@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 
-# ends when all workers have, and with its launcher: msrun's own would stay
+# ends when all workers have, or have finished with it (the file `leave`), and with its launcher:
+# msrun's own would stay
 SCHEDULER = """
 import os, pathlib, sys, time
 launcher = os.getppid()
@@ -20,6 +21,9 @@ while os.getppid() == launcher and not all(
     log.exists() and "done" in log.read_text() for log in logs
 ):
     time.sleep(0.05)
+    if os.path.exists("leave"):
+        os.unlink("leave")
+        break
 """
 
 

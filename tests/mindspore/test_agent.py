@@ -137,6 +137,17 @@ def test_a_scheduler_that_dies_is_replaced_and_the_workers_train_on(start):
     ]
 
 
+def test_a_scheduler_that_leaves_after_a_restart_is_replaced(start):
+    """The workers before had finished with it, and these need one."""
+    job = start()
+    os.kill(int(job.reach(3)[0]), signal.SIGKILL)
+    job.wait(lambda: "all workers are restarted" in job.output)
+    (job.folder / "leave").touch()
+    job.wait(lambda: "the scheduler exited with status 0: it is replaced" in job.output)
+    assert job.end() == (0, 0), job.output
+    assert job.results() == RESULTS
+
+
 def test_without_a_manager_a_death_ends_the_job_with_the_remedy(start):
     job = start("100000", manager=False, TASKD_MANAGER_WAIT="1")
     made = [job.folder / f"made.{rank}" for rank in range(WORKERS)]

@@ -218,7 +218,7 @@ class MsrunAgent:
             elif all(r.over == "ended well" for r in epoch.ranks.values()):
                 self._supervisor.farewell(FAREWELL)
                 return self._after_farewell()
-            elif self._scheduler.failed:
+            elif self._scheduler.failed or self._has_left(epoch):
                 cause = describe(self._scheduler.status, [])
                 log.warning("the scheduler %s: it is replaced", cause)
                 self._scheduler.start()
@@ -234,6 +234,12 @@ class MsrunAgent:
                     f"rank {failed[0].number} {failed[0].over}, and no manager has ordered anything"
                     f" within {wait:.0f} s: start manager.py where MS_SCHED_HOST equals POD_IP"
                 ), _status(failed)
+
+    def _has_left(self, epoch: Epoch) -> bool:
+        """Whether the scheduler has ended well, but not because of these workers: those before them
+        had finished with it when they were restarted, and it ends a second after that."""
+        earlier = self._epoch > 0 and self._scheduler.dead
+        return earlier and all(r.over is None for r in epoch.ranks.values())
 
     def _after_farewell(self) -> tuple[str, int]:
         decided = self._supervisor.agent.decided

@@ -1,0 +1,7 @@
+"""What taskd does with the Kubernetes API, if TASKD_KUBERNETES is on: it follows the labels of the
+job (`following.py`), and the manager in charge has a Lease that says where it is (`lease.py`).
+
+Nothing waits for the API: a thread for each, calls with a limit, and an API that is away costs one
+warning. The rights that are needed are in examples/kubernetes/role.yaml, and no others are used.
+Needs the official client. May import `taskd.protocol`, `taskd.settings`.
+"""

@@ -1,0 +1,143 @@
+"""The Lease of a job's manager: where the one in charge is.
+
+Who is in charge is decided by the agents (core/election), and the Lease says it to those that start
+later. Its holder is the manager's address, and `leaseTransitions` is its term. A manager of a lower
+term leaves it alone until it has expired.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from kubernetes import client
+
+from taskd.kubernetes import access
+from taskd.kubernetes.access import CONNECT, READ, Access
+
+DURATION = 40  # seconds; the clocks of the nodes may differ by a part of it
+RENEW = 10.0  # seconds between two renewals
+
+log = logging.getLogger("taskd.manager")
+
+
+def name(job: str) -> str:
+    """The name of the job's Lease."""
+    plain = re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", job)
+    return f"taskd-{job if plain else hashlib.blake2b(job.encode(), digest_size=16).hexdigest()}"
+
+
+def holder(way: Access, job: str) -> str | None:
+    """The address of the manager in charge, while it renews its Lease. Raises FAILURES."""
+    try:
+        found = _api(way).read_namespaced_lease(
+            name(job), way.namespace, _request_timeout=(CONNECT, READ)
+        )
+    except client.ApiException as error:
+        if error.status == 404:
+            return None
+        raise
+    return found.spec.holder_identity if _held(found.spec, _now()) else None
+
+
+class Lease:
+    """The Lease of one manager, in a thread. `keep` has it from now on, `close` lets it go."""
+
+    def __init__(self, way: Access, job: str) -> None:
+        self._way, self._name = way, name(job)
+        self._wanted: tuple[str, int] | None = None  # the address, and the term
+        self._release = False
+        self._changed = threading.Event()
+        self._over = False
+        self._warned = ""
+        self._thread: threading.Thread | None = None
+
+    def keep(self, address: str, term: int) -> None:
+        self._wanted = address, term
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="taskd lease", daemon=True)
+            self._thread.start()
+        self._changed.set()
+
+    def release(self) -> None:
+        """The job is over: nobody looks for its manager."""
+        self._release = True
+
+    def close(self) -> None:
+        self._over = True
+        self._changed.set()
+        if self._thread is not None and self._release:
+            self._thread.join(CONNECT)
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over:
+            assert self._wanted is not None
+            self._changed.clear()
+            self._try(*self._wanted)
+            self._changed.wait(RENEW)
+        if self._release and self._wanted is not None:
+            self._try("", self._wanted[1])
+
+    def _try(self, address: str, term: int) -> None:
+        try:
+            why = self._write(address, term)
+        except access.FAILURES as error:
+            why = access.told(error)
+        except (ValueError, TypeError, AttributeError) as error:
+            why = f"it is no Lease: {error}"[:200]
+        if why and why != self._warned:
+            log.warning("the Lease %s is not renewed: %s", self._name, why)
+        self._warned = why
+
+    def _write(self, address: str, term: int) -> str:
+        """Write the Lease; returns why not, "" if it is written. Raises FAILURES."""
+        api, limit, now = _api(self._way), (CONNECT, READ), _now()
+        spec = client.V1LeaseSpec(
+            holder_identity=address,
+            lease_duration_seconds=DURATION,
+            lease_transitions=term,
+            acquire_time=now,
+            renew_time=now,
+        )
+        try:
+            found = api.read_namespaced_lease(
+                self._name, self._way.namespace, _request_timeout=limit
+            )
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+            made = client.V1Lease(metadata=client.V1ObjectMeta(name=self._name), spec=spec)
+            api.create_namespaced_lease(self._way.namespace, made, _request_timeout=limit)
+            return ""
+        before = found.spec
+        ours = before.holder_identity == (self._wanted or ("", 0))[0]
+        if not ours and _held(before, now) and (before.lease_transitions or 0) > term:
+            return (
+                f"{before.holder_identity} holds it in term {before.lease_transitions}, and the"
+                f" term here is {term}"
+            )
+        if ours and address:
+            spec.acquire_time = before.acquire_time
+        found.spec = spec  # its resourceVersion is that of what was read
+        api.replace_namespaced_lease(self._name, self._way.namespace, found, _request_timeout=limit)
+        return ""
+
+
+def _api(way: Access) -> Any:
+    return client.CoordinationV1Api(way.api)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _held(spec: Any, now: datetime) -> bool:
+    if not spec.holder_identity or spec.renew_time is None:
+        return False
+    return now < spec.renew_time + timedelta(seconds=spec.lease_duration_seconds or DURATION)

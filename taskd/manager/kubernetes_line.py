@@ -1,0 +1,106 @@
+"""The manager's line to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this manager is
+in charge: it has the job's Lease, and follows the labels of the job itself, of its pod group. A pod
+keeps the labels that it was made with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from taskd import settings
+from taskd.manager.continuity import Continuity, label_key
+from taskd.manager.pod_labels import Labels
+from taskd.manager.sources import Feed
+from taskd.settings import documented, pod_info
+from taskd.settings.parameter import Where
+
+if TYPE_CHECKING:
+    from taskd.kubernetes.access import Access
+    from taskd.kubernetes.following import Following
+    from taskd.kubernetes.lease import Lease
+
+log = logging.getLogger("taskd.manager")
+
+
+class KubernetesLine:
+    """The base is that of a job that does not use the API: it does nothing."""
+
+    descriptor = -1
+
+    def in_charge(self, address: str, term: int) -> None:
+        """This manager is in charge, of a job that has formed, and listens at `address`."""
+
+    def over(self) -> None:
+        """The job is over."""
+
+    def look(self, feed: Feed, now: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Open(KubernetesLine):
+    def __init__(self, following: Following, lease: Lease, labels: Labels) -> None:
+        self._following, self._lease, self._labels = following, lease, labels
+        self._begun = False
+        self.descriptor = following.descriptor
+
+    def in_charge(self, address: str, term: int) -> None:
+        self._lease.keep(address, term)
+        if not self._begun:
+            self._begun = True
+            self._following.start()
+
+    def over(self) -> None:
+        self._lease.release()
+
+    def look(self, feed: Feed, now: float) -> None:
+        if (newest := self._following.newest()) is not None:
+            labels, annotations = newest
+            found = pod_info.taken(labels, Where.LABEL)
+            self._labels.take(found | pod_info.taken(annotations, Where.ANNOTATION), feed, now)
+
+    def close(self) -> None:
+        self._following.close()
+        self._lease.close()
+
+
+def access(environ: Mapping[str, str]) -> Access | None:
+    """The way to the API; None, and a warning, where it is not used or cannot be. Raises
+    settings.BadSetting."""
+    if not settings.kubernetes(environ):
+        return None
+    try:
+        from taskd.kubernetes.access import NotReachable, find
+    except ImportError as error:
+        log.warning(
+            "the Kubernetes API is not used: %s; pip install taskd[kubernetes], or"
+            " TASKD_KUBERNETES=off",
+            error,
+        )
+        return None
+    try:
+        return find(environ)
+    except NotReachable as error:
+        log.warning("the Kubernetes API is not used: %s", error)
+        return None
+
+
+def make(
+    environ: Mapping[str, str],
+    job: str,
+    continuity: Continuity,
+    sub_healthy: bool,
+    pod: Mapping[str, str],
+    known: Mapping[str, object],
+) -> KubernetesLine:
+    """`sub_healthy`: see Labels. `pod`: the labels of this pod, those of the job when the pod was
+    made. `known`: what the previous manager has left. Raises settings.BadSetting."""
+    if (way := access(environ)) is None:
+        return KubernetesLine()
+    from taskd.kubernetes.following import Following
+    from taskd.kubernetes.lease import Lease
+
+    if isinstance(last := known.get(label_key(job)), str):
+        pod = {**pod, documented.PROCESS_RECOVER_ENABLE.name: last}
+    return Open(Following(way), Lease(way, job), Labels(job, continuity, sub_healthy, pod))

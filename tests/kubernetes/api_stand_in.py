@@ -1,0 +1,230 @@
+"""A stand-in for the API server of Kubernetes, written from its public interface: objects of any
+kind with resource versions, conflicts, watches that end, and the rights of
+examples/kubernetes/role.yaml, enforced.
+
+    python -m tests.kubernetes.api_stand_in ADDRESS:PORT
+
+Lines on stdin: one JSON object each, which is put in place. What is asked goes to stdout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+ROLE = Path(__file__).parents[2] / "examples" / "kubernetes" / "role.yaml"
+NAMESPACE = "train"
+VERBS = {"POST": "create", "PUT": "update"}
+Key = tuple[str, str, str]  # group, plural, name
+
+
+class Cluster:
+    """`asked`: verb, plural and name of each call."""
+
+    def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        self.objects: dict[Key, dict[str, Any]] = {}
+        self.asked: list[tuple[str, str, str]] = []
+        self.changed = threading.Condition()
+        self.broken = 0  # the status of all answers, if any
+        self.allowed = {
+            (group, resource, verb)
+            for document in yaml.safe_load_all(ROLE.read_text())
+            if document["kind"] == "Role"
+            for rule in document["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        self._version = 0
+        self._server = ThreadingHTTPServer(address, _handler(self))
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def kubeconfig(self, at: Path, host: str = "127.0.0.1") -> Path:
+        """Write the file that KUBECONFIG names."""
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": f"http://{host}:{self.port}"}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [
+                {
+                    "name": "test",
+                    "context": {"cluster": "test", "user": "test", "namespace": NAMESPACE},
+                }
+            ],
+        }
+        at.write_text(yaml.safe_dump(content))
+        return at
+
+    def put(self, group: str, plural: str, thing: dict[str, Any]) -> None:
+        with self.changed:
+            self._version += 1
+            thing["metadata"]["resourceVersion"] = str(self._version)
+            self.objects[group, plural, thing["metadata"]["name"]] = thing
+            self.changed.notify_all()
+
+    def pod(self, name: str, group: str = "", labels: dict[str, str] | None = None) -> None:
+        notes = {"scheduling.k8s.io/group-name": group} if group else {}
+        metadata = {"name": name, "labels": labels or {}, "annotations": notes}
+        self.put("", "pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+
+    def pod_group(self, name: str, **labels: str) -> None:
+        marks = {key.replace("_", "-"): value for key, value in labels.items()}
+        metadata = {"name": name, "labels": marks}
+        self.put("scheduling.volcano.sh", "podgroups", {"metadata": metadata})
+
+    def wait(self, what: str, condition: Any, seconds: float = 30.0) -> None:
+        with self.changed:
+            if not self.changed.wait_for(condition, seconds):
+                raise AssertionError(f"not in {seconds} s: {what}; asked: {self.asked}")
+
+    def lease(self, name: str) -> dict[str, Any] | None:
+        found = self.objects.get(("coordination.k8s.io", "leases", name))
+        return None if found is None else found["spec"]
+
+
+def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None: ...
+
+        def _where(self) -> tuple[str, str, str, dict[str, list[str]]]:
+            url = urlsplit(self.path)
+            parts = url.path.strip("/").split("/")
+            # api/v1/... or apis/GROUP/VERSION/...
+            group = "" if parts[0] == "api" else parts[1]
+            rest = parts[2:] if parts[0] == "api" else parts[3:]
+            assert rest[:2] == ["namespaces", NAMESPACE], self.path
+            name = rest[3] if len(rest) > 3 else ""
+            return group, rest[2], name, parse_qs(url.query)
+
+        def _answer(self, status: int, content: Any) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _refuse(self, status: int, reason: str) -> None:
+            self._answer(status, {"kind": "Status", "code": status, "reason": reason})
+
+        def _begin(self, verb: str, group: str, plural: str, name: str) -> bool:
+            with cluster.changed:
+                cluster.asked.append((verb, plural, name))
+                cluster.changed.notify_all()
+            if cluster.broken:
+                self._refuse(cluster.broken, "broken")
+            elif (group, plural, verb) not in cluster.allowed:
+                self._refuse(403, f"{verb} {plural}.{group} is not allowed")
+            else:
+                return True
+            return False
+
+        def do_GET(self) -> None:
+            group, plural, name, query = self._where()
+            watching = query.get("watch") == ["true"] or query.get("watch") == ["True"]
+            verb = "get" if name else "watch" if watching else "list"
+            if not self._begin(verb, group, plural, name):
+                return
+            if watching:
+                self._watch(group, plural, query)
+            elif not name:
+                items = [o for (g, p, _), o in cluster.objects.items() if (g, p) == (group, plural)]
+                self._answer(200, {"items": items, "metadata": {}})
+            elif (found := cluster.objects.get((group, plural, name))) is None:
+                self._refuse(404, "NotFound")
+            else:
+                self._answer(200, found)
+
+        def _watch(self, group: str, plural: str, query: dict[str, list[str]]) -> None:
+            name = query["fieldSelector"][0].removeprefix("metadata.name=")
+            since = int(query["resourceVersion"][0])
+            end = time.monotonic() + float(query["timeoutSeconds"][0])
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while (left := end - time.monotonic()) > 0 and not cluster.broken:
+                with cluster.changed:
+                    found = cluster.objects.get((group, plural, name))
+                    version = int(found["metadata"]["resourceVersion"]) if found else since
+                    if version <= since:
+                        cluster.changed.wait(min(left, 1.0))
+                        continue
+                since = version
+                line = json.dumps({"type": "MODIFIED", "object": found}).encode() + b"\n"
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+
+        def _body(self) -> Any:
+            return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def do_POST(self) -> None:
+            group, plural, _, _ = self._where()
+            thing = self._body()
+            name = thing["metadata"]["name"]
+            if not self._begin("create", group, plural, name):
+                return
+            if (group, plural, name) in cluster.objects:
+                self._refuse(409, "AlreadyExists")
+                return
+            cluster.put(group, plural, thing)
+            self._answer(201, thing)
+
+        def do_PUT(self) -> None:
+            group, plural, name, _ = self._where()
+            thing = self._body()
+            if not self._begin("update", group, plural, name):
+                return
+            known = cluster.objects.get((group, plural, name))
+            version = thing["metadata"].get("resourceVersion")
+            if known is None:
+                self._refuse(404, "NotFound")
+            elif version not in (None, known["metadata"]["resourceVersion"]):
+                self._refuse(409, "Conflict")
+            else:
+                cluster.put(group, plural, thing)
+                self._answer(200, thing)
+
+    return Handler
+
+
+def main() -> None:
+    host, _, port = sys.argv[1].rpartition(":")
+    cluster = Cluster((host, int(port)))
+    print(cluster.port, flush=True)
+
+    def tell() -> None:
+        for told in itertools.count():
+            with cluster.changed:
+                while len(cluster.asked) <= told:
+                    cluster.changed.wait()
+                each = cluster.asked[told]
+            print(json.dumps(each), flush=True)
+
+    threading.Thread(target=tell, daemon=True).start()
+    for line in sys.stdin:
+        group, plural, thing = json.loads(line)
+        cluster.put(group, plural, thing)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A cluster whose API is played by a stand-in."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.kubernetes import access
+from tests.kubernetes.api_stand_in import Cluster
+from tests.manager.conftest import start  # noqa: F401
+
+
+@pytest.fixture
+def cluster():
+    made = Cluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def environ(cluster, tmp_path):
+    return {
+        "TASKD_KUBERNETES": "on",
+        "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
+        "POD_NAME": "job-master-0",
+        "TASKD_LOG_PATH": str(tmp_path / "log"),
+    }
+
+
+@pytest.fixture
+def way(environ):
+    return access.find(environ)

@@ -1,0 +1,91 @@
+"""The labels of the job itself, which change while it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.manager import kubernetes_line
+from taskd.manager.continuity import Continuity, label_key
+from taskd.messages import from_agent, to_agent
+
+
+@pytest.fixture
+def manage(start, environ, tmp_path):
+    """A manager of a job of one rank; `pod`: the labels that its pod was made with."""
+
+    def make(pod=None, **more):
+        kept = Continuity(tmp_path / "log")
+        line = kubernetes_line.make(environ, "job", kept, True, pod or {}, kept.read())
+        manager = start(1, continuity=kept, kubernetes=line, **more)
+        return manager, manager.protected(1)[0]
+
+    return make
+
+
+def test_the_label_of_the_pod_group_pauses_recovery(cluster, manage):
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", process_recover_enable="on")
+    manager, agent = manage({"process-recover-enable": "on"})
+    job = manager.server.coordinator.job
+    for value, repairs in [("pause", False), ("on", True), ("off", False)]:
+        cluster.pod_group("job-7", process_recover_enable=value, app="x")
+        manager.wait(lambda wanted=repairs: job.repairs is wanted)
+    agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
+    assert agent.expect(to_agent.GiveUp)
+    assert {verb for verb, _, _ in cluster.asked} <= {"get", "watch", "list", "create", "update"}
+
+
+def test_what_changed_before_it_looked(cluster, manage):
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", process_recover_enable="off", subHealthyStrategy="graceExit")
+    manager, _ = manage({"process-recover-enable": "on"})
+    job = manager.server.coordinator.job
+    manager.wait(lambda: not job.repairs)
+    manager.wait(lambda: job.sub_healthy == "save")
+
+
+def test_the_next_manager_sees_no_change_where_there_was_none(cluster, manage, tmp_path, caplog):
+    kept = Continuity(tmp_path / "log")
+    kept.keep(label_key("job"), "off")
+    kept.close()
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", process_recover_enable="off")
+    # an operator has turned it on since, and the pod's label is an old one
+    manager, _ = manage({"process-recover-enable": "on"})
+    cluster.wait("it watches", lambda: any(verb == "watch" for verb, _, _ in cluster.asked))
+    assert manager.server.coordinator.job.repairs
+
+
+def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
+    monkeypatch.setattr("taskd.kubernetes.following.AGAIN", 0.05)
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", process_recover_enable="on")
+    cluster.broken = 500
+    manager, _ = manage({"process-recover-enable": "on"})
+    cluster.wait("it has asked twice", lambda: len(cluster.asked) > 3)
+    cluster.broken = 0
+    cluster.pod_group("job-7", process_recover_enable="off")
+    manager.wait(lambda: not manager.server.coordinator.job.repairs)
+    assert caplog.text.count("labels cannot be read") == 1
+
+
+def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
+    monkeypatch.setattr("taskd.kubernetes.following.WATCH", 1)
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", process_recover_enable="on")
+    manager, _ = manage({"process-recover-enable": "on"})
+
+    def watched():
+        return sum(verb == "watch" for verb, _, _ in cluster.asked)
+
+    cluster.wait("it watches once more", lambda: watched() > 2)
+    cluster.pod_group("job-7", process_recover_enable="off")
+    manager.wait(lambda: not manager.server.coordinator.job.repairs)
+
+
+def test_without_rights_the_job_goes_on(cluster, manage, caplog):
+    cluster.pod("job-master-0")
+    cluster.allowed = set()
+    manager, _ = manage()
+    manager.wait(lambda: "role.yaml" in caplog.text)
+    assert manager.server.coordinator.job.repairs

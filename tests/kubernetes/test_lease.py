@@ -1,0 +1,152 @@
+"""The Lease of a job's manager."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from taskd.kubernetes import access, lease
+from taskd.kubernetes.lease import Lease
+from taskd.manager import whereabouts
+from taskd.messages.to_agent import UnderWay
+
+HERE, THERE = "10.0.0.1:9601", "192.0.2.7:9601"
+NAME = lease.name("job")
+
+
+@pytest.fixture
+def make(way):
+    made = []
+
+    def one():
+        made.append(Lease(way, "job"))
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
+
+
+def held(cluster, holder):
+    cluster.wait(
+        f"{holder} holds it", lambda: (cluster.lease(NAME) or {}).get("holderIdentity") == holder
+    )
+    return cluster.lease(NAME)
+
+
+def put(cluster, holder, term, age=0.0, **more):
+    when = datetime.now(timezone.utc) - timedelta(seconds=age)
+    spec = {
+        "holderIdentity": holder,
+        "leaseTransitions": term,
+        "leaseDurationSeconds": lease.DURATION,
+        "renewTime": when.isoformat().replace("+00:00", "Z"),
+        **more,
+    }
+    metadata = {"name": NAME, "namespace": "train"}
+    thing = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    cluster.put("coordination.k8s.io", "leases", {**thing, "metadata": metadata, "spec": spec})
+
+
+@pytest.mark.parametrize("job", ["job", "0a3c-17", "Job_1", "x" * 200, "-a", "a/b"])
+def test_names_are_those_of_objects(job):
+    name = lease.name(job)
+    assert len(name) <= 80 and name == name.lower() and "/" not in name and "_" not in name
+    assert lease.name(job + "1") != name
+
+
+def test_a_manager_has_it_until_the_job_is_over(cluster, way, make):
+    assert lease.holder(way, "job") is None
+    ours = make()
+    ours.keep(HERE, 1)
+    assert held(cluster, HERE)["leaseTransitions"] == 1
+    assert lease.holder(way, "job") == HERE
+    ours.release()
+    ours.close()
+    assert lease.holder(way, "job") is None
+    assert cluster.lease(NAME)["holderIdentity"] in ("", None)
+
+
+def test_a_manager_that_is_stopped_leaves_it(cluster, way, make):
+    ours = make()
+    ours.keep(HERE, 1)
+    held(cluster, HERE)
+    ours.close()
+    assert lease.holder(way, "job") == HERE
+
+
+def test_the_next_manager_takes_it(cluster, make):
+    put(cluster, THERE, 1)
+    make().keep(HERE, 2)
+    assert held(cluster, HERE)["leaseTransitions"] == 2
+
+
+def test_an_earlier_manager_leaves_it_alone(cluster, make, caplog):
+    put(cluster, THERE, 2)
+    make().keep(HERE, 1)
+    cluster.wait("it has asked", lambda: ("get", "leases", NAME) in cluster.asked)
+    assert cluster.lease(NAME)["holderIdentity"] == THERE
+    assert not [each for each in cluster.asked if each[0] == "update"]
+
+
+@pytest.mark.parametrize("more", [{}, {"renewTime": None}, {"holderIdentity": ""}])
+def test_one_that_has_expired_is_free(cluster, way, make, more):
+    put(cluster, THERE, 7, lease.DURATION + 1, **more)
+    assert lease.holder(way, "job") is None
+    make().keep(HERE, 1)
+    held(cluster, HERE)
+
+
+def test_an_api_that_is_away_costs_a_warning(cluster, way, make, caplog):
+    cluster.broken = 503
+    ours = make()
+    ours.keep(HERE, 1)
+    cluster.wait("it has asked", lambda: cluster.asked)
+    ours.close()
+    ours._thread.join(10)
+    assert "is not renewed: 503" in caplog.text
+    with pytest.raises(access.FAILURES):
+        lease.holder(way, "job")
+
+
+def test_an_api_without_rights_names_the_remedy(cluster, make, caplog):
+    cluster.allowed = set()
+    ours = make()
+    ours.keep(HERE, 1)
+    cluster.wait("it has asked", lambda: cluster.asked)
+    ours.close()
+    ours._thread.join(10)
+    assert "403" in caplog.text and "role.yaml" in caplog.text
+
+
+def test_something_else_under_that_name(cluster, way, make, caplog):
+    metadata = {"name": NAME}
+    cluster.put("coordination.k8s.io", "leases", {"metadata": metadata, "spec": None})
+    ours = make()
+    ours.keep(HERE, 1)
+    cluster.wait("it has asked", lambda: cluster.asked)
+    ours.close()
+    ours._thread.join(10)
+    assert "it is no Lease" in caplog.text
+
+
+def test_a_launcher_finds_the_manager(cluster, environ, monkeypatch):
+    put(cluster, THERE, 2)
+    monkeypatch.setattr(whereabouts.asking, "arrive", lambda *_: UnderWay(True, False))
+    assert whereabouts.follow(environ, "job", None)
+    assert environ["TASKD_MANAGER_ADDR"] == THERE
+
+
+@pytest.mark.parametrize("broken", [401, 403, 500])
+def test_a_launcher_goes_on_without_the_api(cluster, environ, caplog, broken):
+    put(cluster, THERE, 2)
+    cluster.broken = broken
+    assert not whereabouts.follow(environ, "job", None)
+    assert str(broken) in caplog.text
+
+
+def test_no_api_at_all(environ, caplog):
+    del environ["KUBECONFIG"]
+    assert not whereabouts.follow(environ, "job", None)
+    assert "service account" in caplog.text
