@@ -166,7 +166,7 @@ TASKD_KUBERNETES = Parameter(
 )
 POD_NAME = Parameter(
     "POD_NAME",
-    kinds.text("a name"),
+    kinds.text(),
     None,
     "the host's name",
     "The name of this pod, for the Kubernetes API.",

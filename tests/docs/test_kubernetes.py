@@ -48,6 +48,15 @@ def test_the_network_policy_is_what_kubernetes_takes(version):
     kubernetes_validate.validate(policy, version, strict=True)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_role_is_what_kubernetes_takes(version):
+    account, role, binding = yaml.safe_load_all((FOLDER / "role.yaml").read_text())
+    for each in (account, role, binding):
+        kubernetes_validate.validate(each, version, strict=True)
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_nothing_in_them_is_refused(name):
     done = CliRunner().invoke(main, ["env", "--check", str(FOLDER / name)])

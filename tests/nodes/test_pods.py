@@ -154,7 +154,7 @@ def test_the_lease_where_no_directory_is_shared(hosts, tmp_path, reference):
             "recovery was paused", lambda: "process-recover-enable is pause" in job.log("man*")
         )
         api.label("on")
-        job.until("it was on again", lambda: "process-recover-enable is on" in job.log("man*"))
+        job.until("it was on again", lambda: "KeepSwitch(switches=2)" in job.log("man*"))
         os.kill(job.result().pids(0)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
         result = job.end(0)
