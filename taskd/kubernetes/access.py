@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from taskd import settings
@@ -18,6 +19,8 @@ NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 CONNECT, READ = 3.0, 5.0  # seconds, for one call
 # what a call may raise: the API's answers, and that there is none
 FAILURES = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
+# what the client raises over an answer, or a file, that is not what it should be
+BROKEN = (ValueError, TypeError, AttributeError, LookupError)
 
 
 class NotReachable(Exception):
@@ -71,7 +74,7 @@ def find(environ: Mapping[str, str]) -> Access:
         else:
             config.load_incluster_config(client_configuration=made)
             namespace = NAMESPACE.read_text().strip()
-    except (config.ConfigException, OSError) as error:
+    except (config.ConfigException, OSError, yaml.YAMLError, *BROKEN) as error:
         raise NotReachable(
             f"{error}; the pod needs a service account with its token mounted"
             " (automountServiceAccountToken), or KUBECONFIG"

@@ -61,7 +61,7 @@ class Following:
         while not self._over.is_set():
             try:
                 self._follow(objects.labelled(self._way.get(objects.pod(self._way.pod))))
-            except (*access.FAILURES, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (*access.FAILURES, *access.BROKEN) as error:
                 self._warn(access.told(error))
                 self._over.wait(pause)
                 pause = min(2 * pause, AGAIN_AT_MOST)

@@ -89,7 +89,7 @@ class Lease:
             why = self._write(address, term)
         except access.FAILURES as error:
             why = access.told(error)
-        except (ValueError, TypeError, AttributeError) as error:
+        except access.BROKEN as error:
             why = f"it is no Lease: {error}"[:200]
         if why and why != self._warned:
             log.warning("the Lease %s is not renewed: %s", self._name, why)

@@ -43,7 +43,7 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
 
     try:
         return lease.holder(way, job)
-    except (*access.FAILURES, ValueError, AttributeError) as error:
+    except (*access.FAILURES, *access.BROKEN) as error:
         log.warning("the Lease of job %s cannot be read: %s", job, access.told(error))
         return None
 

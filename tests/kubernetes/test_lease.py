@@ -150,3 +150,10 @@ def test_no_api_at_all(environ, caplog):
     del environ["KUBECONFIG"]
     assert not whereabouts.follow(environ, "job", None)
     assert "service account" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", "x", "[1]", "{a: b", "contexts: 3", "\x00"])
+def test_a_kubeconfig_that_is_none(environ, tmp_path, caplog, content):
+    (tmp_path / "kubeconfig").write_text(content)
+    assert not whereabouts.follow(environ, "job", None)
+    assert "the Kubernetes API is not used" in caplog.text
