@@ -10,7 +10,7 @@ import sys
 from taskd import settings
 from taskd.adaptor.place import Place
 from taskd.manager import whereabouts
-from taskd.protocol import asking
+from taskd.protocol import addresses, asking
 from taskd.protocol.keys import Keys
 from taskd.settings import pod_info
 
@@ -28,9 +28,10 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     if has_manager or settings.standby(os.environ):
         return False
     global has_moved
+    first = address = place.manager_before_all_have_met()
     if place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
-        has_moved = True
-    address = place.manager_before_all_have_met()
+        address = place.manager_before_all_have_met()
+        has_moved = not addresses.same_host(first[0], address[0])
     answer = asking.arrive(address, keys, job, place.node)
     if answer is None:
         return False

@@ -20,7 +20,7 @@ CONNECT, READ = 3.0, 5.0  # seconds, for one call
 # what a call may raise: the API's answers, and that there is none
 FAILURES = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 # what the client raises over an answer, or a file, that is not what it should be
-BROKEN = (ValueError, TypeError, AttributeError, LookupError)
+BROKEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
 
 class NotReachable(Exception):

@@ -61,18 +61,19 @@ class Following:
         while not self._over.is_set():
             try:
                 self._follow(objects.labelled(self._way.get(objects.pod(self._way.pod))))
-            except (*access.FAILURES, *access.BROKEN) as error:
+            except Exception as error:  # whatever the client raises, it is tried again
                 self._warn(access.told(error))
                 self._over.wait(pause)
                 pause = min(2 * pause, AGAIN_AT_MOST)
             else:
                 pause = AGAIN
+                self._warned = False
+                self._over.wait(AGAIN)  # an API that ends each request at once is not flooded
 
     def _follow(self, wanted: Object) -> None:
         """Until the API ends the request."""
         found = self._way.get(wanted)
         self._take(found, wanted)
-        self._warned = False
         call, arguments = self._way.lister(wanted)
         changes = watch.Watch().stream(
             call,

@@ -1,8 +1,8 @@
 """The Lease of a job's manager: where the one in charge is.
 
 Who is in charge is decided by the agents (core/election), and the Lease says it to those that start
-later. Its holder is the manager's address, and `leaseTransitions` is its term. A manager of a lower
-term leaves it alone until it has expired.
+later. Its holder is the manager's address, and `leaseTransitions` is its term. Another manager
+takes it if its term is higher, or once it has expired.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def holder(way: Access, job: str) -> str | None:
 
 
 class Lease:
-    """The Lease of one manager, in a thread. `keep` has it from now on, `close` lets it go."""
+    """The Lease of one manager, in a thread. `keep` has it from now on."""
 
     def __init__(self, way: Access, job: str) -> None:
         self._way, self._name = way, name(job)
@@ -76,9 +76,11 @@ class Lease:
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._over:
-            assert self._wanted is not None
+        while True:
             self._changed.clear()
+            if self._over:
+                break
+            assert self._wanted is not None
             self._try(*self._wanted)
             self._changed.wait(RENEW)
         if self._release and self._wanted is not None:
@@ -87,10 +89,10 @@ class Lease:
     def _try(self, address: str, term: int) -> None:
         try:
             why = self._write(address, term)
-        except access.FAILURES as error:
-            why = access.told(error)
         except access.BROKEN as error:
             why = f"it is no Lease: {error}"[:200]
+        except Exception as error:  # whatever the client raises, it is tried again
+            why = access.told(error)
         if why and why != self._warned:
             log.warning("the Lease %s is not renewed: %s", self._name, why)
         self._warned = why
@@ -117,7 +119,9 @@ class Lease:
             return ""
         before = found.spec
         ours = before.holder_identity == (self._wanted or ("", 0))[0]
-        if not ours and _held(before, now) and (before.lease_transitions or 0) > term:
+        if not ours and not address:
+            return ""  # another manager has it by now
+        if not ours and _held(before, now) and (before.lease_transitions or 0) >= term:
             return (
                 f"{before.holder_identity} holds it in term {before.lease_transitions}, and the"
                 f" term here is {term}"
@@ -140,4 +144,5 @@ def _now() -> datetime:
 def _held(spec: Any, now: datetime) -> bool:
     if not spec.holder_identity or spec.renew_time is None:
         return False
-    return now < spec.renew_time + timedelta(seconds=spec.lease_duration_seconds or DURATION)
+    # one from the future would hold it forever
+    return abs(now - spec.renew_time) < timedelta(seconds=DURATION)

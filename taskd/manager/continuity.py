@@ -95,6 +95,7 @@ class Continuity:
     def keep(self, key: str, value: Any) -> None:
         """Keep a value, JSON's, for the next manager; None removes it."""
         if self._values.get(key) == value:
+            self.write()  # it may be among what could not be written
             return
         if value is None:
             self._values.pop(key, None)
@@ -179,7 +180,7 @@ class Continuity:
             remedy = "set TASKD_LOG_PATH to a directory that this user may write to"
             log.warning(
                 "%s cannot be written: %s; the next manager will not know whether recovery is"
-                " paused, nor the faults of devices; %s",
+                " paused, nor the faults of devices, and launchers will not find this one; %s",
                 self.path,
                 why,
                 remedy,

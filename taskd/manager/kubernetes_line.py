@@ -40,8 +40,13 @@ class KubernetesLine:
 
 
 class Open(KubernetesLine):
-    def __init__(self, following: Following, lease: Lease, labels: Labels) -> None:
+    """`known`: the labels that count as long as the object that is followed has never had them."""
+
+    def __init__(
+        self, following: Following, lease: Lease, labels: Labels, known: Mapping[str, str]
+    ) -> None:
         self._following, self._lease, self._labels = following, lease, labels
+        self._known = dict(known)
         self._begun = False
         self.descriptor = following.descriptor
 
@@ -49,6 +54,7 @@ class Open(KubernetesLine):
         self._lease.keep(address, term)
         if not self._begun:
             self._begun = True
+            self._labels.keep()
             self._following.start()
 
     def over(self) -> None:
@@ -58,7 +64,10 @@ class Open(KubernetesLine):
         if (newest := self._following.newest()) is not None:
             labels, annotations = newest
             found = pod_info.taken(labels, Where.LABEL)
-            self._labels.take(found | pod_info.taken(annotations, Where.ANNOTATION), feed, now)
+            found |= pod_info.taken(annotations, Where.ANNOTATION)
+            for name in found:
+                self._known.pop(name, None)
+            self._labels.take(self._known | found, feed, now)
 
     def close(self) -> None:
         self._following.close()
@@ -103,4 +112,6 @@ def make(
 
     if isinstance(last := known.get(label_key(job)), str):
         pod = {**pod, documented.PROCESS_RECOVER_ENABLE.name: last}
-    return Open(Following(way), Lease(way, job), Labels(job, continuity, sub_healthy, pod))
+    # an empty text is a label that was removed, and no label at all one that was never looked at
+    labels = Labels(job, continuity, sub_healthy, pod, "")
+    return Open(Following(way), Lease(way, job), labels, pod)

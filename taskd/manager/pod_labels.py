@@ -37,17 +37,23 @@ def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) ->
 
 class Labels:
     """What the two labels said last. `found`: what is known of them at the start. `sub_healthy`:
-    whether that label counts; it does not where a variable is set."""
+    whether that label counts; it does not where a variable is set. `unset`: what the next manager
+    is left where the label is not set."""
 
     def __init__(
-        self, job: str, continuity: Continuity, sub_healthy: bool, found: Mapping[str, str]
+        self,
+        job: str,
+        continuity: Continuity,
+        sub_healthy: bool,
+        found: Mapping[str, str],
+        unset: str | None = None,
     ) -> None:
-        self._key, self._continuity = label_key(job), continuity
+        self._key, self._continuity, self._unset = label_key(job), continuity, unset
         self._sub_healthy, self._found = sub_healthy, found
 
     def keep(self) -> None:
         """Leave the next manager the label."""
-        label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name)
+        label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name, self._unset)
         self._continuity.keep(self._key, label)
 
     def take(self, found: Mapping[str, str], feed: Feed, now: float) -> None:

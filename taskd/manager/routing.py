@@ -133,6 +133,8 @@ class Routing:
         self._keep_place()  # the first roster is that of a job that has just formed
 
     def _keep_place(self) -> None:
+        if self._voters.place[0] in ("0.0.0.0", "::"):
+            return  # nobody can be told where that is
         self._placed, address = True, addresses.text(self._voters.place)
         self._kubernetes.in_charge(address, self._job.election.candidate.term)
         if self._continuity is not None:

@@ -353,6 +353,8 @@ class Server:
                         now,
                     )
             self._safely(self.members.challenge, now)
+            if self.continuity is not None:
+                self._safely(self.continuity.write)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning

@@ -57,9 +57,15 @@ def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) ->
         log.error("%r is no address of a manager; it is ignored", known)
         return None
     # a job's managers have one port: on another one is another job of the same id
-    if port != settings.port(environ) or addresses.is_here(host):
+    if port != settings.port(environ):
         return None
-    return None if asking.arrive((host, port), keys, job, -1) is None else (host, port)
+    try:
+        if addresses.is_here(host) or asking.arrive((host, port), keys, job, -1) is None:
+            return None
+    except (OSError, ValueError, TypeError) as error:  # no name that can be looked up
+        log.error("%r is no address of a manager: %s; it is ignored", known, error)
+        return None
+    return host, port
 
 
 def follow(environ: MutableMapping[str, str], job: str, keys: Keys) -> bool:
@@ -69,7 +75,7 @@ def follow(environ: MutableMapping[str, str], job: str, keys: Keys) -> bool:
         return False
     environ["TASKD_MANAGER_ADDR"] = addresses.text(place)
     log.warning(
-        "the manager in charge of job %s has moved to %s: this launcher uses it",
+        "the manager in charge of job %s is at %s: this launcher uses it",
         job,
         environ["TASKD_MANAGER_ADDR"],
     )

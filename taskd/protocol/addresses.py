@@ -32,6 +32,15 @@ def is_here(host: str) -> bool:
         return False
 
 
+def same_host(name: str, address: str) -> bool:
+    """Whether `name` leads to `address`."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return name == address or any(place[0] == address for *_, place in found)
+
+
 def any_port(ports: range | None, take: Callable[[int], T]) -> T:
     """Call `take` with ports until it finds a free one, and return its result; 0 where there is no
     range. Raises OSError; EADDRINUSE: all of the range are taken."""

@@ -89,3 +89,25 @@ def test_without_rights_the_job_goes_on(cluster, manage, caplog):
     manager, _ = manage()
     manager.wait(lambda: "role.yaml" in caplog.text)
     assert manager.server.coordinator.job.repairs
+
+
+def test_labels_that_only_the_pod_has(cluster, manage):
+    """The job of an operator that copies none: its pods' labels count."""
+    cluster.pod("job-master-0", "job-7")
+    cluster.pod_group("job-7", app="x")
+    manager, _ = manage({"process-recover-enable": "on", "subHealthyStrategy": "graceExit"})
+    job = manager.server.coordinator.job
+    cluster.wait("it watches", lambda: any(verb == "watch" for verb, _, _ in cluster.asked))
+    assert job.repairs
+    cluster.pod_group("job-7", process_recover_enable="pause")
+    manager.wait(lambda: not job.repairs)
+    cluster.pod_group("job-7", process_recover_enable="on")
+    manager.wait(lambda: job.repairs)
+    cluster.pod_group("job-7")  # removed
+    manager.wait(lambda: not job.repairs)
+
+
+def test_the_label_is_left_to_the_next_manager_at_once(cluster, manage, tmp_path):
+    cluster.broken = 500
+    manager, _ = manage({"process-recover-enable": "on"})
+    manager.wait(lambda: Continuity(tmp_path / "log").read().get(label_key("job")) == "on")

@@ -157,3 +157,28 @@ def test_a_kubeconfig_that_is_none(environ, tmp_path, caplog, content):
     (tmp_path / "kubeconfig").write_text(content)
     assert not whereabouts.follow(environ, "job", None)
     assert "the Kubernetes API is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "holder", ["a..b:9601", "ü" * 70 + ":9601", "x\0y:9601", "a" * 70 + ":9601"]
+)
+def test_a_holder_that_is_no_address(cluster, environ, holder):
+    put(cluster, holder, 2)
+    assert not whereabouts.follow(environ, "job", None)
+
+
+def test_one_from_the_future_is_free(cluster, way, make):
+    put(cluster, THERE, 9, renewTime="9999-12-31T23:59:59.000000Z")
+    assert lease.holder(way, "job") is None
+    make().keep(HERE, 1)
+    held(cluster, HERE)
+
+
+def test_a_manager_of_the_same_term_leaves_it_alone(cluster, make):
+    put(cluster, THERE, 1)
+    ours = make()
+    ours.keep(HERE, 1)
+    cluster.wait("it has asked", lambda: ("get", "leases", NAME) in cluster.asked)
+    ours.release()
+    ours.close()
+    assert cluster.lease(NAME)["holderIdentity"] == THERE

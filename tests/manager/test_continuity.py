@@ -181,3 +181,13 @@ def test_a_pause_of_recovery_outlives_its_manager_until_the_job_ends(start, ask,
     assert agent.expect(to_agent.GiveUp)
     second.outcome()
     assert Continuity(tmp_path).read() == {}
+
+
+def test_what_another_writer_has_kept_out_is_written_later(tmp_path):
+    first, second = Continuity(tmp_path), Continuity(tmp_path)
+    first.keep("manager/job", "10.0.0.1:9601")
+    second.keep("manager/job", "10.0.0.2:9601")
+    first.close()
+    second.keep("manager/job", "10.0.0.2:9601")
+    assert Continuity(tmp_path).read() == {"manager/job": "10.0.0.2:9601"}
+    second.close()

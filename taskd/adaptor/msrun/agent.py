@@ -20,7 +20,7 @@ from typing import Any
 
 from taskd import logs, settings
 from taskd.adaptor.msrun import place
-from taskd.adaptor.msrun.scheduler import Scheduler
+from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
 from taskd.agent.processes import Forked, describe
 from taskd.agent.ranks import Epoch, Rank
@@ -66,6 +66,7 @@ class MsrunAgent:
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
         self._set_up = set_up.SetUp(first_only=True)
         self._epoch = 0
+        self._kept: Any = None  # the scheduler that the workers before had too
         self._variables: dict[int, dict[str, str]] = {}  # of the workers, by local rank
         self._warm = False  # a zygote was started
         self._began = 0.0  # when the workers were last started
@@ -190,6 +191,9 @@ class MsrunAgent:
         self._workers.keep_logs(self._epoch)
         if self._scheduler.dead:
             self._scheduler.start()
+            self._kept = None
+        else:
+            self._kept = self._scheduler.process
         self._epoch = order.attempt
         self._start()
 
@@ -238,8 +242,10 @@ class MsrunAgent:
     def _has_left(self, epoch: Epoch) -> bool:
         """Whether the scheduler has ended well, but not because of these workers: those before them
         had finished with it when they were restarted, and it ends a second after that."""
-        earlier = self._epoch > 0 and self._scheduler.dead
-        return earlier and all(r.over is None for r in epoch.ranks.values())
+        earlier = self._kept is not None and self._kept is self._scheduler.process
+        soon = time.monotonic() - self._began < LEAVING
+        alive = all(r.over is None for r in epoch.ranks.values())
+        return earlier and self._scheduler.dead and soon and alive
 
     def _after_farewell(self) -> tuple[str, int]:
         decided = self._supervisor.agent.decided

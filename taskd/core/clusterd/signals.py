@@ -82,7 +82,7 @@ class ClusterD:
         self._on = event.on
         self._job.cluster_decides = event.on and self._job.settings.clusterd == "follow"
         self._hold.end("ClusterD is gone, or begins anew", now)
-        self._uuid, self._void, self._ordered = "", "", None
+        self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
         self._reported = 0
         self._reports.forget()
         self._hot.forget()
