@@ -77,7 +77,7 @@ class Open(KubernetesLine):
 def access(environ: Mapping[str, str]) -> Access | None:
     """The way to the API; None, and a warning, where it is not used or cannot be. Raises
     settings.BadSetting."""
-    if not settings.kubernetes(environ):
+    if not settings.kubernetes_api(environ):
         return None
     try:
         from taskd.kubernetes.access import NotReachable, find

@@ -35,6 +35,7 @@ from taskd.settings.injected import (
     undecided,
 )
 from taskd.settings.kinds import BadSetting
+from taskd.settings.kubernetes import kubernetes_api, pod_name
 from taskd.settings.parameter import Parameter, Section, Where
 from taskd.settings.reading import (
     FALLBACK_JOB,
@@ -52,7 +53,6 @@ from taskd.settings.reading import (
     handler_limit,
     hang_limit,
     job_id,
-    kubernetes,
     link_limit,
     log_path,
     log_settings,
@@ -61,7 +61,6 @@ from taskd.settings.reading import (
     manager_wait,
     own_address,
     patches,
-    pod_name,
     port,
     port_range,
     preload,
@@ -114,7 +113,7 @@ __all__ = [
     "handler_limit",
     "hang_limit",
     "job_id",
-    "kubernetes",
+    "kubernetes_api",
     "ladder_from",
     "ladder_of_run",
     "link_limit",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -142,16 +141,6 @@ def sub_healthy_strategy(environ: Mapping[str, str]) -> str:
 
 def retry_times(environ: Mapping[str, str]) -> int:
     return v.TASKD_FAULT_RETRY_TIMES.read(environ)
-
-
-def kubernetes(environ: Mapping[str, str]) -> bool:
-    """Whether the Kubernetes API is used."""
-    return v.TASKD_KUBERNETES.read(environ)
-
-
-def pod_name(environ: Mapping[str, str]) -> str:
-    """The name of this pod, which is its host's unless the platform says otherwise."""
-    return v.POD_NAME.text(environ) or environ.get("HOSTNAME") or os.uname().nodename
 
 
 def pod_info(environ: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import clusterd, documented, kinds
+from taskd.settings import clusterd, documented, kinds, kubernetes
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -155,21 +155,6 @@ TASKD_POD_INFO = Parameter(
     " reads `recover-strategy`, `fault-retry-times`, `wait-reschedule-timeout`,"
     " `subHealthyStrategy` and `process-recover-enable`, the last two also while the job runs. Its"
     " own variables take precedence.",
-)
-TASKD_KUBERNETES = Parameter(
-    "TASKD_KUBERNETES",
-    kinds.switch(),
-    False,
-    "off",
-    "`on`: the manager follows the labels of the job's pod group by the Kubernetes API, instead of"
-    " those of its pod, and a Lease says where it is. Needs `taskd[kubernetes]` and a Role.",
-)
-POD_NAME = Parameter(
-    "POD_NAME",
-    kinds.text(),
-    None,
-    "the host's name",
-    "The name of this pod, for the Kubernetes API.",
 )
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
@@ -382,8 +367,8 @@ SECTIONS = (
             TASKD_RESUME_PATH,
             TASKD_STANDBY,
             TASKD_POD_INFO,
-            TASKD_KUBERNETES,
-            POD_NAME,
+            kubernetes.TASKD_KUBERNETES,
+            kubernetes.POD_NAME,
             TASKD_SUBHEALTHY_STRATEGY,
             TASKD_FAULT_RETRY_TIMES,
             TASKD_WAIT_RESCHEDULE_TIMEOUT,
