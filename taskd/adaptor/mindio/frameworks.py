@@ -37,6 +37,12 @@ def resumes_links() -> bool:
     return torch is None or (npu is not None and bool(npu.is_available()))
 
 
+def settles_late() -> bool:
+    """Whether an update that the framework has told to be over still holds a flag up for a moment,
+    in which its handlers refuse: MindSpore's TrainFaultTolerance."""
+    return "mindspore" in sys.modules
+
+
 def choose_device() -> None:
     """Handlers run in a thread of their own, which has to choose the device again."""
     torch = sys.modules.get("torch")

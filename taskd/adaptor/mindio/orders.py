@@ -33,7 +33,7 @@ REPAIR_TYPES = {
     "dump": "dump",
 }
 CLEANED, FAILED, LOW = 0, 1, 2  # what a clean handler returns
-SETTLED, AGAIN = 1.0, 0.01  # seconds, see Orders._call_stop
+SETTLED, AGAIN = 1.0, 0.01  # seconds, see Orders._call_settled
 
 
 class Unfit(RuntimeError):
@@ -136,7 +136,7 @@ class Orders:
             log.warning("rank %d: its update has not ended within %.0f s", rank.rank, limit)
         if rank.repair_type == "dump" and not frameworks.stops_before_dump(os.environ):
             return
-        self._call_stop()
+        self._call_settled(handlers.STOP)
         with rank.changed:
             left = rank.changed.wait_for(
                 lambda: rank.waiting or rank.over or rank.reported is ReportState.RS_UNKNOWN, limit
@@ -151,17 +151,18 @@ class Orders:
         self._low = uce and result == LOW
         self._stopped, self._built = True, False
 
-    def _call_stop(self) -> None:
-        """MindSpore's stop handler raises between the end of an update and the reset of a flag a
-        moment later: try again until it does not. Raises what it raises."""
-        due = time.monotonic() + SETTLED
+    def _call_settled(self, name: str, *arguments: Any) -> None:
+        """MindSpore's stop and save handlers raise between the end of an update and the reset of a
+        flag a moment later: try again until they do not. Raises what they raise."""
+        due = time.monotonic() + (SETTLED if frameworks.settles_late() else 0.0)
         while True:
             try:
-                self._rank.handlers.call(handlers.STOP)
+                self._rank.handlers.call(name, *arguments)
                 return
             except Exception:
                 if time.monotonic() >= due:
                     raise
+            # nothing tells that the flag is reset
             with self._rank.changed:
                 self._rank.changed.wait(AGAIN)
 
@@ -248,7 +249,7 @@ class Orders:
         ]
         if handlers.SAVE not in rank.handlers:
             raise RuntimeError("its framework has registered no tft_register_save_ckpt_handler")
-        rank.handlers.call(handlers.SAVE, order.step, parts)
+        self._call_settled(handlers.SAVE, order.step, parts)
         self._state_saved(order)
 
     def _renamed(self, order: to_rank.RenameCheckpoint) -> None:
