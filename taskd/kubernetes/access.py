@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import urllib3
 import yaml
 from kubernetes import client, config
 
@@ -17,8 +16,6 @@ from taskd.kubernetes.objects import Object
 
 NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 CONNECT, READ = 3.0, 5.0  # seconds, for one call
-# what a call may raise: the API's answers, and that there is none
-FAILURES = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
 # what the client raises over an answer, or a file, that is not what it should be
 BROKEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 
@@ -34,7 +31,7 @@ class Access:
     pod: str  # this pod's name
 
     def get(self, wanted: Object) -> dict[str, Any]:
-        """One object. Raises FAILURES, ValueError."""
+        """One object. Raises ValueError, and what the client raises."""
         call = self._call(wanted)
         answer = call(name=wanted.name, _preload_content=False, _request_timeout=(CONNECT, READ))
         found = json.loads(answer.data)

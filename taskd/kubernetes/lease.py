@@ -32,7 +32,8 @@ def name(job: str) -> str:
 
 
 def holder(way: Access, job: str) -> str | None:
-    """The address of the manager in charge, while it renews its Lease. Raises FAILURES."""
+    """The address of the manager in charge, while it renews its Lease. Raises what the client
+    raises."""
     try:
         found = _api(way).read_namespaced_lease(
             name(job), way.namespace, _request_timeout=(CONNECT, READ)
@@ -98,7 +99,8 @@ class Lease:
         self._warned = why
 
     def _write(self, address: str, term: int) -> str:
-        """Write the Lease; returns why not, "" if it is written. Raises FAILURES."""
+        """Write the Lease; returns why not, "" if it is written. Raises what the client
+        raises."""
         api, limit, now = _api(self._way), (CONNECT, READ), _now()
         spec = client.V1LeaseSpec(
             holder_identity=address,

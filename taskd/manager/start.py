@@ -43,15 +43,16 @@ def make(
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     keys = secret.for_job(config.job, environ, port, config.nodes)
+    continuity = Continuity(log_path)
+    known = continuity.read()
     if not successor and config.nodes > 1:
-        place = whereabouts.elsewhere({**environ, "TASKD_PORT": str(port)}, config.job, keys)
+        place = whereabouts.elsewhere(known, {**environ, "TASKD_PORT": str(port)}, config.job, keys)
         if place is not None:
             raise InCharge(
                 f"the manager at {addresses.text(place)} is in charge of job {config.job}, which is"
                 " under way: no other one is started"
             )
-    continuity = Continuity(log_path)
-    labels, known = pod_info.read(pod_info.directory(environ)), continuity.read()
+    labels = pod_info.read(pod_info.directory(environ))
     sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
     line = kubernetes_line.make(environ, config.job, continuity, sub_healthy, labels, known)
     # with the API it is the job's label that counts, and a later manager's pod may have another

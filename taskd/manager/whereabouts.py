@@ -23,17 +23,13 @@ from taskd.settings.kinds import BadSetting
 log = logging.getLogger("taskd.manager")
 
 
-def elsewhere(environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
+def elsewhere(
+    known: Mapping[str, object], environ: Mapping[str, str], job: str, keys: Keys
+) -> Address | None:
     """The address of a manager of the job that answers on another machine, where the last one in
-    charge was."""
-    for known in (_written, _leased):
-        if (place := _answers(known(environ, job), environ, job, keys)) is not None:
-            return place
-    return None
-
-
-def _written(environ: Mapping[str, str], job: str) -> object:
-    return Continuity(settings.log_path(environ)).read().get(place_key(job))
+    charge was. `known`: what it has left in continuity.jsonl."""
+    written = _answers(known.get(place_key(job)), environ, job, keys)
+    return written or _answers(_leased(environ, job), environ, job, keys)
 
 
 def _leased(environ: Mapping[str, str], job: str) -> object:
@@ -43,7 +39,7 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
 
     try:
         return lease.holder(way, job)
-    except (*access.FAILURES, *access.BROKEN) as error:
+    except Exception as error:  # whatever the client raises, the job begins without it
         log.warning("the Lease of job %s cannot be read: %s", job, access.told(error))
         return None
 
@@ -71,7 +67,10 @@ def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) ->
 def follow(environ: MutableMapping[str, str], job: str, keys: Keys) -> bool:
     """Have this process and those that it starts use the manager elsewhere, if there is one.
     Returns whether there is."""
-    if settings.manager_is_named(environ) or (place := elsewhere(environ, job, keys)) is None:
+    if settings.manager_is_named(environ):
+        return False
+    known = Continuity(settings.log_path(environ)).read()
+    if (place := elsewhere(known, environ, job, keys)) is None:
         return False
     environ["TASKD_MANAGER_ADDR"] = addresses.text(place)
     log.warning(

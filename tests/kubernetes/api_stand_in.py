@@ -27,6 +27,21 @@ VERBS = {"POST": "create", "PUT": "update"}
 Key = tuple[str, str, str]  # group, plural, name
 
 
+def kubeconfig(at: Path, server: str) -> Path:
+    """Write the file that KUBECONFIG names. `server`: ADDRESS:PORT."""
+    context = {"cluster": "test", "user": "test", "namespace": NAMESPACE}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": f"http://{server}"}}],
+        "users": [{"name": "test", "user": {}}],
+        "contexts": [{"name": "test", "context": context}],
+    }
+    at.write_text(yaml.safe_dump(content))
+    return at
+
+
 class Cluster:
     """`asked`: verb, plural and name of each call."""
 
@@ -53,24 +68,6 @@ class Cluster:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def kubeconfig(self, at: Path, host: str = "127.0.0.1") -> Path:
-        """Write the file that KUBECONFIG names."""
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": f"http://{host}:{self.port}"}}],
-            "users": [{"name": "test", "user": {}}],
-            "contexts": [
-                {
-                    "name": "test",
-                    "context": {"cluster": "test", "user": "test", "namespace": NAMESPACE},
-                }
-            ],
-        }
-        at.write_text(yaml.safe_dump(content))
-        return at
 
     def put(self, group: str, plural: str, thing: dict[str, Any]) -> None:
         with self.changed:

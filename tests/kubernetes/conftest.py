@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskd.kubernetes import access
-from tests.kubernetes.api_stand_in import Cluster
+from tests.kubernetes.api_stand_in import Cluster, kubeconfig
 from tests.manager.conftest import start  # noqa: F401
 
 
@@ -20,7 +20,7 @@ def cluster():
 def environ(cluster, tmp_path):
     return {
         "TASKD_KUBERNETES": "on",
-        "KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")),
+        "KUBECONFIG": str(kubeconfig(tmp_path / "kubeconfig", f"127.0.0.1:{cluster.port}")),
         "POD_NAME": "job-master-0",
         "TASKD_LOG_PATH": str(tmp_path / "log"),
     }

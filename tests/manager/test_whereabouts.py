@@ -44,7 +44,7 @@ def test_the_manager_that_answers_is_used(environ, asked):
 
 def test_an_address_of_ipv6(environ, asked):
     leave(environ, "[2001:db8::7]:9601")
-    assert whereabouts.elsewhere(environ, "a", None) is None
+    assert not whereabouts.follow(environ, "a", None)
     assert asked == [(("2001:db8::7", 9601), "a")]
 
 

@@ -3,58 +3,23 @@ process on a host of its own."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-
 import training
 from cluster import STEPS, Cluster
+from stand_ins import stand_in
 
-ROOT = Path(__file__).parents[2]
-
-
-class FaultCenter:
-    def __init__(self, process, output):
-        self._process, self._output = process, output
-
-    def say(self, line):
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-
-    def told(self, call):
-        """What it was told by such calls."""
-        lines = self._output.read_text().rpartition("\n")[0].splitlines()[1:]
-        return [x["request"] for x in map(json.loads, lines) if x["call"] == call]
-
-
-@contextmanager
-def fault_center(machines, host, folder):
-    folder.mkdir()
-    stand_in = "tests.mindcluster.clusterd_stand_in"
-    with open(folder / "told", "w") as output:
-        process = subprocess.Popen(
-            machines.command(
-                host,
-                [sys.executable, "-m", stand_in, "retry,recover-in-place,recover", "0.0.0.0:8899"],
-            ),
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            text=True,
-        )
-    try:
-        yield FaultCenter(process, folder / "told")
-    finally:
-        process.kill()
-        process.wait()
+CLUSTERD = "tests.mindcluster.clusterd_stand_in"
+STRATEGY = "retry,recover-in-place,recover"
 
 
 def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, reference):
     machines = hosts(5)
+
+    def told(call):
+        """What it was told by such calls."""
+        return [line["request"] for line in cluster.lines() if line["call"] == call]
+
     with (
-        fault_center(machines, 4, tmp_path / "clusterd") as cluster,
+        stand_in(machines, 4, tmp_path / "told", CLUSTERD, STRATEGY, "0.0.0.0:8899") as cluster,
         Cluster(
             machines,
             tmp_path / "job",
@@ -62,20 +27,20 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
             2,
             "steered.py",
             STEPS,
-            strategy="retry,recover-in-place,recover",
+            strategy=STRATEGY,
             MINDX_SERVER_IP=machines.address(4),
         ) as job,
     ):
         job.standby(2, 3)
         job.ready(2)
-        job.until("ClusterD had the job", lambda: cluster.told("Subscribe"))
+        job.until("ClusterD had the job", lambda: told("Subscribe"))
         cluster.say("node 1")
         incident = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover", [2, 3]), incident
         assert "ClusterD replaces its pod" in " ".join(incident["faults"])
-        job.until("ClusterD knew the result", lambda: cluster.told("ReportRecoverStatus"))
-        (told,) = cluster.told("ReportRecoverStatus")
-        assert 'strategy: "recover"' in told and "code:" not in told, told
+        job.until("ClusterD knew the result", lambda: told("ReportRecoverStatus"))
+        (result,) = told("ReportRecoverStatus")
+        assert 'strategy: "recover"' in result and "code:" not in result, result
         # the pod's launcher ends as one that failed, so that the pod is replaced
         assert job.launchers[1].wait(30) == 1
         job.emptied(1)
@@ -85,7 +50,7 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
         assert incident["ranks"] == [0, 1], incident
         job.until(
             "the next manager had told ClusterD and been answered",
-            lambda: len(cluster.told("ReportRecoverStatus")) == 2,
+            lambda: len(told("ReportRecoverStatus")) == 2,
         )
         job.trains()
         cluster.say("fault 2:0")
