@@ -35,11 +35,9 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     answer = asking.arrive(address, keys, job, place.node)
     if answer is None:
         return False
-    if (
-        (answer.protected or has_moved)
-        and place.nodes > 1
-        and "recover" in settings.ladder_from(pod_info.environment(os.environ))
-    ):
+    environ = pod_info.environment(os.environ)
+    replaces = "recover" in settings.ladder_from(environ) or settings.pod_rescheduling(environ)
+    if (answer.under_way or has_moved) and place.nodes > 1 and replaces:
         log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True

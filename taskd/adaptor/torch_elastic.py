@@ -38,6 +38,7 @@ from taskd.agent.watchdog import Limits
 from taskd.messages import to_agent
 from taskd.protocol import keys, secret
 from taskd.protocol.addresses import Address
+from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
 
@@ -53,6 +54,11 @@ class TaskdElasticAgent(LocalElasticAgent):
         for notice in settings.check(os.environ):
             log.info("%s", notice)  # the manager has the same environment and warns
         job = self._job = settings.job_id(os.environ)
+        # pod-rescheduling: the manager alone restarts all ranks; a job of one pod has no other
+        labelled = pod_info.environment(os.environ)
+        self._led = place.nodes > 1 and settings.pod_rescheduling(labelled)
+        grace = settings.ends_gracefully(labelled)
+        self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
         try:
             self._keys = secret.for_job(job, os.environ, port, place.most_nodes)
@@ -91,9 +97,10 @@ class TaskdElasticAgent(LocalElasticAgent):
             # the ranks meet at the store under this number; launchers may have counted differently
             for environment in envs.values():
                 environment["TORCHELASTIC_RESTART_COUNT"] = str(self._restart.attempt)
+            self._epoch = self._restart.attempt
         else:
             self._use_fresh_store(envs)
-        self._epoch += 1
+            self._epoch += 1
         stopping.starting()
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
@@ -173,7 +180,11 @@ class TaskdElasticAgent(LocalElasticAgent):
                     w.global_rank for w in sorted(worker_group.workers, key=lambda w: w.local_rank)
                 ]
                 self._supervisor.begin(
-                    self._pcontext, ranks, self._make_store, worker_group.group_world_size or 1
+                    self._pcontext,
+                    ranks,
+                    self._make_store,
+                    worker_group.group_world_size or 1,
+                    self._led,
                 )
             return ids
         finally:
@@ -203,7 +214,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _exit_barrier(self) -> None:
         """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
         lost, for nodes that may have been replaced."""
-        known = self._restart is not None or self._order is not None
+        known = self._restart is not None or self._order is not None or self._led
         if (self._worker_group.group_world_size or 1) > 1 and (
             known or self._supervisor.protecting
         ):
@@ -220,11 +231,12 @@ class TaskdElasticAgent(LocalElasticAgent):
         if self._supervisor.protecting:
             self._failures.protected()
         if verdict.what == "restart":
-            if not self._supervisor.protecting and (
+            restart = verdict.restart
+            replaced = restart is not None and restart.replaced
+            if not (self._supervisor.protecting or replaced) and (
                 why := self._failures.in_vain(self._pcontext, verdict.reason)
             ):
                 return self._give_up(Verdict("give up", why))
-            restart = verdict.restart
             if restart is not None and restart.attempt:
                 self._restart = restart
             elif self._restart is not None:
@@ -279,7 +291,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         failures = self._failures.dead(context)
         self._say(verdict.reason)
         self._supervisor.stopping()
-        self._shutdown(signal.SIGKILL)
+        self._shutdown(self._last_signal)
         if not failures:
             worker = self._worker_group.workers[0]
             failures[worker.global_rank] = ProcessFailure(
@@ -293,7 +305,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         super()._shutdown(*arguments, **more)
 
     def run(self, role: str = "default_role") -> RunResult:
-        ok, why = False, ""
+        ok, why, stopped = False, "", False
         stopping.begin()
         try:
             if settings.fork(os.environ) or settings.standby(os.environ):
@@ -307,14 +319,14 @@ class TaskdElasticAgent(LocalElasticAgent):
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
         except SignalException as error:
-            why = f"the launcher was stopped by {error.sigval.name}"
+            why, stopped = f"the launcher was stopped by {error.sigval.name}", True
             raise
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
             raise
         finally:
             stopping.leaving()
-            self._supervisor.close(ok, why)
+            self._supervisor.close(ok, why, stopped)
             stopping.left()
 
     def _stand_by(self, role: str) -> RunResult:

@@ -64,8 +64,9 @@ class Agent:
         self.retired: list[subprocess.Popen[bytes]] = []
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
         self.left = False  # this node has reported that it ended well
-        self.led = False  # the launcher has no rendezvous, see from_agent.AgentJoined
-        # replacements that it has to start, as (local rank, incarnation)
+        self.led = False  # the manager alone restarts all ranks, see from_agent.AgentJoined
+        self.starts = False  # the launcher starts replacements itself (msrun)
+        # and those that it has to start, as (local rank, incarnation)
         self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         # a rank has ended, there is a verdict, or the job is over: the launcher's thread may wait
         self.news = threading.Event()

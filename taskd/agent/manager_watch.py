@@ -37,7 +37,7 @@ class ManagerWatch:
         link = managers.link
         if link.answered or managers.voter.term:
             self._mind(epoch, managers, now)
-        elif not any(r.joined for r in epoch.ranks.values()):
+        elif not any(r.joined or (self._agent.led and r.failed) for r in epoch.ranks.values()):
             return
         elif self._since is None:
             self._since = now
@@ -69,7 +69,8 @@ class ManagerWatch:
         left = all(
             r.over == "ended well" for r in epoch.ranks.values()
         ) and not self._agent.is_over(epoch)
-        stuck = forming or left or (epoch.protected and bool(waiting or failed))
+        protected = epoch.protected and bool(waiting or failed)
+        stuck = forming or left or protected or (self._agent.led and bool(failed))
         if managers.content or not stuck:
             self._alone_since = None
         elif self._alone_since is None:

@@ -60,7 +60,7 @@ class RankLines:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
         forked = zygote is not None and callers.belongs(caller.pid, zygote.pid)
-        if not rank.pid and (forked or self._agent.led):
+        if not rank.pid and (forked or self._agent.starts):
             # just started, and faster than the report of its pid
             self._early.append(caller)
             return

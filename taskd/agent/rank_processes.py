@@ -56,7 +56,7 @@ class RankProcesses:
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""
-        if self._agent.led:  # its launcher starts its processes itself
+        if self._agent.starts:
             self._agent.wanted.put((rank.local, rank.incarnation))
             self._agent.news.set()
             return
@@ -100,7 +100,7 @@ class RankProcesses:
         ):
             process.send_signal(signal.SIGKILL)
             return
-        if not self._agent.led:
+        if not self._agent.starts:
             handlers = self._agent.context.subprocess_handlers
             if not isinstance(handlers[rank.local], Handler):
                 handlers[rank.local] = Handler(process, rank.local)

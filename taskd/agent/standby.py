@@ -75,7 +75,8 @@ class Standby:
 
         def take() -> None:
             self._take(epoch, order)
-            self._start(epoch, order)
+            if not order.restart:
+                self._start(epoch, order)
 
         self._agent.adopt(epoch)
         self._agent.call(take)
@@ -103,6 +104,7 @@ class Standby:
         agent.context = context
         epoch = agent.next
         assert epoch is not None
+        restart = isinstance(order, to_agent.TakeOver) and order.restart
         for local, (number, incarnation) in enumerate(
             zip(order.ranks, order.incarnations, strict=True)
         ):
@@ -112,9 +114,9 @@ class Standby:
                 None,
                 None,
                 epoch.pipes[local],
-                incarnation - 1,
-                joined=True,
-                blank=True,
+                max(incarnation - 1, 0),
+                joined=not restart,
+                blank=not restart,
             )
         return epoch
 
@@ -208,7 +210,7 @@ class Standby:
         epoch.generation, epoch.interruption, epoch.protected = (
             order.generation,
             order.interruption,
-            True,
+            not order.restart,
         )
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():

@@ -64,12 +64,15 @@ class Supervisor:
     def _preloading(self) -> dict[str, str]:
         return environment.preloading() if self._preload else {}
 
-    def begin(self, context: Any, ranks: list[int], store: MakeStore, nodes: int) -> None:
+    def begin(
+        self, context: Any, ranks: list[int], store: MakeStore, nodes: int, led: bool = False
+    ) -> None:
         """Watch the processes, which run or are to be forked, and notify the manager. `store` is
-        made once. `nodes`: of the job; if several, others can keep records."""
+        made once. `nodes`: of the job; if several, others can keep records. `led`: the launcher
+        restarts its ranks only as the manager orders."""
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
-        agent.context = context
+        agent.context, agent.led = context, led
         for local, handler in context.subprocess_handlers.items():
             process = handler.proc if handler.proc.pid else None
             epoch.ranks[local] = Rank(
@@ -87,7 +90,7 @@ class Supervisor:
         orders. `processes`: by local rank, the rank and its process."""
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
-        agent.led = True
+        agent.led = agent.starts = True
         for local, (number, process) in processes.items():
             epoch.ranks[local] = Rank(
                 number, local, process, pidfd(process.pid), epoch.pipes[local]
@@ -147,8 +150,8 @@ class Supervisor:
         if not agent.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
-    def close(self, ok: bool, why: str) -> None:
-        """End the agent: the launcher leaves. Idempotent."""
+    def close(self, ok: bool, why: str, stopped: bool = False) -> None:
+        """End the agent: the launcher leaves. `stopped`: a signal has ended it. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -156,7 +159,8 @@ class Supervisor:
         agent.stopping()
         if self._loop.running:
             if agent.standby.room is None and not agent.left:
-                agent.call(lambda: agent.tell(from_agent.AgentLeft(agent.node, ok, why[:500])))
+                left = from_agent.AgentLeft(agent.node, ok, why[:500], stopped)
+                agent.call(lambda: agent.tell(left))
             self._loop.end()
         agent.replacements.close()
         if agent.records is not None:
@@ -180,8 +184,12 @@ class Supervisor:
         ):
             # torch would not recognize a process that is started between two of its polls
             return Verdict("wait")
-        if epoch is None or not epoch.protected:
+        if epoch is None:
             return Verdict("native")
+        if not epoch.protected:
+            ordered = agent.led and not agent.manager_watch.given_up
+            failed = any(r.failed for r in epoch.ranks.values())
+            return Verdict("wait" if ordered and failed else "native")
         return Verdict("native" if agent.is_over(epoch) else "wait")
 
     @property

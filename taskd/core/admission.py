@@ -17,6 +17,7 @@ from taskd.core.election.election import STANDBY
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
 from taskd.core.pause import Pause
+from taskd.core.pods import Pods
 from taskd.core.state import JobState, RankState
 from taskd.core.succession import Succession
 from taskd.core.topology import Node
@@ -35,12 +36,13 @@ class Admission:
         forming: Forming,
         succession: Succession,
         claims: Claims,
+        pods: Pods,
         drop: Callable[[str], None],
     ) -> None:
         """`drop`: forgets everything about the processes of before a restart; takes the reason."""
         self._job, self._recovery, self._pause = job, recovery, pause
         self._forming, self._succession, self._drop = forming, succession, drop
-        self._claims = claims
+        self._claims, self._pods = claims, pods
         # node -> registration that waits for the challenge of the node's agent
         self._applicants: dict[int, from_agent.AgentJoined] = {}
         # standbys not on the roster yet
@@ -113,7 +115,9 @@ class Admission:
         job.say(c.Admit(event.agent, event.node))
         job.recall(event.switches)
         same = known is not None and known.epoch == event.epoch
-        if known is not None and known.lost and (unknown or same):
+        if known is not None and known.lost and not job.protected:
+            self._started_anew(event, now)  # its pod was replaced, or it was only cut off
+        elif known is not None and known.lost and (unknown or same):
             topology.moved = topology.moved or not same
             self._came_back(event, now)
         elif not same:
@@ -219,6 +223,9 @@ class Admission:
         if not event.ok and job.protected and replaceable:
             self._recovery.lost(event.node, f"its launcher has left{why}", now)
             return
+        # a launcher that was not stopped has given up, and would do so again
+        if event.stopped and not job.protected and self._pods.lost(event.node, why[2:], now):
+            return
         node.ended = event.ok
         if not event.ok:
             job.end(False, f"node {event.node} ended with an error{why}")
@@ -234,7 +241,7 @@ class Admission:
         if node is not None and not node.lost and node.ended is None:
             if job.protected:
                 self._recovery.lost(event.node, event.why, now)
-            else:
+            elif not self._pods.lost(event.node, event.why, now):
                 node.lost = True
                 job.end(False, f"node {event.node} is lost: {event.why}")
         applicant = self._applicants.pop(event.node, None)
@@ -281,7 +288,8 @@ class Admission:
         number = next((i for i, n in topology.nodes.items() if n.assignee == event.agent), None)
         if number is not None:
             why = f"standby {event.agent[:8]}, which was to take it over: {event.why}"
-            self._recovery.lost(number, why, now)
+            if job.protected or not self._pods.lost(number, why, now):
+                self._recovery.lost(number, why, now)
 
     def taken(self, event: from_agent.NodeTaken, now: float) -> None:
         """A standby has carried out a TakeOver."""

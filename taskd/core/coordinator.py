@@ -4,8 +4,8 @@ Use: `commands = coordinator.step(event, now)`; carry out the commands in order.
 time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
 
 The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
-is formed or taken over to `forming` and `succession`, one whose launchers have no rendezvous to
-`led`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
+is formed or taken over to `forming` and `succession`, one whose launchers restart by its orders
+alone to `led`, its pods that are replaced to `pods`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
 incident to `incident.driver`, the ends of their loops to `finishing`, requests of operators to
 `requests`, pauses to `pause`, tasks that ranks do in a pause to `tasks`, ranks that make no
 progress to `watch`, sub-healthy nodes to `switch`, ClusterD's signals to `clusterd`.
@@ -30,7 +30,9 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.led import Led
 from taskd.core.pause import Pause
+from taskd.core.pods import Pods
 from taskd.core.requests import Requests
+from taskd.core.restarts import Restarts
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
 from taskd.core.succession import UNDER_WAY, Succession
@@ -66,6 +68,7 @@ class Coordinator:
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
         self.led = Led(self.job)
+        self.pods = Pods(self.job, self.recovery.nodes, self.led)
         self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         self.tasks = Tasks(self.job, self.recovery, self.faults, self.pause, self.finishing)
@@ -81,8 +84,10 @@ class Coordinator:
             self.forming,
             self.succession,
             self.claims,
-            self._drop,
+            self.pods,
+            lambda why: self.restarts.drop(why),
         )
+        self.restarts = Restarts(self)
         # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
             e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
@@ -96,7 +101,7 @@ class Coordinator:
             e.AgentLost: self.admission.lost,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
-            from_agent.NodeTaken: self.admission.taken,
+            from_agent.NodeTaken: self._node_taken,
             from_operator.NodeSubHealthy: self.switch.reported,
             e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
@@ -189,10 +194,7 @@ class Coordinator:
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
         """Do what may follow from any event. `interruption`, `incident`: their values before it."""
         job = self.job
-        if not job.over:
-            self.led.look()
-        if job.restart:
-            self._restart_all(job.restart)
+        self.restarts.look(now)
         if not job.over:
             self.switch.look(now)
         self.tasks.look(now)
@@ -232,6 +234,7 @@ class Coordinator:
             self.switch.due,
             self.tasks.due,
             self.cluster.due,
+            self.pods.deadline,
         )
         return min((t for t in due if t is not None), default=None)
 
@@ -240,6 +243,7 @@ class Coordinator:
     def _roster_kept(self, event: e.RosterKept, now: float) -> None:
         self.election.candidate.kept(event.agent, event.stamp)
         self.admission.roster_changed(now)
+        self.pods.assign(now)
 
     def _agent_joined(self, event: from_agent.AgentJoined, now: float) -> list[e.Event]:
         following = self.admission.joined(event, now)
@@ -247,11 +251,18 @@ class Coordinator:
         if node is not None and node.agent == event.agent:
             self.led.registered(event)
             self.framework.registered(event)
+            self.pods.registered(event, now)
         return following
+
+    def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
+        self.admission.taken(event, now)
+        self.led.taken(event)
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
-        return self.admission.standby_joined(event, now)
+        following = self.admission.standby_joined(event, now)
+        self.pods.assign(now)
+        return following
 
     def _cluster_connected(self, event: e.ClusterConnected, now: float) -> None:
         self.cluster.connected(event, now)
@@ -351,7 +362,7 @@ class Coordinator:
         self.recovery.committed(event.rank, now)
         self.finishing.look(now)
 
-    # -- time and whole restarts -------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
         if overdue := self.claims.overdue(now):
@@ -362,36 +373,5 @@ class Coordinator:
             self.switch.tick(now)
             self.tasks.tick(now)
             self.cluster.tick(now)
+            self.pods.tick(now)
         return []
-
-    def _drop(self, why: str) -> None:
-        """Forget everything about processes that are gone."""
-        self.recovery.forget()
-        self.faults.forget()
-        self.watch.stop()
-        self.switch.drop(why)
-        self.pause.drop(why)
-        self.tasks.drop(why)
-        self.cluster.restarted()
-
-    def _restart_all(self, reason: str) -> None:
-        job = self.job
-        job.protected = False
-        self.forming.stop()
-        self.succession.stop()
-        self._drop(f"all ranks are restarted: {reason}")
-        for rank in job.ranks.values():
-            rank.joined = False
-        job.note(f"all ranks are restarted: {reason}")
-        epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
-        store, attempt = ("", 0), 0
-        # launchers that joined later cannot use the rendezvous of the start
-        if (job.regroup or job.topology.moved) and (host := job.topology.store_host()) is not None:
-            store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
-            job.topology.moved = True  # from now on they use the store in RestartAll
-        attempt = self.led.attempt or attempt
-        self.led.restarted()
-        job.restart, job.regroup = "", False
-        for node in job.topology.nodes.values():
-            node.keepers_notified = False  # no node keeps its next processes' records yet
-        job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt))

@@ -1,5 +1,6 @@
-"""Jobs whose launchers have no rendezvous of their own (msrun): all their ranks are restarted by
-the manager's order, and it tells when the process groups of all ranks exist.
+"""Jobs whose launchers restart their ranks by the manager's order alone: msrun has no rendezvous of
+its own, and with pod-rescheduling (pods.py) torchrun does not use its own. The manager also tells
+msrun's ranks when the process groups of all of them exist.
 
 Such ranks are not protected: nothing of them survives their death but what the script saves.
 """
@@ -16,7 +17,7 @@ class Led:
         self._epochs: dict[int, int] = {}  # node -> epoch of its processes; of nodes that are led
         self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
         self._connected: set[int] = set()  # ranks whose process group exists
-        self._causes: dict[int, str] = {}  # of ranks that have died
+        self.causes: dict[int, str] = {}  # of ranks that have died
         self._lost = ""  # the scheduler that ranks may wait for in vain
 
     @property
@@ -38,12 +39,12 @@ class Led:
             self._epochs[event.node] = event.epoch
             self._connected -= set(event.ranks)
             for rank in event.ranks:
-                self._causes.pop(rank, None)
+                self.causes.pop(rank, None)
         for rank in event.dead:
-            self._causes.setdefault(rank, "has died")
+            self.causes.setdefault(rank, "has died")
 
     def died(self, event: from_agent.RankDied) -> None:
-        self._causes[event.rank] = event.cause
+        self.causes[event.rank] = event.cause
 
     def connected(self, event: from_rank.GroupReady, now: float) -> None:
         """The rank's process group exists. Once those of all ranks do, all are told; a rank that
@@ -54,6 +55,12 @@ class Led:
         if len(self._connected) == len(self._job.ranks):
             self._lost = ""
             self._job.say(to_rank.GroupsReady())
+
+    def taken(self, event: from_agent.NodeTaken) -> None:
+        """A standby has become a node: it restarts its ranks as the others do."""
+        node = self._job.topology.nodes.get(event.node)
+        if node is not None and node.agent == event.agent and self._epochs:
+            self._epochs[event.node] = node.epoch
 
     def scheduler_died(self, event: from_agent.SchedulerDied, now: float) -> None:
         """Ranks whose groups exist train on, and the new scheduler accepts them. One that is still
@@ -73,9 +80,9 @@ class Led:
             return
         if any(self._ending(node) for node in self._epochs):
             return
-        dead = [r for r in sorted(self._causes) if not job.ranks[r].alive]
+        dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
         if dead:
-            job.restart = f"rank {dead[0]} {self._causes[dead[0]]}"
+            job.restart = f"rank {dead[0]} {self.causes[dead[0]]}"
         elif self._lost:
             job.restart = self._lost
         elif len(set(self._epochs.values())) > 1:

@@ -20,6 +20,8 @@ class Settings:
     interruption: float = 2.0
     # fault-retry-times: how often all ranks are restarted in place once the ladder is exhausted
     retries: int = 0
+    # pod-rescheduling: a lost node is waited for, and all ranks are restarted with its next pod
+    pods: bool = False
     # for ClusterD to name a strategy: it waits 1 s for further faults, 10 s for a pod's end
     advice: float = 60.0
     clusterd: str = "off"  # who decides if there is one: lead, follow; see core.clusterd

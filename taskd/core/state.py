@@ -50,6 +50,8 @@ class JobState:
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
         self.regroup = False  # then their launchers cannot use the rendezvous of the start
+        self.replaced = False  # and a node was lost; see to_agent.RestartAll
+        self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
         self._unfinished = PendingSet()

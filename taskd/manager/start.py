@@ -71,6 +71,7 @@ def make(
             sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
+            pods=settings.pod_rescheduling(environ),
             handler=settings.handler_limit(environ),
             switches=switches,
             advice=settings.clusterd_timeout(environ),

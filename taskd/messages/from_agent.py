@@ -114,7 +114,8 @@ class AgentJoined(Message, frozen=True):
     # former agent, as the standby says once its ranks have their state
     moves_to: Name = ""
     former: Name = ""
-    # its launcher has no rendezvous (msrun): it restarts its ranks only as the manager orders
+    # its launcher restarts its ranks only as the manager orders: msrun has no rendezvous, and with
+    # pod-rescheduling torchrun does not use its own
     led: bool = False
     moving: bool = False  # its newest interruption came in a pause for a move
     handlers: bool = False  # see from_rank.RankJoined
@@ -122,11 +123,13 @@ class AgentJoined(Message, frozen=True):
 
 
 class AgentLeft(Message, frozen=True):
-    """The agent ended: `ok` when every rank of its node ended well."""
+    """The agent ended: `ok` when every rank of its node ended well. `stopped`: its launcher was
+    stopped by a signal, as that of a pod that is deleted."""
 
     node: Node
     ok: bool
     why: Text = ""
+    stopped: bool = False
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True):

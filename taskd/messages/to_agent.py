@@ -44,7 +44,7 @@ class UnderWay(Message, frozen=True):
     """The answer to Arrived. A launcher that joins a job under way can only replace a lost node.
     `taken`: its node has another, living launcher."""
 
-    protected: bool
+    under_way: bool
     taken: bool = False
 
 
@@ -122,7 +122,8 @@ class TakeOver(Message, frozen=True):
     """Standby `agent` takes over `node`: it fetches the node's records from the first of `records`
     that has them, and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
-    the node until the new ranks have their state, "" if the node is lost. It is told too."""
+    the node until the new ranks have their state, "" if the node is lost. It is told too.
+    `restart`: it starts no ranks, since all ranks are restarted as soon as it has the node."""
 
     agent: Name
     node: Node
@@ -136,6 +137,7 @@ class TakeOver(Message, frozen=True):
     records: Addresses
     reason: Report
     former: Name = ""
+    restart: bool = False
 
 
 class Fence(Message, frozen=True):
@@ -193,13 +195,15 @@ class RestartAll(Message, frozen=True):
 
     `epochs`: (node, epoch) pairs; a node past its epoch has been restarted already. `store`: the
     rendezvous store of the scripts' process groups, as attempt number `attempt`; ("", 0) where the
-    launchers' own rendezvous still has the same nodes.
+    launchers' own rendezvous still has the same nodes. `replaced`: a node was lost, and how the
+    other nodes' ranks ended tells nothing of the script.
     """
 
     epochs: tuple[tuple[Node, Number], ...]
     reason: Report
     store: Address = ("", 0)
     attempt: Number = 0
+    replaced: bool = False
 
 
 class GiveUp(Message, frozen=True):

@@ -1,11 +1,11 @@
-"""The settings for the Kubernetes API."""
+"""The settings for pods: how they are replaced, and the Kubernetes API."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-from taskd.settings import kinds
+from taskd.settings import documented, kinds
 from taskd.settings.parameter import Parameter
 
 TASKD_KUBERNETES = Parameter(
@@ -15,6 +15,33 @@ TASKD_KUBERNETES = Parameter(
     "off",
     "`on`: the manager follows the labels of the job's pod group by the Kubernetes API, instead of"
     " those of its pod, and a Lease says where it is. Needs `taskd[kubernetes]` and a Role.",
+)
+TASKD_POD_INFO = Parameter(
+    "TASKD_POD_INFO",
+    kinds.text("a directory"),
+    "/etc/podinfo",
+    "/etc/podinfo",
+    "Where the downward API writes the pod's `labels` and `annotations`, if it does. Of these taskd"
+    " reads `recover-strategy`, `fault-retry-times`, `wait-reschedule-timeout`, `pod-rescheduling`,"
+    " `fault-scheduling`, `subHealthyStrategy` and `process-recover-enable`, the last two also while"
+    " the job runs. Its own variables take precedence.",
+)
+TASKD_POD_RESCHEDULING = Parameter(
+    "TASKD_POD_RESCHEDULING",
+    kinds.switch(),
+    None,
+    "off",
+    "`on`: when a node of a job is lost that cannot be repaired, taskd waits for the pod that"
+    " replaces it, and restarts all ranks; the other pods stay. The guides' label"
+    " `pod-rescheduling`; on by default where `MS_ENABLE_TFT` has RSC.",
+)
+TASKD_FAULT_SCHEDULING = Parameter(
+    "TASKD_FAULT_SCHEDULING",
+    documented.FAULT_SCHEDULING.kind,
+    "force",
+    "force",
+    "How the ranks that are left end when the job does: `grace` sends SIGTERM first, so that a"
+    " script's own handler has 30 s, `force` kills them. The guides' label `fault-scheduling`.",
 )
 POD_NAME = Parameter(
     "POD_NAME",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd.settings import documented, variables
+from taskd.settings import documented, kubernetes, variables
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
 
@@ -26,6 +26,8 @@ VARIABLES: dict[Parameter[Any, Any], Parameter[Any, Any]] = {
     documented.FAULT_RETRY_TIMES: variables.TASKD_FAULT_RETRY_TIMES,
     documented.WAIT_RESCHEDULE_TIMEOUT: variables.TASKD_WAIT_RESCHEDULE_TIMEOUT,
     documented.SUB_HEALTHY: variables.TASKD_SUBHEALTHY_STRATEGY,
+    documented.POD_RESCHEDULING: kubernetes.TASKD_POD_RESCHEDULING,
+    documented.FAULT_SCHEDULING: kubernetes.TASKD_FAULT_SCHEDULING,
 }
 TAKEN: tuple[Parameter[Any, Any], ...] = (*VARIABLES, documented.PROCESS_RECOVER_ENABLE)
 

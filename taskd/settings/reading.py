@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from taskd.settings import documented, kubernetes
 from taskd.settings import variables as v
 
 PORT, LOG_PATH, FALLBACK_JOB = (
@@ -78,8 +79,21 @@ def enabled(environ: Mapping[str, str]) -> bool:
 
 
 def patches(environ: Mapping[str, str]) -> bool:
-    """Whether the patch of torchrun is active: only if TASKD_PROCESS_ENABLE is on."""
-    return v.TASKD_PROCESS_ENABLE.read(environ) is True
+    """Whether the patch of torchrun is active: if TASKD_PROCESS_ENABLE is on, or if it is off in a
+    job with pod-rescheduling, where that only means that no process is repaired."""
+    enable = v.TASKD_PROCESS_ENABLE.read(environ)
+    return enable is True or (enable is False and pod_rescheduling(environ))
+
+
+def pod_rescheduling(environ: Mapping[str, str]) -> bool:
+    """Whether lost nodes are waited for, and all ranks restarted with their next pods."""
+    on = kubernetes.TASKD_POD_RESCHEDULING.read(environ)
+    return "RSC" in (documented.MS_ENABLE_TFT.read(environ) or ()) if on is None else on
+
+
+def ends_gracefully(environ: Mapping[str, str]) -> bool:
+    """Whether ranks that are left when the job ends get a SIGTERM before they are killed."""
+    return kubernetes.TASKD_FAULT_SCHEDULING.read(environ) == "grace"
 
 
 def fault_injection(environ: Mapping[str, str]) -> bool:
@@ -145,7 +159,7 @@ def retry_times(environ: Mapping[str, str]) -> int:
 
 def pod_info(environ: Mapping[str, str]) -> str:
     """The directory in which the downward API writes the pod's labels and annotations."""
-    return v.TASKD_POD_INFO.read(environ)
+    return kubernetes.TASKD_POD_INFO.read(environ)
 
 
 def dump_path(environ: Mapping[str, str]) -> str:

@@ -115,7 +115,8 @@ TASKD_PROCESS_ENABLE = Parameter(
     None,
     "on for the manager, off for the patch",
     "on: `import taskd.python.adaptor.patch` puts taskd into torchrun. off: the manager's ladder is"
-    " `exit` alone. `taskd run` needs neither.",
+    " `exit` alone; the patch acts all the same if `TASKD_POD_RESCHEDULING` is on. `taskd run` needs"
+    " neither.",
 )
 TASKD_RECOVER_STRATEGY = Parameter(
     "TASKD_RECOVER_STRATEGY",
@@ -145,16 +146,6 @@ TASKD_STANDBY = Parameter(
     "off",
     "on: this launcher waits for a lost node of the job and takes its place; `taskd run"
     " --standby`.",
-)
-TASKD_POD_INFO = Parameter(
-    "TASKD_POD_INFO",
-    kinds.text("a directory"),
-    "/etc/podinfo",
-    "/etc/podinfo",
-    "Where the downward API writes the pod's `labels` and `annotations`, if it does. Of these taskd"
-    " reads `recover-strategy`, `fault-retry-times`, `wait-reschedule-timeout`,"
-    " `subHealthyStrategy` and `process-recover-enable`, the last two also while the job runs. Its"
-    " own variables take precedence.",
 )
 TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "TASKD_SUBHEALTHY_STRATEGY",
@@ -366,7 +357,9 @@ SECTIONS = (
             TASKD_DUMP_PATH,
             TASKD_RESUME_PATH,
             TASKD_STANDBY,
-            TASKD_POD_INFO,
+            kubernetes.TASKD_POD_INFO,
+            kubernetes.TASKD_POD_RESCHEDULING,
+            kubernetes.TASKD_FAULT_SCHEDULING,
             kubernetes.TASKD_KUBERNETES,
             kubernetes.POD_NAME,
             TASKD_SUBHEALTHY_STRATEGY,

@@ -88,7 +88,7 @@ class MsrunAgent:
         finally:
             self._stop()
             self._scheduler.end(kill=not ok)
-            self._supervisor.close(ok, why.partition("\n")[0])
+            self._supervisor.close(ok, why.partition("\n")[0], self._signal is not None)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if not ok:

@@ -68,8 +68,9 @@ class Takeover:
         if holder and holder not in self._job.fenced:
             self._job.fence(holder, number, why)
 
-    def assign(self, incident: Incident) -> None:
-        """Assign a standby to every lost node, as far as standbys are available."""
+    def assign(self, incident: Incident | None) -> None:
+        """Assign a standby to every lost node, as far as standbys are available. Without an
+        incident all ranks are restarted as soon as it has the node."""
         topology = self._job.topology
         for number in topology.lost:
             node = topology.nodes[number]
@@ -86,13 +87,14 @@ class Takeover:
                     f" {everybody} agents are reachable, no majority"
                 )
                 continue
-            records = tuple(topology.nodes[k].records for k in topology.keepers(number))
+            keepers = topology.keepers(number) if incident is not None else ()
+            records = tuple(topology.nodes[k].records for k in keepers)
             self._fence(number, reason := f"node {number} is lost")
             self._give(incident, number, agent, records, reason)
 
     def _give(
         self,
-        incident: Incident,
+        incident: Incident | None,
         number: int,
         agent: str,
         records: tuple[tuple[str, int], ...],
@@ -104,8 +106,9 @@ class Takeover:
         del topology.standbys[agent]
         topology.reserved.pop(agent, None)
         node.assignee = agent
-        for rank in node.ranks:
-            incident.renew(rank, self._job.ranks[rank])
+        if incident is not None:
+            for rank in node.ranks:
+                incident.renew(rank, self._job.ranks[rank])
         self._job.say(
             to_agent.TakeOver(
                 agent=agent,
@@ -120,6 +123,7 @@ class Takeover:
                 records=records,
                 reason=reason,
                 former=former,
+                restart=incident is None,
             )
         )
 

@@ -1,0 +1,165 @@
+"""Waits for the pod that replaces that of a lost node, and then restarts all ranks:
+`pod-rescheduling: on`.
+
+This is for ranks that are not repaired one by one: those of a script that is not protected, and
+protected ones at the end of the ladder. Their launchers restart ranks by the manager's order alone
+(led.py). The launcher of the new pod waits as a standby (torchrun), or registers for its node
+(msrun). The other pods stay, and their launchers keep the ranks that are left until all restart.
+
+    all nodes have agents --(lost, given up, or unknown to a new manager)--> waiting
+    waiting --(every lost node has an agent)--> all ranks are restarted
+    waiting --(too late)--> the job ends, and the scheduler may start it anew
+"""
+
+from __future__ import annotations
+
+from taskd.core.abbreviate import abbreviate
+from taskd.core.incident.takeover import Takeover
+from taskd.core.led import Led
+from taskd.core.state import JobState
+from taskd.messages import from_agent
+
+
+class Pods:
+    def __init__(self, job: JobState, nodes: Takeover, led: Led) -> None:
+        self._job, self._nodes, self._led = job, nodes, led
+        self._why = ""  # what was lost first
+        self._last: float | None = None  # until when the missing pods are waited for
+        self._given: float | None = None  # until when a standby may take a node over
+        # until when nodes that a new manager does not know may register with it
+        self._gather: float | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether a lost node is waited for: the job is known, and all its launchers restart their
+        ranks by our order."""
+        return self._job.settings.pods and self._led.formed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a lost node is waited for."""
+        return self._last is not None
+
+    @property
+    def deadline(self) -> float | None:
+        due = (self._last, self._given, self._gather)
+        return min((t for t in due if t is not None), default=None)
+
+    def drop(self) -> None:
+        """All ranks are restarted."""
+        self._last = self._given = self._gather = None
+        self._why = ""
+
+    # -- what is lost ------------------------------------------------------------------------------
+
+    def lost(self, number: int, why: str, now: float) -> bool:
+        """A node of a job that is not protected has no agent any more. Returns whether it is waited
+        for."""
+        if not self.applies:
+            return False
+        self._nodes.lose(number)
+        self._wait(f"node {number} is lost: {why}", now)
+        return True
+
+    def exhausted(self, why: str, now: float) -> None:
+        """No strategy is left for a protected job that has lost nodes, or whose devices take no
+        other process."""
+        for number, node in self._job.topology.nodes.items():
+            unusable = [w for r in node.ranks if (w := self._job.ranks[r].unusable)]
+            if node.living and unusable:
+                self._nodes.give_up(number, unusable[0])
+        self._wait(why, now)
+
+    def _wait(self, why: str, now: float) -> None:
+        limit = self._job.settings.reschedule
+        self._why = self._why or why
+        self._last = now + limit
+        self._job.note(
+            f"{why}; all ranks are restarted as soon as another pod has come, within {limit:.0f} s"
+        )
+        self.assign(now)
+
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
+        """An agent has registered. With a manager that has taken the job over, nodes that do not
+        were lost with the manager before it."""
+        job = self._job
+        taken_over = job.election.candidate.term > 1
+        if not job.settings.pods or not event.led or job.protected or job.topology.complete:
+            self._gather = None
+        elif taken_over and self._gather is None and not self.waiting:
+            self._gather = now + job.settings.gather
+        self.assign(now)
+
+    def _missing(self, now: float) -> None:
+        """Take the nodes that have not registered for lost."""
+        job, nodes, each = self._job, self._job.topology.nodes, self._job.settings.ranks_per_node
+        missing = [n for n in range(job.settings.nodes) if n not in nodes]
+        epoch = max((n.epoch for n in nodes.values()), default=0)
+        for number in missing:
+            ranks = tuple(range(number * each, number * each + each))
+            if job.topology.join(number, ranks, ("", 0), epoch) is None:
+                self._nodes.lose(number)
+        if missing:
+            self._wait(f"nodes [{abbreviate(missing)}] did not register with a new manager", now)
+
+    # -- what comes for it -------------------------------------------------------------------------
+
+    def assign(self, now: float) -> None:
+        """Give lost nodes to the standbys that there are."""
+        topology = self._job.topology
+        if not self.waiting or not topology.standbys:
+            return
+        if any(not topology.nodes[n].assignee for n in topology.lost):
+            self._nodes.assign(None)
+            self._given = now + self._job.settings.take_over
+
+    def look(self, now: float) -> None:
+        """Go on, after every event."""
+        job = self._job
+        if job.protected:
+            self.drop()  # all nodes are there again, or are repaired
+            return
+        if self._led.causes and self.applies:
+            self._give_up_devices(now)
+        if not self.waiting:
+            return
+        job.restart = ""  # a restart without these nodes would wait for them
+        if not job.topology.lost:
+            job.restart = f"{self._why}; every node has an agent again"
+            job.replaced = job.regroup = True
+
+    def _give_up_devices(self, now: float) -> None:
+        """Give up the nodes with a dead rank whose device takes no other process."""
+        job, topology = self._job, self._job.topology
+        for rank, cause in sorted(self._led.causes.items()):
+            node = topology.node_of(rank)
+            unusable = job.ranks[rank].unusable
+            if unusable and node is not None and topology.nodes[node].living:
+                why = f"rank {rank} {cause}, and its device is {unusable}"
+                self._nodes.give_up(node, why)
+                self._wait(f"node {node}: {why}", now)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        job, topology = self._job, self._job.topology
+        if self._gather is not None and now >= self._gather:
+            self._gather = None
+            self._missing(now)
+        if self._given is not None and now >= self._given:
+            self._given = None
+            self._not_taken(now)
+        if self._last is not None and now >= self._last:
+            why, limit = self._why, job.settings.reschedule
+            nodes = abbreviate(topology.lost)
+            job.end(False, f"no other pod has come for nodes [{nodes}] in {limit:.0f} s: {why}")
+
+    def _not_taken(self, now: float) -> None:
+        """Standbys had time enough to take nodes over: ask others."""
+        job, topology = self._job, self._job.topology
+        for number in topology.lost:
+            if assignee := topology.nodes[number].assignee:
+                limit = job.settings.take_over
+                job.fence(assignee, number, f"it has not taken node {number} over in {limit:.0f} s")
+                self._nodes.lose(number)
+        self.assign(now)
