@@ -198,6 +198,12 @@ class Supervisor:
         epoch = self.agent.epoch
         return epoch is not None and epoch.protected
 
+    @property
+    def has_manager(self) -> bool:
+        """Whether a manager is in charge of this node, and can be reached."""
+        managers = self.agent.managers
+        return managers is not None and managers.content
+
     def dead(self) -> list[Rank]:
         """Ranks whose process has failed, for the launcher's report."""
         epoch = self.agent.epoch

@@ -218,13 +218,14 @@ class Admission:
             return
         why = f": {event.why}" if event.why else ""
         replaceable = "recover" in job.settings.ladder or self._recovery.moves(event.node)
+        # a launcher that was not stopped has given up, and would do so again
+        waits = event.stopped and self._pods.applies
         if not event.ok:
             job.election.depart(node.agent)
-        if not event.ok and job.protected and replaceable:
+        if not event.ok and job.protected and (replaceable or waits):
             self._recovery.lost(event.node, f"its launcher has left{why}", now)
             return
-        # a launcher that was not stopped has given up, and would do so again
-        if event.stopped and not job.protected and self._pods.lost(event.node, why[2:], now):
+        if event.stopped and self._pods.lost(event.node, f"its launcher has left{why}", now):
             return
         node.ended = event.ok
         if not event.ok:

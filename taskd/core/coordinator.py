@@ -235,6 +235,7 @@ class Coordinator:
             self.tasks.due,
             self.cluster.due,
             self.pods.deadline,
+            self.led.deadline,
         )
         return min((t for t in due if t is not None), default=None)
 
@@ -284,7 +285,7 @@ class Coordinator:
         if not rank.alive:
             return
         rank.alive, rank.left = False, event.position or rank.left
-        self.led.died(event)
+        self.led.died(event, now)
         if job.protected:
             self.faults.died(event.rank, event.cause, now)
         elif self.forming.under_way:
@@ -374,4 +375,5 @@ class Coordinator:
             self.tasks.tick(now)
             self.cluster.tick(now)
             self.pods.tick(now)
+            self.led.tick(now)
         return []

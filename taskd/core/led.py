@@ -7,6 +7,7 @@ Such ranks are not protected: nothing of them survives their death but what the 
 
 from __future__ import annotations
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 
@@ -19,6 +20,8 @@ class Led:
         self._connected: set[int] = set()  # ranks whose process group exists
         self.causes: dict[int, str] = {}  # of ranks that have died
         self._lost = ""  # the scheduler that ranks may wait for in vain
+        # until when nodes that have never registered may do so, although a rank has died
+        self.deadline: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -43,8 +46,24 @@ class Led:
         for rank in event.dead:
             self.causes.setdefault(rank, "has died")
 
-    def died(self, event: from_agent.RankDied) -> None:
+    def died(self, event: from_agent.RankDied, now: float) -> None:
         self.causes[event.rank] = event.cause
+        if self._epochs and not self.formed and self.deadline is None:
+            self.deadline = now + self._job.settings.form
+
+    def tick(self, now: float) -> None:
+        """Ranks that have died cannot be restarted as long as some nodes are unknown."""
+        if self.deadline is None or now < self.deadline:
+            return
+        self.deadline = None
+        job, dead = self._job, min(self.causes, default=None)
+        if dead is not None and not self.formed and not job.over:
+            missing = [n for n in range(job.settings.nodes) if n not in job.topology.nodes]
+            job.end(
+                False,
+                f"rank {dead} {self.causes[dead]}, and nodes [{abbreviate(missing)}] have not"
+                f" joined within {job.settings.form:.0f} s",
+            )
 
     def connected(self, event: from_rank.GroupReady, now: float) -> None:
         """The rank's process group exists. Once those of all ranks do, all are told; a rank that

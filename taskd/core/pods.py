@@ -55,7 +55,7 @@ class Pods:
     def lost(self, number: int, why: str, now: float) -> bool:
         """A node of a job that is not protected has no agent any more. Returns whether it is waited
         for."""
-        if not self.applies:
+        if not self.applies and self._gather is None:
             return False
         self._nodes.lose(number)
         self._wait(f"node {number} is lost: {why}", now)
@@ -124,7 +124,7 @@ class Pods:
         if not self.waiting:
             return
         job.restart = ""  # a restart without these nodes would wait for them
-        if not job.topology.lost:
+        if job.topology.complete and not job.topology.lost:
             job.restart = f"{self._why}; every node has an agent again"
             job.replaced = job.regroup = True
 

@@ -14,7 +14,7 @@ begins a comment. Inputs:
     show                                                     the coordinator's state
     the manager is replaced by a new one                     the new one knows nothing
     node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48
-    node 1 leaves | node 1 leaves with an error: text
+    node 1 leaves | node 1 leaves with an error: text | node 1 leaves, stopped
     node 1 is lost: text
     standby S waits [ranks=2]                                default: as many as a node has; prepares=1 epoch=1
                                                              incarnations=1,1 ready=1: for node 1, by an
@@ -129,7 +129,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"wait", Play.wait),
     (r"show", Play.show),
     (r"node (?P<node>\d+) joins(?:: (?P<rest>.*))?", Play.node_joins),
-    (r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?", Play.node_leaves),
+    (
+        r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?(?P<stopped>, stopped)?",
+        Play.node_leaves,
+    ),
     (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
     (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),

@@ -42,7 +42,7 @@ class Play:
         kinds = {f.name: f.type for f in fields(Settings)}
         given: dict[str, Any] = {"look": None}
         for name, value in options.items():
-            types = {"int": int, "str": str}
+            types = {"int": int, "str": str, "bool": lambda text: text == "1"}
             given[name] = (
                 tuple(value.split(","))
                 if name == "ladder"
@@ -54,8 +54,9 @@ class Play:
 
     def form(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
         self.job(options, n, nodes)
+        assert self.settings is not None
         for node in range(int(nodes)):
-            self.node_joins({}, str(node), None)
+            self.node_joins({}, str(node), "led=1" if self.settings.pods else None)
         everybody = list(self.coordinator.job.ranks)
         self.step(*(from_rank.RankJoined(r) for r in everybody))
         said = self.step(*(from_rank.RankRebuilt(r, 0, 1) for r in everybody))
@@ -132,7 +133,7 @@ class Play:
                 given[name] = numbers(value)
             elif name in ("agent", "moves_to", "former"):
                 given[name] = value
-            elif name == "moving":
+            elif name in ("moving", "led"):
                 given[name] = value == "1"
             elif name == "keeps":
                 given[name] = tuple(numbers(kept.replace("@", ",")) for kept in value.split("/"))
@@ -141,9 +142,15 @@ class Play:
         return self.step(from_agent.AgentJoined(number, **given))
 
     def node_leaves(
-        self, options: dict[str, str], node: str, error: str | None, why: str | None
+        self,
+        options: dict[str, str],
+        node: str,
+        error: str | None,
+        why: str | None,
+        stopped: str | None,
     ) -> list[str]:
-        return self.step(from_agent.AgentLeft(int(node), error is None, why or ""))
+        ok = error is None and stopped is None
+        return self.step(from_agent.AgentLeft(int(node), ok, why or "", stopped is not None))
 
     def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
         return self.step(e.AgentLost(int(node), why))

@@ -109,7 +109,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"standby {x.agent} takes over node {x.node} (epoch {x.epoch}, interruption {x.interruption}, generation"
         f" {x.generation}; ranks {ranks(x.ranks)}, incarnations"
         f" {','.join(map(str, x.incarnations))}; records"
-        f" {_hosts(x.records)}{f'; from {x.former}' if x.former else ''}):"
+        f" {_hosts(x.records)}{f'; from {x.former}' if x.former else ''}"
+        f"{'; it starts no ranks' if x.restart else ''}):"
         f" {x.reason}"
     ),
     to_agent.Prepare: lambda x: (
@@ -170,7 +171,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     to_agent.RestartAll: lambda x: (
         "restart all"
-        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}):"
+        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}"
+        f"{'; a node was replaced' if x.replaced else ''}):"
         f" {x.reason}"
     ),
     to_agent.GiveUp: lambda x: f"give up: {x.reason}",

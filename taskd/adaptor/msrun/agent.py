@@ -231,7 +231,8 @@ class MsrunAgent:
                 agent.call(functools.partial(agent.tell, died))
             elif not failed:
                 alone = None
-            elif alone is None:
+            elif alone is None or self._supervisor.has_manager:
+                # it orders a restart, perhaps once another pod has come, or ends the job
                 alone = time.monotonic() + wait
             elif time.monotonic() >= alone:
                 return (
