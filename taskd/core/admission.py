@@ -65,8 +65,11 @@ class Admission:
         another = known is not None and known.agent != event.agent and not unknown
         if another and known is not None and known.agent == event.former and not job.protected:
             another = False  # it has the node from that agent
-        if (
-            job.election.stranger(event.agent)
+        ours = known is not None and known.agent == event.agent
+        if self._pods.next(event, known):
+            another = False
+        elif (
+            (job.election.stranger(event.agent) and not ours)
             or (known is not None and known.assignee)
             or (another and job.protected)
         ):

@@ -17,6 +17,7 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.takeover import Takeover
 from taskd.core.led import Led
 from taskd.core.state import JobState
+from taskd.core.topology import Node
 from taskd.messages import from_agent
 
 
@@ -78,6 +79,17 @@ class Pods:
             f"{why}; all ranks are restarted as soon as another pod has come, within {limit:.0f} s"
         )
         self.assign(now)
+
+    def next(self, event: from_agent.AgentJoined, known: Node | None) -> bool:
+        """Whether the agent is that of the next pod of a lost node, which registers by itself. The
+        former agent, if any, is no longer part of the job."""
+        free = known is not None and known.lost and not known.assignee
+        if not self.waiting or not free or not event.led or event.agent in self._job.fenced:
+            return False
+        if known is not None and known.agent not in ("", event.agent):
+            self._job.fence(known.agent, event.node, f"node {event.node} has another pod")
+        self._job.election.candidate.want(event.agent, True)
+        return True
 
     def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """An agent has registered. With a manager that has taken the job over, nodes that do not

@@ -75,4 +75,6 @@ class Restarts:
         replaced, job.restart, job.regroup, job.replaced = job.replaced, "", False, False
         for node in job.topology.nodes.values():
             node.keepers_notified = False  # no node keeps its next processes' records yet
-        job.say(to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt, replaced))
+        job.say(
+            to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt, replaced)
+        )

@@ -155,6 +155,13 @@ class Model:
             self.agents[name] = Agent(name)
             self.register(self.agents[name])
 
+    def pod(self, number: int) -> None:
+        """msrun's launcher of the next pod registers for its node."""
+        name = f"p{len(self.agents)}-{self.now:g}-{number}"
+        if number in self.manager.job.topology.nodes and self.owner(number) is None:
+            self.agents.setdefault(name, Agent(name, number))
+            self.register(self.agents[name])
+
     def standby_lost(self, index: int) -> None:
         standbys = [a for a in self.agents.values() if a.node is None and not a.cut]
         if standbys:
@@ -200,6 +207,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("lose"), st.integers(0, NODES - 1), st.sampled_from(["", "cut", "stopped"])),
     st.tuples(st.just("standby"), st.integers(0, 99)),
     st.tuples(st.just("standby_lost"), st.integers(0, 3)),
+    st.tuples(st.just("pod"), st.integers(0, NODES - 1)),
     st.tuples(st.just("mend")),
     st.tuples(st.just("read"), st.sampled_from([f"a{n}" for n in range(NODES)])),
     st.tuples(st.just("replaced"), st.integers(0, 9)),

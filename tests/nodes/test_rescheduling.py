@@ -23,9 +23,7 @@ def pods(machines, folder, script, **more):
     """Three pods of one rank; host 0 has node 0's. The job has no strategy."""
     machines.serve(SERVICE, 0)
     more = {"TASKD_POD_RESCHEDULING": "on", **more}
-    return Cluster(
-        machines, folder, 3, 1, script, STEPS, strategy="exit", master=SERVICE, **more
-    )
+    return Cluster(machines, folder, 3, 1, script, STEPS, strategy="exit", master=SERVICE, **more)
 
 
 def launchers(job, *hosts):
@@ -47,9 +45,7 @@ def replace(machines, job, old, new, node):
     job.until(
         "all ranks were restarted", lambda: "every node has an agent again" in job.log("man*")
     )
-    job.until(
-        "its rank trained there", lambda: job.result().pids(node)[-1] in machines.pids(new)
-    )
+    job.until("its rank trained there", lambda: job.result().pids(node)[-1] in machines.pids(new))
     job.trains()
 
 
@@ -64,9 +60,7 @@ def test_a_pod_of_a_script_that_knows_nothing_of_taskd(hosts, tmp_path, unprotec
         assert launchers(job, *others) == stay and len(stay) == 2
         # and a rank that dies is restarted with all others, where they are
         os.kill(job.result().pids(1)[-1], signal.SIGKILL)
-        job.until(
-            "all ranks were restarted", lambda: "rank 1 killed by SIGKILL" in job.log("man*")
-        )
+        job.until("all ranks were restarted", lambda: "rank 1 killed by SIGKILL" in job.log("man*"))
         job.trains()
         result = job.end(node)
     training.assert_equal(result, unprotected, 3)
