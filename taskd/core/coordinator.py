@@ -3,12 +3,13 @@
 Use: `commands = coordinator.step(event, now)`; carry out the commands in order. `deadline()` is the
 time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
 
-The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that
-is formed or taken over to `forming` and `succession`, one whose launchers restart by its orders
-alone to `led`, its pods that are replaced to `pods`, one whose framework repairs itself to `framework`, faults to `faults`, ranks' reports in an
-incident to `incident.driver`, the ends of their loops to `finishing`, requests of operators to
-`requests`, pauses to `pause`, tasks that ranks do in a pause to `tasks`, ranks that make no
-progress to `watch`, sub-healthy nodes to `switch`, ClusterD's signals to `clusterd`.
+The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that is
+formed or taken over to `forming` and `succession`, one whose launchers restart by its orders alone
+to `led`, its pods that are replaced to `pods`, one whose framework repairs itself to `framework`,
+faults to `faults`, ranks' reports in an incident to `incident.driver`, the ends of their loops to
+`finishing`, requests of operators to `requests`, pauses to `pause`, tasks that ranks do in a pause
+to `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`, ClusterD's
+signals to `clusterd`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.tasks import Tasks
 from taskd.core.watch import Watch
-from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator
+from taskd.messages import from_agent, from_operator, from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
 
 OF_OPERATORS = (

@@ -1,4 +1,4 @@
-"""Restarts all ranks: when a part of the coordinator asks for it, with what all parts forget then."""
+"""Restarts all ranks when a part of the coordinator asks for it: all parts forget the processes."""
 
 from __future__ import annotations
 

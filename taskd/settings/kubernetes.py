@@ -23,8 +23,8 @@ TASKD_POD_INFO = Parameter(
     "/etc/podinfo",
     "Where the downward API writes the pod's `labels` and `annotations`, if it does. Of these taskd"
     " reads `recover-strategy`, `fault-retry-times`, `wait-reschedule-timeout`, `pod-rescheduling`,"
-    " `fault-scheduling`, `subHealthyStrategy` and `process-recover-enable`, the last two also while"
-    " the job runs. Its own variables take precedence.",
+    " `fault-scheduling`, `subHealthyStrategy` and `process-recover-enable`, the last two also"
+    " while the job runs. Its own variables take precedence.",
 )
 TASKD_POD_RESCHEDULING = Parameter(
     "TASKD_POD_RESCHEDULING",

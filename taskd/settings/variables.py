@@ -115,8 +115,8 @@ TASKD_PROCESS_ENABLE = Parameter(
     None,
     "on for the manager, off for the patch",
     "on: `import taskd.python.adaptor.patch` puts taskd into torchrun. off: the manager's ladder is"
-    " `exit` alone; the patch acts all the same if `TASKD_POD_RESCHEDULING` is on. `taskd run` needs"
-    " neither.",
+    " `exit` alone; the patch acts all the same if `TASKD_POD_RESCHEDULING` is on. `taskd run`"
+    " needs neither.",
 )
 TASKD_RECOVER_STRATEGY = Parameter(
     "TASKD_RECOVER_STRATEGY",

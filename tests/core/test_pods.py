@@ -106,10 +106,11 @@ class Model:
             agent.node, agent.epoch, agent.dead = order.node, order.epoch, set()
             left = (None,) * EACH
             self.send(from_agent.NodeTaken(order.node, name, ("", 0), ("", 0), left))
-        elif isinstance(order, to_agent.RestartAll) and agent.node is not None:
-            if dict(order.epochs).get(agent.node) == agent.epoch:
-                agent.epoch, agent.dead = order.attempt, set()
-                self.register(agent)
+            return
+        assert isinstance(order, to_agent.RestartAll) and agent.node is not None
+        if dict(order.epochs).get(agent.node) == agent.epoch:
+            agent.epoch, agent.dead = order.attempt, set()
+            self.register(agent)
 
     # -- what happens ------------------------------------------------------------------------------
 

@@ -47,10 +47,11 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
     )
     # a restart cannot work on a device that takes no process, or on a node that is gone
     possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
-    if job.settings.pods and not incident.leaving and "recover" not in incident.failed:
-        if not possible:  # until another pod comes, which `recover` has waited for
-            job.exhausted = reason
-            return
+    # until another pod comes, which `recover` has waited for
+    waits = job.settings.pods and not incident.leaving and "recover" not in incident.failed
+    if waits and not possible:
+        job.exhausted = reason
+        return
     if possible and not incident.leaving and job.retried < job.settings.retries:
         job.retried += 1
         job.regroup = True

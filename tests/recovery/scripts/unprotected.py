@@ -1,4 +1,4 @@
-"""A script that knows nothing of taskd, and goes on from its own checkpoint when it is started again.
+"""A script that knows nothing of taskd, and goes on from its own checkpoint when it starts again.
 
 unprotected.py OUT STEPS
 """

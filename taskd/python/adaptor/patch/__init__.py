@@ -2,9 +2,10 @@
 torch/distributed/run.py.
 
 If TASKD_PROCESS_ENABLE is `on`, or `off` in a job with pod-rescheduling, torchrun's agent becomes
-taskd's. Otherwise the import does nothing. If the variable is not set, not even its value is examined: the line is in an image, and
-most programs started from that image are not jobs of taskd. A torch with which no job can be
-protected ends the launcher here, before it starts anything, with the reason.
+taskd's. Otherwise the import does nothing. If the variable is not set, not even its value is
+examined: the line is in an image, and most programs started from that image are not jobs of taskd.
+A torch with which no job can be protected ends the launcher here, before it starts anything, with
+the reason.
 """
 
 import os
