@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from taskd import settings
@@ -114,6 +114,27 @@ class Control:
                 print(control.resume())
         """
         return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
+
+    def profile(self, ranges: Sequence[int], timeout: float = 10.0) -> str:
+        """Have all ranks write down how long these ranges of their steps take; none: no more.
+
+        Args:
+            ranges: Numbers of `taskd.messages.to_rank.RANGES`; `taskd.profiling.switches.numbers`
+                makes them of names.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what ranks profile.
+
+        Example:
+            from taskd.control import Control
+            from taskd.profiling.switches import numbers
+
+            with Control() as control:
+                print(control.profile(numbers(["Step", "CommunicationOperator"])))
+        """
+        request = from_operator.ProfileRequested(_name(), tuple(ranges))
+        return self._ask(request, request.request, timeout)
 
     def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
         """Turn the repair of faults on or off: process-recover-enable `on` and `pause`.

@@ -15,6 +15,8 @@ from taskd.protocol.addresses import Address
 
 # for launchers to stop their ranks and reach a restart; torch gives ranks 30 s to end
 MEET = timedelta(seconds=120)
+# an agent's store is there before the order that names it: if it does not answer, its node is lost
+CONNECT = timedelta(seconds=10)
 
 
 def make(host: str, ports: range | None) -> tuple[Any, Address]:
@@ -47,8 +49,10 @@ def _libuv_takes_sockets() -> bool:
 
 
 def reach(address: Address) -> Any:
-    """Connect to another launcher's store."""
-    return dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=MEET)
+    """Connect to another agent's store. Raises what torch raises where that agent is gone."""
+    store = dist.TCPStore(*address, is_master=False, wait_for_workers=False, timeout=CONNECT)
+    store.set_timeout(MEET)
+    return store
 
 
 class Meeting:

@@ -163,8 +163,14 @@ class TaskdElasticAgent(LocalElasticAgent):
         it."""
         agent = self._supervisor.agent
         ours = restart.store == agent.addresses[0]
-        board = agent.store if ours else stores.reach(restart.store)
-        return self._meeting.arrange(board, restart.attempt, ours)
+        try:
+            board = agent.store if ours else stores.reach(restart.store)
+            return self._meeting.arrange(board, restart.attempt, ours)
+        except RuntimeError as error:
+            # That node was lost meanwhile. The manager has ordered, or will order, another restart,
+            # for which this node must be there: ranks that wait in vain are ended by it.
+            log.warning("the store of attempt %d is gone: %s", restart.attempt, error)
+            return restart.store
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         try:

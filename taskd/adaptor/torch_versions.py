@@ -44,6 +44,7 @@ RANK = {
     "torch": ("_foreach_copy_",),
     "torch.distributed": ("_register_comm_hook",),
     "torch.nn.parallel": ("DistributedDataParallel._ddp_init_helper",),
+    "torch.utils.data.dataloader": ("_BaseDataLoaderIter.__next__",),
     "torch.testing._internal.distributed.fake_pg": ("FakeStore",),
 }
 

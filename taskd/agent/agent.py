@@ -63,6 +63,7 @@ class Agent:
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
+        self.profile: tuple[int, ...] = ()  # what its ranks write down, see to_rank.Profile
         self.left = False  # this node has reported that it ended well
         self.led = False  # the manager alone restarts all ranks, see from_agent.AgentJoined
         self.starts = False  # the launcher starts replacements itself (msrun)

@@ -39,6 +39,7 @@ class Orders:
             to_agent.End: self._end,
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
+            to_rank.Profile: self._profile,
             to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
@@ -116,6 +117,12 @@ class Orders:
 
     def _keep_switch(self, order: to_agent.KeepSwitch) -> None:
         self._agent.switches = max(self._agent.switches, order.switches)
+
+    def _profile(self, order: to_rank.Profile) -> None:
+        agent, epoch = self._agent, self._agent.epoch
+        agent.profile = order.ranges
+        for rank in epoch.ranks.values() if epoch is not None else ():
+            agent.monitor.ask(rank, order)  # others are told when they connect
 
     def _permitted(self, order: to_agent.Permit) -> None:
         if self._agent.records is not None:

@@ -71,6 +71,8 @@ class RankLines:
             )
         if not first:
             rank.control_thread = caller.line
+            if self._agent.profile:
+                self._agent.monitor.ask(rank, to_rank.Profile(self._agent.profile))
             return
         rank.channel = caller.line
         threading.Thread(

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from taskd import settings
 from taskd.api.arguments import MAX_RANK, not_int, not_one_of, refuse
+from taskd.settings.profiling import TASKD_PROFILING_LIMIT
+
+if TYPE_CHECKING:
+    from taskd.profiling.rank import FileSwitch
 
 FRAMEWORKS = ("pt", "ms")
 MAX_DISK_MB = 2**31 - 1
@@ -13,6 +21,7 @@ MAX_DISK_MB = 2**31 - 1
 log = logging.getLogger("taskd.api")
 
 _worker: int | None = None
+_follower: FileSwitch | None = None
 
 
 def init_taskd_worker(
@@ -24,7 +33,8 @@ def init_taskd_worker(
 
     Args:
         rank_id: The global rank.
-        upper_limit_of_disk_in_mb: What profiling may write, in MB. This version writes nothing.
+        upper_limit_of_disk_in_mb: What the profiles of this node's ranks may take, in MB; each rank
+            has an equal share, and deletes its oldest file then.
         framework: "pt" or "ms".
 
     Returns:
@@ -54,11 +64,13 @@ def init_taskd_worker(
     if not _attach():
         return False
     _worker = rank_id
+    os.environ[TASKD_PROFILING_LIMIT.name] = str(upper_limit_of_disk_in_mb)
     return True
 
 
 def start_taskd_worker() -> bool:
-    """Start monitoring the rank. taskd already does so since `init_taskd_worker`.
+    """Follow the file profilingSwitch in a script that is not protected, and write down what it
+    says. The ranks of a protected script are told by their agent what to write down.
 
     Returns:
         Whether there is a worker.
@@ -74,11 +86,19 @@ def start_taskd_worker() -> bool:
             "start_taskd_worker",
             "there is no worker; call init_taskd_worker(rank_id) first, and check what it returned",
         )
+    global _follower
+    if _follower is None and "torch" in sys.modules:
+        from taskd.profiling.rank import FileSwitch, Profile
+
+        profile = Profile(_worker, (), lambda _: None, lambda *_: None)
+        _follower = FileSwitch(profile, Path(settings.profiling_switch(os.environ)))
+        _follower.start()
     return True
 
 
 def destroy_taskd_worker() -> bool:
-    """Forget the worker. The process stays attached, so that a later death can be explained.
+    """Stop profiling, and forget the worker. The process stays attached, so that a later death can
+    be explained.
 
     Returns:
         Whether there was a worker.
@@ -91,6 +111,10 @@ def destroy_taskd_worker() -> bool:
     global _worker
     if _worker is None:
         return refuse(log, "destroy_taskd_worker", "there is no worker to destroy")
+    global _follower
+    if _follower is not None:
+        _follower.close()
+        _follower = None
     _worker = None
     return True
 

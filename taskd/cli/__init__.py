@@ -53,6 +53,11 @@ COMMANDS = {
         "command",
         "pause a running job to test its devices, or to switch their network cards",
     ),
+    "profile": (
+        "profile",
+        "command",
+        "write down how long the ranks' steps, loaders, collectives take; one trace of all ranks",
+    ),
     "inject": (
         "inject",
         "command",

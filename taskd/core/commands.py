@@ -148,6 +148,7 @@ Command = (
     | to_rank.Continue
     | to_rank.SwitchNics
     | to_rank.StressTest
+    | to_rank.Profile
     | to_rank.GroupsReady
     | to_agent.Replace
     | to_agent.Kill

@@ -32,6 +32,7 @@ from taskd.core.incident.phases import Phase
 from taskd.core.led import Led
 from taskd.core.pause import Pause
 from taskd.core.pods import Pods
+from taskd.core.profiling import Profiling
 from taskd.core.requests import Requests
 from taskd.core.restarts import Restarts
 from taskd.core.settings import Settings
@@ -50,6 +51,7 @@ OF_OPERATORS = (
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
+    | from_operator.ProfileRequested
 )
 OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
@@ -73,6 +75,7 @@ class Coordinator:
         self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         self.tasks = Tasks(self.job, self.recovery, self.faults, self.pause, self.finishing)
+        self.profiling = Profiling(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.cluster = ClusterD(
@@ -113,6 +116,9 @@ class Coordinator:
             from_operator.NicSwitchRequested: self.tasks.switch_nics,
             from_operator.StressTestRequested: self.tasks.test,
             from_rank.TaskDone: self.tasks.done,
+            from_operator.ProfileRequested: self.profiling.requested,
+            e.ProfileSwitched: self.profiling.switched,
+            from_rank.StepTimes: self.profiling.took,
             e.FormerLost: self._former_lost,
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self.requests.switch_recovery,
@@ -254,6 +260,7 @@ class Coordinator:
             self.led.registered(event)
             self.framework.registered(event)
             self.pods.registered(event, now)
+            self.profiling.registered(event)
         return following
 
     def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:

@@ -78,6 +78,14 @@ class ClusterSignal:
 
 
 @dataclass(frozen=True)
+class ProfileSwitched:
+    """Ranks are to write down these ranges (numbers of to_rank.RANGES), as `by` wants it."""
+
+    ranges: tuple[int, ...]
+    by: str
+
+
+@dataclass(frozen=True)
 class ClusterTask:
     """ClusterD has a task done while it has paused all ranks: a switch of network cards, where
     `ranks` go to their backup or back, or stress tests, `tests` by rank. One is empty."""
@@ -189,6 +197,8 @@ Event = (
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
+    | from_operator.ProfileRequested
+    | ProfileSwitched
     | from_rank.RankJoined
     | from_rank.RankRaised
     | from_rank.CollectiveFailed
@@ -203,6 +213,7 @@ Event = (
     | from_rank.RankFinished
     | from_rank.RankPaused
     | from_rank.TaskDone
+    | from_rank.StepTimes
     | from_rank.RankPassed
     | from_rank.GroupReady
 )

@@ -48,6 +48,7 @@ class Restarts:
         parts.pause.drop(why)
         parts.tasks.drop(why)
         parts.cluster.restarted()
+        parts.profiling.drop()
 
     def _forget(self, reason: str) -> None:
         """Nothing is protected until the scripts have begun anew."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,6 +53,10 @@ class Cuda(Device):
         except RuntimeError as error:
             raise DeviceLost(f"{self.device} repeats an error: {first_line(error)}") from error
         return lost
+
+    def mark(self, name: str) -> Callable[[], None]:
+        torch.cuda.nvtx.range_push(name)
+        return torch.cuda.nvtx.range_pop
 
     def leave_collectives(self) -> None:
         # torch's destroy_process_group waits for NCCL's kernels; an aborted communicator has none

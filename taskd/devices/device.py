@@ -9,7 +9,7 @@ rebuilt. Each call is harmless if there is nothing to do.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -86,6 +86,10 @@ class Device(ABC):
         faulty, 3 it took too long, 4 its voltage was not put back. Raises NotImplementedError where
         there is no such test."""
         raise NotImplementedError(f"{self.device.type} has no stress test")
+
+    def mark(self, name: str) -> Callable[[], None] | None:
+        """Begin a range of the device's own profiler; returns what ends it. None: it has none."""
+        return None
 
     @abstractmethod
     def leave_collectives(self) -> None:

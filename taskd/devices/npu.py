@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -118,6 +118,12 @@ class Npu(Device):
 
         for tensor in tensors:
             torch_npu.npu._recovery.update_npu_tensor_to_safe(tensor)
+
+    def mark(self, name: str) -> Callable[[], None]:
+        import torch_npu
+
+        number = torch_npu.npu.mstx.range_start(name)
+        return lambda: torch_npu.npu.mstx.range_end(number)
 
     def leave_collectives(self) -> None:
         for group in list(c10d._world.pg_map):

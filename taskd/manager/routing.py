@@ -32,6 +32,7 @@ TO_ALL = (
     to_rank.Continue,
     to_rank.SwitchNics,
     to_rank.StressTest,
+    to_rank.Profile,
     to_rank.GroupsReady,
     to_rank.SaveCheckpoint,
     to_agent.GiveUp,

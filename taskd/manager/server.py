@@ -14,7 +14,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,7 @@ class Server:
     codes: DeviceCodes = field(default_factory=DeviceCodes)
     cluster: ClusterLine = field(default_factory=ClusterLine)
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
-    sources: tuple[Source, ...] = ()  # besides these: the labels of the pod
+    sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
@@ -174,6 +174,8 @@ class Server:
             now + self.limits.look,
             now + self.limits.first_warning,
         )
+        for source in self.sources:  # what was there before this manager
+            self._safely(source.look, self._feed, now)
         try:
             while self.outcome is None:
                 now = self._turn(now)

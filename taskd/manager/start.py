@@ -6,15 +6,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import cluster_line, kubernetes_line, pod_labels, whereabouts
+from taskd.manager import cluster_line, kubernetes_line, pod_labels, profile_switch, whereabouts
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
+from taskd.manager.sources import Source
 from taskd.mindcluster.faults.limits import LIMITS
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
@@ -57,6 +59,12 @@ def make(
     line = kubernetes_line.make(environ, config.job, continuity, sub_healthy, labels, known)
     # with the API it is the job's label that counts, and a later manager's pod may have another
     by_api = line.descriptor >= 0 and label_key(config.job) in known
+    sources: list[Source] = [
+        profile_switch.ProfileSwitch(Path(settings.profiling_switch(environ)), successor)
+    ]
+    if line.descriptor < 0:
+        at = pod_info.directory(environ)
+        sources.append(pod_labels.PodLabels(at, config.job, continuity, sub_healthy))
     switches = pod_labels.switches({} if by_api else labels, known, config.job)
     if switches % 2:
         log.warning(
@@ -94,9 +102,5 @@ def make(
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),
         kubernetes=line,
-        sources=()
-        if line.descriptor >= 0
-        else (
-            pod_labels.PodLabels(pod_info.directory(environ), config.job, continuity, sub_healthy),
-        ),
+        sources=sources,
     )

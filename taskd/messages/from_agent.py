@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from taskd.messages import from_rank
 from taskd.messages.to_agent import Ack
+from taskd.messages.to_rank import Ranges
 from taskd.messages.values import (
     ROOM,
     Address,
@@ -120,6 +121,7 @@ class AgentJoined(Message, frozen=True):
     moving: bool = False  # its newest interruption came in a pause for a move
     handlers: bool = False  # see from_rank.RankJoined
     switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch
+    profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
 
 
 class AgentLeft(Message, frozen=True):
@@ -323,6 +325,7 @@ FromAgent = (
     | from_rank.RankFinished
     | from_rank.RankPaused
     | from_rank.TaskDone
+    | from_rank.StepTimes
     | from_rank.RankPassed
     | from_rank.GroupReady
     | from_rank.Injected

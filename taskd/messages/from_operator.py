@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from taskd.messages.to_rank import Inject
+from taskd.messages.to_rank import Inject, Ranges
 from taskd.messages.values import Message, Name, Node, Ops, Rank, Text
 
 
@@ -72,6 +72,13 @@ class ReleaseDevice(Message, frozen=True):
     device: Text
 
 
+class ProfileRequested(Message, frozen=True):
+    """Have the ranks write down these ranges (numbers of to_rank.RANGES); none: no more."""
+
+    request: Name
+    ranges: Ranges
+
+
 class StatusAsked(Message, frozen=True):
     """Ask for the status of the job."""
 
@@ -87,6 +94,7 @@ FromOperator = (
     | StressTestRequested
     | ReportCode
     | ReleaseDevice
+    | ProfileRequested
     | StatusAsked
     | Inject
 )

@@ -207,6 +207,18 @@ class TaskDone(Message, frozen=True):
     results: Results
 
 
+class StepTimes(Message, frozen=True):
+    """What a rank that is profiled has done lately: it has committed the `steps` steps up to
+    `step`, in `taken` seconds, of which it has waited for other ranks for `waited`."""
+
+    rank: Rank
+    incarnation: Number
+    step: Step
+    steps: Count
+    taken: Seconds
+    waited: Seconds
+
+
 class GroupReady(Message, frozen=True):
     """The rank's process group exists: MindSpore's `init()` has returned. The rank waits for
     GroupsReady."""
@@ -255,6 +267,7 @@ FromRank = (
     | RankPaused
     | RankPassed
     | TaskDone
+    | StepTimes
     | GroupReady
     | Injected
     | Progress

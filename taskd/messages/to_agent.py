@@ -254,6 +254,7 @@ ToAgent = (
     | to_rank.Continue
     | to_rank.SwitchNics
     | to_rank.StressTest
+    | to_rank.Profile
     | to_rank.ProbeProgress
     | to_rank.GroupsReady
     | to_rank.Inject

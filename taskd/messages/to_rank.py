@@ -148,6 +148,18 @@ class StressTest(Message, frozen=True):
     tests: tuple[tuple[Rank, Ops], ...]
 
 
+# what a rank can profile, by the keys of the documented file profilingSwitch. FP is the forward
+# pass, and what follows from it: the backward pass
+RANGES = ("Step", "DataLoader", "FP", "SaveCheckpoint", "CommunicationOperator")
+Ranges = Annotated[tuple[Annotated[int, Meta(ge=0, lt=len(RANGES))], ...], Meta(max_length=5)]
+
+
+class Profile(Message, frozen=True):
+    """From now on ranks write down the ranges with these numbers (of RANGES), and no others."""
+
+    ranges: Ranges
+
+
 class TakeUp(Message, frozen=True):
     """The records of its predecessor are now in place for a replacement that was started ahead of
     time."""
@@ -193,6 +205,7 @@ ToRank = (
     | Continue
     | SwitchNics
     | StressTest
+    | Profile
     | TakeUp
     | GroupsReady
     | Unprotected

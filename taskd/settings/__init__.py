@@ -37,6 +37,7 @@ from taskd.settings.injected import (
 from taskd.settings.kinds import BadSetting
 from taskd.settings.kubernetes import kubernetes_api, pod_name
 from taskd.settings.parameter import Parameter, Section, Where
+from taskd.settings.profiling import profiling_limit, profiling_path, profiling_switch
 from taskd.settings.reading import (
     FALLBACK_JOB,
     LOG_PATH,
@@ -128,6 +129,9 @@ __all__ = [
     "own_address",
     "patches",
     "pod_rescheduling",
+    "profiling_limit",
+    "profiling_path",
+    "profiling_switch",
     "port",
     "pod_name",
     "port_range",

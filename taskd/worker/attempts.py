@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from taskd.messages.values import Plan
+    from taskd.profiling.rank import Profile
     from taskd.worker.session import RepairSession
 
 
@@ -46,6 +47,7 @@ class Attempts:
         self._forward: Forward | None = None
         self._resumed_at = -1  # where the last repair resumed
         self._told = True  # whether the first commit after a resume has been reported
+        self.profile: Profile | None = None  # once it has been switched on
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
@@ -82,6 +84,8 @@ class Attempts:
         if self._plan is not None:
             self._forward = Forward(session, self._plan, self._end_for)
         self.begun.fire()
+        if self.profile is not None:
+            self.profile.begins(step)
         return True
 
     def ended(self, error: BaseException | None) -> Ending:
@@ -121,6 +125,8 @@ class Attempts:
         self.step += 1
         self._recorder.commit(self.step, random, own)
         slot.progress(self.step, slot.COMMITTED)
+        if self.profile is not None:
+            self.profile.commits(self.step - 1)
         if not self._told:
             self._told = True
             session.channel.send(

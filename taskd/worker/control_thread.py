@@ -7,6 +7,8 @@ together with the launcher, it also waits for the launcher's end. If the interpr
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import threading
@@ -14,6 +16,7 @@ import time
 
 from taskd import settings
 from taskd.messages import from_rank, to_rank
+from taskd.profiling.rank import Profile
 from taskd.worker import belonging, injection
 from taskd.worker.channel import AgentGone, Channel
 from taskd.worker.job import Job
@@ -75,7 +78,31 @@ def _answer(channel: Channel, rank: int, incarnation: int, job: Job) -> None:
                 )
                 log.warning("injected fault (%s %s): %s", order.what, order.options, text)
                 channel.send(from_rank.Injected(order.request, rank, ok, text))
+            elif isinstance(order, to_rank.Profile):
+                _profile(channel, rank, incarnation, job, order.ranges)
         except AgentGone:
             return
         except Exception:
             log.exception("the control thread continues after an error")
+
+
+def _profile(
+    channel: Channel, rank: int, incarnation: int, job: Job, ranges: tuple[int, ...]
+) -> None:
+    """Have the training thread switch its profile, when it begins the next attempt."""
+    if job.loop is None:
+        return
+    attempts, session = job.loop.attempts, job.loop.session
+    if attempts.profile is None:
+
+        def told(step: int, steps: int, taken: float, waited: float) -> None:
+            # of the profile's own thread; whole messages do not mix
+            with contextlib.suppress(AgentGone):
+                report = from_rank.StepTimes(rank, incarnation, step, steps, taken, waited)
+                channel.send(report)
+
+        state = session.state
+        wrapped = {id(ddp.module) for ddp in state.ddps}
+        roots = [*state.ddps, *(m for m in state.modules.values() if id(m) not in wrapped)]
+        attempts.profile = Profile(rank, roots, session.device.mark, told)
+    attempts.begun.add(functools.partial(attempts.profile.switch, ranges))

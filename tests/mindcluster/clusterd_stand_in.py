@@ -52,7 +52,7 @@ class StandIn:
         self._task_streams: dict[str, queue.Queue[Any]] = {}
         self._reset()
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
-        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server.add_generic_rpc_handlers(self._handlers())
         self.port = (
             self._server.add_insecure_port(address)
             if credentials is None
@@ -68,7 +68,7 @@ class StandIn:
 
     # -- the server --------------------------------------------------------------------------------
 
-    def _handlers(self) -> Any:
+    def _handlers(self) -> tuple[Any, ...]:
         def serializer(message: Any) -> bytes:
             return message.SerializeToString()
 
@@ -90,7 +90,14 @@ class StandIn:
         handlers[call] = grpc.unary_stream_rpc_method_handler(
             self._subscribe, interface.CLASSES[request].FromString, serializer
         )
-        return grpc.method_handlers_generic_handler(interface.SERVICE, handlers)
+        other = {call: handlers.pop(call) for call in interface.SERVICES}
+        return (
+            grpc.method_handlers_generic_handler(interface.SERVICE, handlers),
+            *(
+                grpc.method_handlers_generic_handler(interface.SERVICES[call], {call: handler})
+                for call, handler in other.items()
+            ),
+        )
 
     def _subscribe(self, request: Any, context: Any) -> Any:
         mine: queue.Queue[Any] = queue.Queue()
@@ -123,6 +130,12 @@ class StandIn:
             return  # it is over already
         while (task := mine.get()) is not None:
             yield task
+
+    def profile(self, **states: str) -> None:
+        switch = interface.CLASSES["ProfilingSwitch"](**states)
+        self._task_streams["SubscribeDataTraceSwitch"].put(
+            interface.CLASSES["DataStatusRes"](profilingSwitch=switch)
+        )
 
     def switch_nics(self, cards: dict[int, bool]) -> None:
         self._task_streams["SubscribeNotifySwitch"].put(

@@ -99,6 +99,14 @@ def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
         for op, result in of_rank.rankResult.items()
     }
     assert found == {("1", "0", "2", "core 3"), ("2", "0", "0", ""), ("2", "1", "0", "")}
+    cluster.profile(Step="on", FP="off", CommunicationOperator="on")
+    cluster.profile(Step="perhaps")
+    cluster.profile()
+    line.until(lambda seen: len(seen) == 5)
+    assert line.seen[3:] == [
+        e.ProfileSwitched((0, 4), "ClusterD"),
+        e.ProfileSwitched((), "ClusterD"),
+    ]
     # with the stream of signals those of tasks end, and begin again
     cluster.cut()
     cluster.wait("SubscribeNotifySwitch", 2)

@@ -46,7 +46,7 @@ KEEPALIVE = (
 )
 
 log = logging.getLogger("taskd.manager.clusterd")
-Happened = e.ClusterConnected | e.ClusterSignal | e.ClusterTask
+Happened = e.ClusterConnected | e.ClusterSignal | e.ClusterTask | e.ProfileSwitched
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Client:
         return thread
 
     def _tasks(self, call: str, number: int) -> None:
-        me = interface.CLASSES["ClientInfo"](jobId=self.job, role=ROLE)
+        me = interface.CLASSES[interface.TASKS[call][0]](jobId=self.job, role=ROLE)
         while self._open == number:
             try:
                 stream = self._stream(call, interface.TASKS[call][1])(me)

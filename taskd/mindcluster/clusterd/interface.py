@@ -1,4 +1,4 @@
-"""ClusterD's gRPC interface `Recover`, as far as a job uses it.
+"""ClusterD's gRPC interfaces `Recover` and `TrainingDataTrace`, as far as a job uses them.
 
 The messages are a table here and not generated code, which would need a protobuf of the generator's
 major version: field numbers are the contract, and whatever protobuf is installed makes the classes.
@@ -61,6 +61,13 @@ MESSAGES = {
     "StressTestOpResult": ("code: string", "result: string"),
     "StressTestRankResult": ("rankResult: StressTestOpResult{}",),
     "StressTestResult": ("jobId: string", "stressResult: StressTestRankResult{}"),
+    # of TrainingDataTrace: what ranks profile, "on" or "off" each
+    "ProfilingClientInfo": ("jobId: string", "role: string"),
+    "ProfilingSwitch": tuple(
+        f"{name}: string"
+        for name in ("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader")
+    ),
+    "DataStatusRes": ("message: string", "profilingSwitch: ProfilingSwitch", "code: int32"),
 }
 # call -> request, reply
 CALLS = {
@@ -73,12 +80,15 @@ CALLS = {
     "ReplySwitchNicResult": ("SwitchResult", "Status"),
     "ReplyStressTestResult": ("StressTestResult", "Status"),
 }
-# their replies are streams: of signals, and of tasks
+# their replies are streams: of signals, and of tasks and switches
 SUBSCRIBE = ("SubscribeProcessManageSignal", "ClientInfo", "ProcessManageSignal")
 TASKS = {
     "SubscribeNotifySwitch": ("ClientInfo", "SwitchRankList"),
     "SubscribeNotifyExecStressTest": ("ClientInfo", "StressTestRankParams"),
+    "SubscribeDataTraceSwitch": ("ProfilingClientInfo", "DataStatusRes"),
 }
+# calls of another service
+SERVICES = {"SubscribeDataTraceSwitch": "TrainingDataTrace"}
 
 
 def _entry(message: Any, field: str, value: str) -> str:
@@ -123,4 +133,4 @@ CLASSES = _classes()
 
 
 def path(call: str) -> str:
-    return f"/{SERVICE}/{call}"
+    return f"/{SERVICES.get(call, SERVICE)}/{call}"

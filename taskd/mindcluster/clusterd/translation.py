@@ -8,6 +8,7 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages.from_rank import FAULTS
+from taskd.messages.to_rank import RANGES
 
 # Names and numbers of a signal; one of 100,000 ranks has 1 MB.
 LONGEST_NAME = 256
@@ -43,8 +44,10 @@ def event_of(signal: Any, job: str) -> e.ClusterSignal:
     )
 
 
-def task_of(message: Any, job: str) -> e.ClusterTask:
-    """Translate a SwitchRankList or StressTestRankParams. Raises BadSignal."""
+def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
+    """Translate a SwitchRankList, StressTestRankParams or DataStatusRes. Raises BadSignal."""
+    if message.DESCRIPTOR.name == "DataStatusRes":
+        return _profile(message)
     if message.jobId and message.jobId != job:
         raise BadSignal(f"it is for job {message.jobId[:60]!r}, and this is {job!r}")
     if message.DESCRIPTOR.name == "SwitchRankList":
@@ -61,6 +64,17 @@ def task_of(message: Any, job: str) -> e.ClusterTask:
             raise BadSignal(f"tests {list(listed.ops[:9])}: allowed are 1 to {MOST_TESTS} numbers")
         tests.append((_number("rank", rank, MOST), tuple(listed.ops)))
     return e.ClusterTask(tests=tuple(sorted(tests)))
+
+
+def _profile(message: Any) -> e.ProfileSwitched:
+    """A switch that is neither on nor off makes no sense; an empty one is off."""
+    if message.code not in (0, 200):
+        raise BadSignal(f"it has code {message.code}: {message.message[:100]}")
+    states = {name: getattr(message.profilingSwitch, name) for name in RANGES}
+    if wrong := [f"{n} is {s[:20]!r}" for n, s in states.items() if s not in ("", "on", "off")]:
+        raise BadSignal(f"{', '.join(wrong)}; allowed are on and off")
+    ranges = tuple(number for number, name in enumerate(RANGES) if states[name] == "on")
+    return e.ProfileSwitched(ranges, "ClusterD")
 
 
 def _fault(text: str) -> int:

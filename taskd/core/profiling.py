@@ -1,0 +1,126 @@
+"""What ranks profile, and which of them makes the others wait.
+
+Operators, the documented file and ClusterD say what is profiled; the last of them counts. A rank
+that is profiled says every few seconds how long its steps have taken, and how much of that it has
+waited for others. In lockstep all steps take equally long: the rank that hardly waits is the one
+that the others wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core import events as e
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_operator, from_rank, to_rank
+from taskd.messages.to_rank import RANGES
+
+# A rank is slow if the median rank waits for so much of a step longer than it does: below, it is
+# noise (on two shared cores, four equal ranks differ by up to 6 % of a step).
+SHARE = 0.15
+SURE = 2  # reports in a row, one every few seconds, before it is named, and before it is not
+MOST_NAMED = 10  # in one line
+FRESH = 1.0  # seconds for which a median is used
+OLD = 30.0  # seconds after which a rank's report does not count any more
+
+
+@dataclass
+class _Rank:
+    """`since`: the first step in which it was slow. `sure`: reports in a row that say otherwise
+    than `slow` does."""
+
+    at: float
+    taken: float
+    waited: float
+    slow: bool = False
+    since: int = -1
+    sure: int = 0
+
+
+class Profiling:
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._on: tuple[int, ...] = ()
+        self._ranks: dict[int, _Rank] = {}
+        self._middle = (float("-inf"), 0.0)  # when it was found, and the median rank's wait
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """What is profiled, in words."""
+        return tuple(RANGES[number] for number in self._on)
+
+    # -- the switch --------------------------------------------------------------------------------
+
+    def requested(self, event: from_operator.ProfileRequested, now: float) -> None:
+        self._job.answer(event.request, True, self._switch(event.ranges, "an operator"))
+
+    def switched(self, event: e.ProfileSwitched, now: float) -> None:
+        self._switch(event.ranges, event.by)
+
+    def _switch(self, ranges: tuple[int, ...], by: str) -> str:
+        ranges = tuple(sorted(set(ranges)))
+        text = f"ranks profile {', '.join(RANGES[r] for r in ranges) or 'nothing'}"
+        if ranges != self._on:
+            self._on = ranges
+            self._ranks.clear()
+            self._job.note(f"{text}, as {by} wants it")
+            self._job.say(to_rank.Profile(ranges))
+        return text
+
+    def registered(self, event: from_agent.AgentJoined) -> None:
+        """An agent may have missed the order, or has one of an earlier manager."""
+        if event.profile == self._on:
+            return
+        if event.profile and not self._on and self._job.election.candidate.term > 1:
+            self._on = event.profile  # as the previous manager had it
+        else:
+            self._job.say(to_rank.Profile(self._on))
+
+    # -- slow ranks --------------------------------------------------------------------------------
+
+    def took(self, event: from_rank.StepTimes, now: float) -> None:
+        """A rank's report; the ranks' latest are compared."""
+        if not event.steps or not self._on:
+            return
+        taken, waited = event.taken / event.steps, event.waited / event.steps
+        rank = self._ranks.setdefault(event.rank, _Rank(now, taken, waited))
+        rank.at, rank.taken, rank.waited = now, taken, min(waited, taken)
+        late = self._late(rank, now)
+        if (late is not None) == rank.slow:
+            rank.sure = 0
+            return
+        if not rank.sure and not rank.slow:
+            rank.since = event.step - event.steps + 1
+        rank.sure += 1
+        if rank.sure < SURE:
+            return
+        rank.sure, rank.slow = 0, late is not None
+        if late is not None:
+            self._job.note(
+                f"rank {event.rank} makes the others wait {late * 1e3:.0f} ms in each step of"
+                f" {taken * 1e3:.0f} ms, since step {rank.since}"
+            )
+        else:
+            self._job.note(f"rank {event.rank} no longer makes the others wait")
+
+    def _late(self, rank: _Rank, now: float) -> float | None:
+        """By how many seconds a step the others wait longer than this rank; None if it is as fast
+        as they are."""
+        if len(self._ranks) < 2:
+            return None
+        found, middle = self._middle
+        if not 0 <= now - found < FRESH:  # looking at all ranks for each report would cost too much
+            waits = sorted(r.waited for r in self._ranks.values() if now - r.at < OLD)
+            self._middle = _, middle = now, waits[len(waits) // 2]
+        late = middle - rank.waited
+        return late if late > SHARE * rank.taken else None
+
+    def slow(self) -> tuple[tuple[int, int, float], ...]:
+        """The ranks that the others wait for: rank, first slow step, seconds a step."""
+        middle = self._middle[1]
+        found = [(n, r.since, middle - r.waited) for n, r in self._ranks.items() if r.slow]
+        return tuple(sorted(found, key=lambda each: -each[2])[:MOST_NAMED])
+
+    def drop(self) -> None:
+        """All ranks are restarted; what is profiled stays."""
+        self._ranks.clear()

@@ -1,0 +1,133 @@
+"""What ranks profile, and which of them the others wait for."""
+
+from __future__ import annotations
+
+import random
+
+from taskd.core import commands as c
+from taskd.core import events as e
+from taskd.core.profiling import Profiling
+from taskd.core.settings import Settings
+from taskd.core.state import JobState
+from taskd.messages import from_agent, from_operator, from_rank, to_operator, to_rank
+
+
+class Job:
+    def __init__(self, ranks=4, term=1):
+        from taskd.core.election.election import Election
+
+        self.state = JobState(Settings(nodes=1, ranks_per_node=ranks), Election())
+        self.state.election.candidate.term = term
+        self.part, self.now = Profiling(self.state), 0.0
+
+    def said(self):
+        said, self.state.out = self.state.out, []
+        return said
+
+    def notes(self):
+        return [x.text for x in self.said() if isinstance(x, c.Note)]
+
+    def round(self, waits, step=100, taken=0.1, steps=10):
+        """Every rank's report; `waits`: seconds a step."""
+        self.now += 5.0
+        for rank, waited in enumerate(waits):
+            event = from_rank.StepTimes(rank, 0, step, steps, taken * steps, waited * steps)
+            self.part.took(event, self.now)
+
+
+def test_the_last_who_says_something_counts():
+    job = Job()
+    job.part.switched(e.ProfileSwitched((0, 4), "ClusterD"), 0.0)
+    assert to_rank.Profile((0, 4)) in job.said()
+    job.part.requested(from_operator.ProfileRequested("A", (4, 0)), 0.0)
+    assert job.said() == [
+        to_operator.Answer("A", True, "ranks profile Step, CommunicationOperator")
+    ]
+    job.part.requested(from_operator.ProfileRequested("B", ()), 0.0)
+    assert to_rank.Profile(()) in job.said()
+    assert job.part.ranges == ()
+
+
+def agent(profile):
+    return from_agent.AgentJoined(0, (0,), ("", 0), agent="a", profile=profile)
+
+
+def test_an_agent_that_joins_is_told():
+    job = Job()
+    job.part.switched(e.ProfileSwitched((1,), "a file"), 0.0)
+    job.said()
+    job.part.registered(agent(()))
+    assert job.said() == [to_rank.Profile((1,))]
+    job.part.registered(agent((1,)))
+    assert job.said() == []
+
+
+def test_the_next_manager_goes_on():
+    job = Job(term=2)
+    job.part.registered(agent((0, 2)))
+    assert job.part.ranges == ("Step", "FP") and job.said() == []
+    job.part.registered(agent(()))  # one that has missed the order
+    assert job.said() == [to_rank.Profile((0, 2))]
+
+
+def on(**more):
+    job = Job(**more)
+    job.part.switched(e.ProfileSwitched((4,), "a test"), 0.0)
+    job.said()
+    return job
+
+
+def test_the_rank_that_does_not_wait_is_slow():
+    job = on()
+    job.round([0.03, 0.031, 0.001, 0.03])
+    assert job.notes() == [] and job.part.slow() == ()
+    job.round([0.03, 0.031, 0.001, 0.03], step=110)
+    (note,) = job.notes()
+    assert note == "rank 2 makes the others wait 29 ms in each step of 100 ms, since step 91"
+    assert [(rank, since) for rank, since, _ in job.part.slow()] == [(2, 91)]
+    job.round([0.03, 0.031, 0.001, 0.03])
+    assert job.notes() == []  # said once
+    for _ in range(3):  # the median of the first is one of reports from before
+        job.round([0.002, 0.002, 0.001, 0.002])
+    assert job.notes() == ["rank 2 no longer makes the others wait"]
+
+
+def test_noise_names_nobody():
+    job, draw = on(ranks=8), random.Random(1)
+    for _ in range(200):
+        job.round([draw.uniform(0.010, 0.018) for _ in range(8)])
+    assert job.notes() == []
+
+
+def test_one_outlier_names_nobody():
+    job = on()
+    for number in range(20):
+        job.round([0.03, 0.03, 0.03, 0.001 if number % 2 else 0.03])
+    assert job.notes() == []
+
+
+def test_nothing_is_named_that_is_not_profiled():
+    job = on()
+    job.part.switched(e.ProfileSwitched((), "a test"), 0.0)
+    job.said()
+    for _ in range(3):
+        job.round([0.03, 0.03, 0.001, 0.03])
+    assert job.notes() == [] and job.part.slow() == ()
+
+
+def test_ten_thousand_ranks_cost_no_look_at_all_of_them_for_each():
+    """Reports that come within a second are compared with one median."""
+    job = on(ranks=10_000)
+    looked = []
+    original = sorted
+
+    import taskd.core.profiling as module
+
+    module.sorted = lambda *a, **k: looked.append(1) or original(*a, **k)
+    try:
+        for _ in range(3):
+            job.round([0.03] * 9_999 + [0.0])
+    finally:
+        del module.sorted
+    assert len(looked) <= 4
+    assert job.notes()[0].startswith("rank 9999 makes")
