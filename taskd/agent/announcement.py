@@ -45,4 +45,5 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         led=agent.led,
         handlers=any(r.handlers for r in ranks),
         switches=agent.switches,
+        hosts=agent.hosts,
     )

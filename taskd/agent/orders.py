@@ -39,6 +39,7 @@ class Orders:
             to_agent.End: self._end,
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
+            to_agent.StorePeers: self._store_peers,
             to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
@@ -116,6 +117,11 @@ class Orders:
 
     def _keep_switch(self, order: to_agent.KeepSwitch) -> None:
         self._agent.switches = max(self._agent.switches, order.switches)
+
+    def _store_peers(self, order: to_agent.StorePeers) -> None:
+        peers = self._agent.store_peers
+        if order.node == self._agent.node and peers is not None:
+            peers.told(order.hosts)
 
     def _permitted(self, order: to_agent.Permit) -> None:
         if self._agent.records is not None:

@@ -245,13 +245,20 @@ class Coordinator:
         following = self.admission.joined(event, now)
         node = self.job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
+            self._told_hosts(event)
             self.led.registered(event)
             self.framework.registered(event)
         return following
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
-        return self.admission.standby_joined(event, now)
+        following = self.admission.standby_joined(event, now)
+        self._told_hosts(event)
+        return following
+
+    def _told_hosts(self, event: from_agent.AgentJoined | from_agent.StandbyJoined) -> None:
+        self.job.store_peers.learn(event.agent, event.hosts)
+        self.job.out += self.job.store_peers.order()
 
     def _cluster_connected(self, event: e.ClusterConnected, now: float) -> None:
         self.cluster.connected(event, now)
@@ -386,8 +393,8 @@ class Coordinator:
         epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
         store, attempt = ("", 0), 0
         # launchers that joined later cannot use the rendezvous of the start
-        if (job.regroup or job.topology.moved) and (host := job.topology.store_host()) is not None:
-            store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
+        if (job.regroup or job.topology.moved) and job.topology.store_host() is not None:
+            store, attempt = job.store(), max(epochs.values()) + 1
             job.topology.moved = True  # from now on they use the store in RestartAll
         attempt = self.led.attempt or attempt
         self.led.restarted()
