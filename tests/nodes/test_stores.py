@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -105,3 +106,18 @@ def test_a_network_that_is_named_reaches_a_store(hosts, tmp_path):
     ) as job:
         job.trains()
         assert reads(machines, job, stores(job)[-1], 2, 3) == ["keys", "nothing"]
+
+
+def test_a_rank_that_is_kept_away_ends_the_job_with_a_word(hosts, tmp_path):
+    """Its host sends from an address that it has been given since: no agent has told that one."""
+    with Cluster(
+        (machines := hosts(2)), tmp_path / "job", 2, 1, "steered.py", STEPS, strategy=STRATEGY
+    ) as job:
+        job.trains()
+        machines.send_from(1, "10.213.7.200")
+        os.kill(job.result().pids(1)[-1], signal.SIGKILL)
+        result = job.end()
+    assert result.status > 0, result.output[-3000:]
+    said = result.log("agent*.log")
+    assert "rendezvous store from 10.213.7.200 were closed" in said, said[-3000:]
+    assert "name their networks in TASKD_STORE_PEERS" in said
