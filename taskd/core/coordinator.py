@@ -245,20 +245,15 @@ class Coordinator:
         following = self.admission.joined(event, now)
         node = self.job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
-            self._told_hosts(event)
+            self.job.know_hosts(event.agent, event.hosts)
             self.led.registered(event)
             self.framework.registered(event)
         return following
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
-        following = self.admission.standby_joined(event, now)
-        self._told_hosts(event)
-        return following
-
-    def _told_hosts(self, event: from_agent.AgentJoined | from_agent.StandbyJoined) -> None:
-        self.job.store_peers.learn(event.agent, event.hosts)
-        self.job.out += self.job.store_peers.order()
+        self.job.know_hosts(event.agent, event.hosts)
+        return self.admission.standby_joined(event, now)
 
     def _cluster_connected(self, event: e.ClusterConnected, now: float) -> None:
         self.cluster.connected(event, now)

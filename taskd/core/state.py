@@ -129,6 +129,11 @@ class JobState:
         same = new is not None and not new
         self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same, new or ()))
 
+    def know_hosts(self, agent: str, hosts: tuple[str, ...]) -> None:
+        """The agent has registered, from a host with these addresses."""
+        self.store_peers.learn(agent, hosts)
+        self.out += self.store_peers.order()
+
     def store(self) -> Address:
         """Where ranks are to meet; its agent is told whom to let in."""
         self.out += self.store_peers.order()
