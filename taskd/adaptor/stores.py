@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from taskd.agent.store_peers import StorePeers
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
@@ -19,16 +19,14 @@ MEET = timedelta(seconds=120)
 CONNECT = timedelta(seconds=10)
 
 
-def make(host: str, ports: range | None) -> tuple[Any, Address]:
-    """Make a store at this machine's address `host`, at one of `ports`. Raises OSError."""
+def make(
+    host: str, ports: range | None, peers: StorePeers, at_once: bool = True
+) -> tuple[Any, Address]:
+    """Make a store at this machine's address `host`, at one of `ports`. `peers`: who may connect;
+    `at_once`: see StorePeers.listen. Raises OSError."""
     # a listening socket of one family: with torch's own, of both, every client's address is looked
     # up by name, and a silent name server delays each rebuild by 5 s
-    listener = addresses.any_port(
-        ports,
-        lambda port: socket.create_server(
-            (host, port), family=addresses.family(host), backlog=4096
-        ),
-    )
+    listener, door = addresses.any_port(ports, lambda port: peers.listen((host, port), at_once))
     port = listener.getsockname()[1]
     kind: dict[str, Any] = {} if _libuv_takes_sockets() else {"use_libuv": False}
     store = dist.TCPStore(
@@ -39,6 +37,8 @@ def make(host: str, ports: range | None) -> tuple[Any, Address]:
         master_listen_fd=listener.detach(),
         **kind,
     )
+    if door is not None:
+        peers.keep(store, door)
     return store, (host, port)
 
 

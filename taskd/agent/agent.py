@@ -28,6 +28,7 @@ from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.records import Records
 from taskd.agent.replacements import Replacements
 from taskd.agent.standby import Standby
+from taskd.agent.store_peers import StorePeers
 from taskd.agent.verdict import Verdict
 from taskd.agent.watchdog import Limits, Watchdog
 from taskd.messages import codec, from_agent, from_rank
@@ -59,6 +60,7 @@ class Agent:
         self.context: Any = None  # torch's SubprocessContext
         self.store: Any = None
         self._store_address = ("", 0)
+        self.store_peers: StorePeers | None = None  # where stores are made
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
@@ -106,6 +108,11 @@ class Agent:
             return self._store_address, self.records.address
         assert self.managers is not None
         return self._store_address, (self.managers.here, 0)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """See from_agent.AgentJoined; () in a job of one node."""
+        return self.store_peers.hosts if self.store_peers is not None and self.nodes > 1 else ()
 
     def connect(self, address: tuple[str, int], node: int) -> None:
         """Connect to the manager, first at `address`, as `node`. Called once, by the launcher's
@@ -223,7 +230,11 @@ class Agent:
         if self.standby.room is not None:
             self.managers.begin(
                 from_agent.StandbyJoined(
-                    self.name, self.standby.room, self.addresses[1], self.standby.prepares
+                    self.name,
+                    self.standby.room,
+                    self.addresses[1],
+                    self.standby.prepares,
+                    self.hosts,
                 )
             )
         epoch = self.epoch

@@ -46,4 +46,5 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         handlers=any(r.handlers for r in ranks),
         switches=agent.switches,
         profile=agent.profile,
+        hosts=agent.hosts,
     )

@@ -127,6 +127,8 @@ class Loop:
         orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
         agent.tell(from_agent.Heartbeat(alive, managers.unheard))
+        if agent.store_peers is not None:
+            agent.store_peers.look(now)
         if epoch is None or agent.standby.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())

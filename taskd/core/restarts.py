@@ -67,8 +67,8 @@ class Restarts:
         store, attempt = ("", 0), 0
         # launchers that joined later cannot use the rendezvous of the start
         anew = job.regroup or job.topology.moved or self._parts.pods.applies
-        if anew and (host := job.topology.store_host()) is not None:
-            store, attempt = job.topology.nodes[host].store, max(epochs.values()) + 1
+        if anew and job.topology.store_host() is not None:
+            store, attempt = job.store(), max(epochs.values()) + 1
             job.topology.moved = True  # from now on they use the store in RestartAll
         attempt = led.attempt or attempt
         led.restarted()

@@ -9,9 +9,10 @@ from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
+from taskd.core.store_peers import StorePeers
 from taskd.core.topology import Topology
 from taskd.messages import to_agent, to_operator, to_rank
-from taskd.messages.values import Position, ReplicaGroups
+from taskd.messages.values import Address, Position, ReplicaGroups
 
 
 @dataclass
@@ -37,6 +38,7 @@ class JobState:
     def __init__(self, settings: Settings, election: Election) -> None:
         self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
+        self.store_peers = StorePeers(self.topology)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
         self.generation = 0
         self.interruption = 0
@@ -125,10 +127,20 @@ class JobState:
     def rebuild(self, new: tuple[int, ...] | None = None) -> None:
         """Order all ranks to build the communicators of the current generation. `new`: the ranks
         whose processes are; None: all."""
-        host = self.topology.store_host()
-        store = self.topology.nodes[host].store if host is not None else ("", 0)
+        store = self.store()
         same = new is not None and not new
         self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same, new or ()))
+
+    def know_hosts(self, agent: str, hosts: tuple[str, ...]) -> None:
+        """The agent has registered, from a host with these addresses."""
+        self.store_peers.learn(agent, hosts)
+        self.out += self.store_peers.order()
+
+    def store(self) -> Address:
+        """Where ranks are to meet; its agent is told whom to let in."""
+        self.out += self.store_peers.order()
+        host = self.topology.store_host()
+        return self.topology.nodes[host].store if host is not None else ("", 0)
 
     @property
     def optimizers(self) -> dict[int, ReplicaGroups]:

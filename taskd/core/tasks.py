@@ -35,7 +35,6 @@ CODES = {
     TOO_LONG: "it took too long",
     VOLTAGE: "the voltage was not put back",
 }
-NO_LOOP = "the ranks' framework repairs itself, and has no place where it could do that"
 # numbers of tasks of one manager: a rank may still report one that an earlier manager ordered
 PER_TERM = 1_000_000
 
@@ -109,7 +108,6 @@ class Tasks:
             (not ranks or len(set(ranks)) < len(ranks), "ranks are named once each, at least one"),
             (bool(beyond), f"this job has no ranks [{abbreviate(beyond)}]"),
             (not job.protected, "not every rank has begun its protected loop"),
-            (job.handlers, NO_LOOP),
             (self._task is not None, "another task is under way"),
         )
         refusal = next((why for holds, why in reasons if holds), "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 
@@ -18,8 +18,7 @@ from taskd.devices import tables
 from taskd.devices.faults import Fault, FaultType, Pattern, name_fault, registered
 
 Lost = Literal["nothing", "temporary", "state"]
-Test = Literal["aic", "p2p"]
-TESTS: tuple[Test, ...] = get_args(Test)  # as to_rank.TESTS numbers them
+Test = Literal["aic", "p2p"]  # those of to_rank.TESTS
 
 
 class DeviceLost(RuntimeError):

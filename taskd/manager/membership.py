@@ -169,6 +169,7 @@ class Membership:
             log.info("standby %s has registered, for up to %d ranks", name, room)
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
+        peer.hosts = message.hosts
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
@@ -185,7 +186,8 @@ class Membership:
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
         else:
-            self._feed(from_agent.StandbyJoined(name, room, standby.records, prepares), now)
+            joined = from_agent.StandbyJoined(name, room, standby.records, prepares, standby.hosts)
+            self._feed(joined, now)
 
     def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:
         """Handle the report of a standby that has become a node."""

@@ -64,6 +64,7 @@ class Peer:
     seq: int
     last_heard: float
     records: tuple[str, int] = ("", 0)
+    hosts: tuple[str, ...] = ()  # of a standby, see from_agent.AgentJoined
     line: int = -1
     inbox: Inbox = field(default_factory=Inbox)
     outbox: Outbox[bytes] = field(default_factory=Outbox)

@@ -46,7 +46,7 @@ TO_RANK = (
     to_rank.SaveState,
     to_rank.RenameCheckpoint,
 )
-TO_NODE = (to_agent.KeepRecords, to_agent.Seal)
+TO_NODE = (to_agent.KeepRecords, to_agent.StorePeers, to_agent.Seal)
 
 log = logging.getLogger("taskd.manager")
 
@@ -108,10 +108,10 @@ class Routing:
         self._to_owner(command, command.node)
 
     def _to_owner(self, command: Any, node: int | None) -> None:
-        log.info("%s", command)
+        log.info("%.2000s", command)  # addresses of 10,000 hosts are long
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:
-            log.warning("%s is not sent: its node has no agent", command)
+            log.warning("%.2000s is not sent: its node has no agent", command)
         else:
             self._out.send(owner, command)
 

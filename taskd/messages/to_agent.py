@@ -9,6 +9,7 @@ from taskd.messages.values import (
     Addresses,
     Count,
     File,
+    Host,
     Keepers,
     Message,
     Name,
@@ -165,6 +166,14 @@ class KeepRecords(Message, frozen=True):
     at: Addresses
 
 
+class StorePeers(Message, frozen=True):
+    """The agent of `node` lets connections from `hosts`, addresses of the job's agents, into the
+    stores that it has made; comes before an order that names one of them."""
+
+    node: Node
+    hosts: tuple[Host, ...]
+
+
 class SaveRecords(Message, frozen=True):
     """Every agent saves its ranks' records for the start of `step` to the dump `name`, and those of
     the lost nodes whose keeper it is. `lost`: (node, keeper) pairs."""
@@ -235,6 +244,7 @@ ToAgent = (
     | Fence
     | KeepSwitch
     | KeepRecords
+    | StorePeers
     | SaveRecords
     | Seal
     | AskSteps

@@ -1,20 +1,32 @@
-"""Tasks for a rank's device while all ranks are paused: a switch of network cards, stress tests."""
+"""Tasks for a rank's device while all ranks are paused: a switch of network cards, stress tests.
+
+Imports no torch: ranks of MindSpore do them too.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Protocol
 
-from taskd.devices.device import TESTS, Device
 from taskd.messages import to_rank
 from taskd.messages.from_rank import NOT_DONE, WELL
+from taskd.messages.to_rank import TESTS
 from taskd.messages.values import Results
 
 log = logging.getLogger("taskd.worker")
 
 
-def carry_out(device: Device, rank: int, order: to_rank.SwitchNics | to_rank.StressTest) -> Results:
+class Tested(Protocol):
+    """What of taskd.devices.Device tasks need; see there."""
+
+    def switch_nics(self, ranks: Sequence[int], backup: Sequence[bool]) -> bool: ...
+
+    def stress_test(self, test: Any) -> int: ...
+
+
+def carry_out(device: Tested, rank: int, order: to_rank.SwitchNics | to_rank.StressTest) -> Results:
     """Do the task; () if it is not for this rank. What the device raises is a result too."""
     if isinstance(order, to_rank.SwitchNics):
         log.warning("rank %d: network cards of ranks %s: %s", rank, order.ranks, order.backup)
@@ -24,7 +36,7 @@ def carry_out(device: Device, rank: int, order: to_rank.SwitchNics | to_rank.Str
     return tuple((op, *_result(partial(device.stress_test, TESTS[op]))) for op in ops)
 
 
-def _switch(device: Device, order: to_rank.SwitchNics) -> int:
+def _switch(device: Tested, order: to_rank.SwitchNics) -> int:
     return WELL if device.switch_nics(order.ranks, order.backup) else NOT_DONE
 
 

@@ -31,10 +31,12 @@ ALLOWED = {
     "messages": {"taskd.messages"},
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
-    "manager": BELOW | {"taskd.manager", "taskd.mindcluster", "taskd.kubernetes"},
+    "manager": BELOW
+    | {"taskd.manager", "taskd.mindcluster", "taskd.kubernetes", "taskd.profiling"},
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
-    "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
+    "worker": BELOW | {"taskd.worker", "taskd.mindcluster", "taskd.profiling"},
+    "profiling": BELOW | {"taskd.mindcluster", "taskd.profiling"},
     "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
     "records": {

@@ -29,22 +29,32 @@ LAYOUTS = {"2x2": (2, 2), "sharded": (1, 2)}  # model-parallel ranks, replicas
 class Job:
     """A run of the script in `folder`. `fault`: what the script does to itself, see there."""
 
-    def __init__(self, folder: Path, layout: str, *fault: object, strategy: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layout: str,
+        *fault: object,
+        strategy: str = "",
+        script: Path = SCRIPT,
+        steps: int = STEPS,
+        **settings: str,
+    ) -> None:
+        self.port = free_port()
         self.out = folder / "out"
         self.out.mkdir(parents=True)
         alias.install(folder)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX"))}
         more = ["--recover-strategy", strategy] if strategy else []
-        arguments = [*LAYOUTS[layout], STEPS, self.out, *fault]
+        arguments = [*LAYOUTS[layout], steps, self.out, *fault]
         self._log = open(folder / "log", "wb")  # noqa: SIM115
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "taskd.cli", "run", "--port", str(free_port()), *more),
+                *(sys.executable, "-m", "taskd.cli", "run", "--port", str(self.port), *more),
                 *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),
-                *(str(SCRIPT), *map(str, arguments)),
+                *(str(script), *map(str, arguments)),
             ],
             cwd=folder,
-            env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)},
+            env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder), **settings},
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
@@ -56,12 +66,19 @@ class Job:
         rows = [row.split() for row in path.read_text().splitlines()] if path.exists() else []
         return {int(row[0]): row[1] for row in rows if len(row) == 3}
 
-    def kill(self, rank: int, step: int) -> None:
-        """Kill the rank's present process once the rank has begun `step`."""
+    def wait(self, condition: Callable[[], bool]) -> None:
         due = time.monotonic() + LIMIT
-        while max(self.losses(rank), default=-1) < step:
+        while not condition():
             assert time.monotonic() < due and self.process.poll() is None, self.log
             time.sleep(0.002)
+
+    def begun(self, step: int) -> None:
+        """Wait until every rank has begun `step`."""
+        self.wait(lambda: all(max(self.losses(r), default=-1) >= step for r in range(RANKS)))
+
+    def kill(self, rank: int, step: int) -> None:
+        """Kill the rank's present process once the rank has begun `step`."""
+        self.wait(lambda: max(self.losses(rank), default=-1) >= step)
         os.kill(int((self.out / f"pid-{rank}").read_text()), signal.SIGKILL)
 
     def results(self) -> list[tuple[dict[int, str], str]]:

@@ -53,6 +53,7 @@ class Launch:
             "PYTHONUNBUFFERED": "1",
             **settings,
         }
+        self.environment = environment
         (folder / "manager.py").write_text(MANAGER)
         self.manager = (
             subprocess.Popen(

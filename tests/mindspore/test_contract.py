@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from taskd.adaptor.mindio import tested
 from taskd.adaptor.msrun import forked, joining, workers
 
 ROOT = Path(__file__).parents[2]
@@ -231,3 +232,41 @@ def test_the_stand_in_has_the_same_functions(manager):
 def test_there_is_what_a_zygote_imports(mindspore, name):
     path = mindspore.joinpath(*name.split(".")[1:])
     assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+# what carries out tasks for a device, with its parameters: how many are given, and what else it has
+DEVICE = {
+    "mindspore.communication.management._comm_switch_nic": (2, "(global_ranks, use_backup)"),
+    "mindspore.tools.stress_detect": (1, "(detect_type='aic')"),
+    "mindspore.utils.stress_detect": (1, "(detect_type='aic')"),
+}
+
+
+def definition(mindspore: Path, dotted: str) -> ast.FunctionDef:
+    """Found as an import would find it: a package's function may be taken from its own module."""
+    path, (*parts, name) = mindspore, dotted.split(".")[1:]
+    for part in parts:
+        path /= part
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found = tree(file)
+    if name in functions(found):
+        return functions(found)[name]
+    (taken,) = [
+        node.module
+        for node in found.body
+        if isinstance(node, ast.ImportFrom) and name in (a.name for a in node.names)
+    ]
+    return functions(tree(path / f"{taken.rpartition('.')[2]}.py"))[name]
+
+
+def test_what_carries_out_tasks_for_a_device(mindspore):
+    assert {*tested.SWITCH_NICS, *tested.STRESS_TEST} == set(DEVICE)
+    for dotted, (given, signature) in DEVICE.items():
+        function = definition(mindspore, dotted)
+        assert f"({ast.unparse(function.args)})" == signature
+        assert len(function.args.args) == given
+    # the kinds of tests, and what their results mean: numbers as ClusterD has them
+    text = ast.get_docstring(definition(mindspore, "mindspore.tools.stress_detect"))
+    assert text is not None
+    assert "``'aic'`` and ``'hccs'``" in " ".join(text.split())
+    assert "0 indicates normal" in text and "2 indicates a hardware failure" in text

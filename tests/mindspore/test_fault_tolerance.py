@@ -12,12 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launching import LIMIT, Launch, train
+
+from taskd.control import Control, ControlError
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mindspore") is None,
@@ -142,3 +145,63 @@ def test_the_last_checkpoint_is_loaded_by_mindspore_device_substituted(start: St
     step, _, moments = read.stdout.splitlines()[-1].partition(" ")
     assert int(step) == int(folder.name.rpartition("_")[2])
     assert "moments" in moments
+
+
+class Operator:
+    """Asks for something while all ranks are held after step 20, and lets them go on once they are
+    ordered to pause."""
+
+    def __init__(self, job: Launch) -> None:
+        self.job, self.go = job, job.folder / "go"
+        self.agent = job.folder / "taskd_log" / "agent-0.log"
+
+    def asks(self, request: Callable[[Control], str]) -> str:
+        self.job.reach(20)
+        before = self._ordered()
+        with Control(self.job.environment) as control, ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(request, control)
+            self.job.wait(lambda: answer.done() or self._ordered() > before)
+            self.go.touch()
+            return answer.result(LIMIT)
+
+    def _ordered(self) -> int:
+        return self.agent.read_text().count("Pause(step=")
+
+
+@pytest.fixture
+def held(start: Start) -> Launch:
+    more = {"ENABLE_RESTART_FAULT_PROCESS": "on", "TASKD_FAULT_INJECTION": "on", "HOLD": "20"}
+    return start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", **more)
+
+
+def test_network_cards_are_switched_in_a_pause_device_and_collectives_substituted(
+    held: Launch, undisturbed: list[str]
+) -> None:
+    said = Operator(held).asks(lambda control: control.switch_nics({0: True, 2: False}))
+    assert said.startswith("done, 3 ranks")
+    for rank in range(3):
+        assert (held.folder / f"nics.{rank}").read_text() == "[0, 2] [True, False]"
+    assert checksums(held) == undisturbed
+    assert [len({pid for pid, _, _ in held.steps(r)}) for r in range(3)] == [1, 1, 1]
+
+
+def test_devices_are_tested_in_a_pause_device_and_collectives_substituted(
+    held: Launch, undisturbed: list[str]
+) -> None:
+    """One whose voltage is not put back gets another process."""
+    (held.folder / "stress.1").write_text("4")
+    with pytest.raises(ControlError, match="rank 1: the voltage was not put back"):
+        Operator(held).asks(lambda control: control.stress_test([1, 2], ["p2p"]))
+    assert (held.folder / "tested.1").read_text() == "hccs MainThread"
+    assert (held.folder / "tested.2").exists() and not (held.folder / "tested.0").exists()
+    assert checksums(held) == undisturbed
+    assert [len({pid for pid, _, _ in held.steps(r)}) for r in range(3)] == [1, 2, 1]
+
+
+def test_a_device_that_is_faulty_ends_a_job_of_one_node_device_and_collectives_substituted(
+    held: Launch,
+) -> None:
+    (held.folder / "stress.0").write_text("2")
+    with pytest.raises(ControlError, match="rank 0: the device is faulty"):
+        Operator(held).asks(lambda control: control.stress_test([0]))
+    assert held.process.wait(LIMIT) != 0

@@ -20,6 +20,7 @@ from taskd.adaptor.mindio import control, handlers
 from taskd.adaptor.mindio.callbacks import Callbacks
 from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.handlers import Handlers
+from taskd.adaptor.mindio.pausing import Order, Pausing
 from taskd.adaptor.mindio.updates import Stopped, Updates
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
@@ -66,7 +67,7 @@ class Processor:
         self._action: Action | None = None
         self._told = True  # the first update after a repair is reported
         self.generation = 0
-        self._paused = False
+        self._pausing = Pausing(self)
         self._channel: Channel | None = None
         self._sending = threading.Lock()
 
@@ -140,17 +141,17 @@ class Processor:
 
     def _take(self, order: Any) -> None:
         """Receive an order."""
-        if isinstance(order, to_rank.Interrupt) and self.orders_busy:
-            # a handler may wait for a rank that is gone: what stops the device ends that too
-            self.stop_handler()
+        if isinstance(order, to_rank.Interrupt):
+            self._pausing.forget()
+            if self.orders_busy:
+                # a handler may wait for a rank that is gone: what stops the device ends that too
+                self.stop_handler()
         if isinstance(order, to_rank.Release):
             with self.changed:
                 self.released = max(self.released, order.step)
                 self.changed.notify_all()
-        elif isinstance(order, to_rank.Continue):
-            with self.changed:
-                self._paused = False
-                self.changed.notify_all()
+        elif isinstance(order, Order):
+            self._pausing.take(order)
         elif isinstance(order, to_rank.Unprotected):
             log.warning("rank %d is not protected any more: %s", self.rank, order.reason)
             self.act(Action.EXIT)
@@ -190,30 +191,11 @@ class Processor:
             )
 
     def pause(self, step: int) -> None:
-        """Wait here if a pause before the next step is ordered. Raises Stopped."""
+        """Wait here while a pause before the next step is ordered. Raises Stopped."""
         if self.replacement:
             return
-        if self.interrupted:
-            raise Stopped
-        until = slot.pause_step()
-        if until is not None and step >= until:
-            self._pause(step)
-        slot.progress(step, slot.COMPUTING)
+        self._pausing.wait(step)
         slot.patience(PATIENCE)
-
-    def _pause(self, step: int) -> None:
-        self.handlers.call(handlers.SYNC)
-        with self.changed:
-            self._paused = True
-        slot.progress(step, slot.PAUSED)
-        self.send(from_rank.RankPaused(self.rank, self.incarnation, step))
-        with self.changed:
-            self.changed.wait_for(
-                lambda: not self._paused or slot.pause_step() is None or self.interrupted
-            )
-            self._paused = False
-        if self.interrupted:
-            raise Stopped
 
     def set_replicas(self, groups: tuple[ReplicaGroup, ...]) -> None:
         self.send(from_rank.OptimizerReplicas(self.rank, self.incarnation, groups))

@@ -3,6 +3,7 @@ the CPU. What is substituted, and nothing else:
 
 - the answer to get_context("device_target"), in the two modules of the fault tolerance;
 - the device calls that the callback imports: stop, repair, clean, groups, send and receive;
+- the tests of a device and the switch of its network cards, which MindSpore has on Ascend alone;
 - the three operators that the optimizer's wrapper adds, of which two have no CPU kernel;
 - in PyNative mode MCCL's collectives, by sums over TCP: a group of MCCL cannot be made anew in a
   living process. `init()`, rank and world size remain MindSpore's.
@@ -16,11 +17,13 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn, ops, tools
+from mindspore.communication import management
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 from mindspore.utils import utils
 
@@ -185,6 +188,27 @@ def install(hosts: Hosts) -> None:
     for name, substitute in substitutes.items():
         assert hasattr(fault_tolerance, name), name
         setattr(fault_tolerance, name, substitute)
+    _install_tests(hosts.rank)
+
+
+def _install_tests(rank: int) -> None:
+    """nics.N: what rank N switches. stress.N: what its test returns."""
+
+    def switch(global_ranks: list[int], use_backup: list[bool]) -> bool:
+        Path(f"nics.{rank}").write_text(f"{global_ranks} {use_backup}")
+        return True
+
+    def detect(detect_type: str = "aic") -> int:
+        Path(f"tested.{rank}").write_text(f"{detect_type} {threading.current_thread().name}")
+        told = Path(f"stress.{rank}")
+        return int(told.read_text()) if told.exists() else 0
+
+    for module, name, substitute in (
+        (management, "_comm_switch_nic", switch),
+        (tools, "stress_detect", detect),
+    ):
+        assert hasattr(module, name), name
+        setattr(module, name, substitute)
 
 
 def ports() -> int:
