@@ -18,9 +18,10 @@ from taskd.manager.continuity import Continuity
 from taskd.mindcluster.directory_watch import Watch
 from taskd.mindcluster.faults import codes, configuration, customization, switches
 from taskd.mindcluster.faults.configuration import Configuration, Refused
-from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
+from taskd.mindcluster.faults.evaluation import Devices, TooMany
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.history import Damaged
+from taskd.mindcluster.faults.judgement import Arisen, Judgement, Mark, Separation
 from taskd.mindcluster.faults.limits import GUIDE, Limits
 from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.faults.separated import Separated

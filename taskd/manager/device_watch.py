@@ -17,7 +17,8 @@ from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
 from taskd.mindcluster.faults.codes import SEVERITIES
-from taskd.mindcluster.faults.evaluation import KINDS, Arisen, Reason, TooMany
+from taskd.mindcluster.faults.evaluation import KINDS, TooMany
+from taskd.mindcluster.faults.judgement import Arisen, Reason
 from taskd.mindcluster.faults.names import BadCode
 from taskd.mindcluster.levels import TABLE, Level
 

@@ -7,7 +7,8 @@ what a level asks of the job; the manager's side is `manager/device_codes.py`.
 """
 
 from taskd.mindcluster.faults.configuration import Configuration, Refused, load
-from taskd.mindcluster.faults.evaluation import Devices, Judgement
+from taskd.mindcluster.faults.evaluation import Devices
 from taskd.mindcluster.faults.findings import Finding
+from taskd.mindcluster.faults.judgement import Judgement
 
 __all__ = ["Configuration", "Devices", "Finding", "Judgement", "Refused", "load"]
