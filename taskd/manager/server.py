@@ -29,6 +29,7 @@ from taskd.manager import peers
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.device_info import DeviceInfo
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.incoming import Incoming
@@ -93,7 +94,8 @@ class Server:
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
-        self.members.watch(self._devices)
+        self._device_info = DeviceInfo(self._devices)
+        self.members.watch(self._devices, self._device_info)
         self.operators = Operators(
             self.coordinator,
             self.members,

@@ -89,6 +89,7 @@ def make(
             Separated(log_path),
             continuity=continuity,
             limits=LIMITS[settings.fault_table(environ)],
+            device_info=settings.device_info(environ) is not None,
         ),
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),

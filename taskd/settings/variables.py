@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import clusterd, documented, kinds, kubernetes
+from taskd.settings import clusterd, device_info, documented, kinds, kubernetes
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -374,6 +374,7 @@ SECTIONS = (
             TASKD_WAIT_RESCHEDULE_TIMEOUT,
             TASKD_FAULT_CONFIG,
             TASKD_FAULT_TABLE,
+            *device_info.PARAMETERS,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_FAULT_ENGINE,

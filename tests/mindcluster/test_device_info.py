@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.mindcluster.faults import device_info
+from taskd.mindcluster.faults.chips import NOTHING, Chip, Fault
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.device_info import (
     DEVICES,
     MOST_BYTES,
-    NOTHING,
     SEPARATED,
     SWITCHES,
     Change,
-    Chip,
-    Fault,
     changes,
     dumped,
     parse,

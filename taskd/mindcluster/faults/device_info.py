@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from taskd.mindcluster.faults.chips import MOST_TIME, NOTHING, Chip, Fault
 from taskd.mindcluster.faults.evaluation import MOST_CODES, OCCUR, RECOVER
 from taskd.mindcluster.faults.findings import Report, read, read_json
 from taskd.mindcluster.faults.names import BadCode, parse_device, parse_switch, show
@@ -23,7 +24,6 @@ DEVICES, SWITCHES, SEPARATED = KEYS = ("DeviceInfoCfg", "SwitchInfoCfg", "Manual
 PREFIX = "mindx-dl-deviceinfo-"
 MOST_BYTES = 1 << 20  # of all keys: etcd takes no larger ConfigMap
 MOST_CHIPS = 4096
-MOST_TIME = 1 << 53
 # what stands in place of a code and has a row in no table: network or node are not reachable
 WORDS = frozenset({"disconnected", "heartbeattimeout", "manuallyseparatenpu"})
 
@@ -31,21 +31,6 @@ _RESOURCE = re.compile(r"huawei\.com/[A-Za-z0-9]{1,32}(?P<what>-[A-Za-z]{1,32})?
 # Ascend910-3; of a virtual device, Ascend910-2c-100-3, the last number is that of its chip
 _NAME = re.compile(r"[A-Za-z0-9]{1,32}(-[0-9]{1,2}c(?:\.[0-9a-z]{1,9})*-[0-9]{1,9})?-([0-9]{1,4})")
 _LISTS = ("", "-NetworkUnhealthy", "-Unhealthy", "-Recovering")
-
-
-class Fault(NamedTuple):
-    """A code that is present. `time`: when it came, in the plugin's unit; 0: not known. `minor`:
-    the plugin does not handle it, which counts for a code that no table has."""
-
-    time: int = 0
-    minor: bool = False
-
-
-@dataclass(frozen=True)
-class Chip:
-    codes: Mapping[int, Fault] = field(default_factory=dict)
-    separated: bool = False  # its name is in ManuallySeparateNPU
-    recovering: bool = False  # it is being reset
 
 
 @dataclass(frozen=True)
@@ -63,9 +48,6 @@ class NodeInfo:
         if not self.switches:
             return chip
         return Chip({**self.switches, **chip.codes}, chip.separated, chip.recovering)
-
-
-NOTHING = Chip()
 
 
 class Change(NamedTuple):
