@@ -55,8 +55,6 @@ class DeviceCodes:
         """`device_info`: whether it is followed."""
         self._limits, self._follows = limits, device_info
         self._info: dict[str, Chip] = {}  # what device-info said last
-        # devices that taskd has separated, and device-info does not name yet
-        self.unnamed: set[str] = set()
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
@@ -100,7 +98,6 @@ class DeviceCodes:
                 entry.text,
                 name,
             )
-        self.unnamed = {name for name in found if not self._info.get(name, NOTHING).separated}
 
     def _recall(self, now: float) -> None:
         """Take over what the previous manager was told about devices."""
@@ -189,12 +186,15 @@ class DeviceCodes:
         if (one := self.devices.mark(device, _mark(device, found), now)) is not None:
             arisen.append(one.reason)
         self._info[device] = found
-        if found.separated:
-            self.unnamed.discard(device)
         self._write(now)
         self._keep(device, now)
         judged = self.devices.judge(device, now)  # once all of it is known
         return [Arisen(device, reason, judged) for reason in arisen]
+
+    @property
+    def unnamed(self) -> set[str]:
+        """Devices that taskd has separated, and that device-info does not name."""
+        return {d for d in self.devices.separated if not self._info.get(d, NOTHING).separated}
 
     def _released(self, device: str) -> None:
         why = "its name was deleted from ManuallySeparateNPU in device-info"
@@ -258,8 +258,6 @@ class DeviceCodes:
             try:
                 self._journal.separate(name, separation.code, separation.text, until)
                 self._written[name] = separation
-                if not self._info.get(name, NOTHING).separated:
-                    self.unnamed.add(name)
             except OSError as error:
                 log.error(
                     "%s cannot be written: %s; a new manager will not know of %s",

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from taskd.manager.peers import (
 )
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
+from taskd.mindcluster.faults.chips import Chip
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
@@ -188,8 +189,12 @@ class Membership:
         self, peer: Peer, message: from_agent.DevicesFound | from_agent.DevicesAt, now: float
     ) -> None:
         """Handle what an agent says of its devices."""
-        before = self._devices.against(peer, now)
         self._info.take(peer, message, now)
+
+    def follow_devices(self, peer: Peer, found: Sequence[Chip], now: float) -> None:
+        """Take all that device-info says of an agent's devices."""
+        before = self._devices.against(peer, now)
+        self._devices.follow(peer, found, now)
         if peer.agent in self.standbys and before != self._devices.against(peer, now):
             self._offer(peer, now)
 

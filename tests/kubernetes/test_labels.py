@@ -57,7 +57,7 @@ def test_the_next_manager_sees_no_change_where_there_was_none(cluster, manage, t
 
 
 def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
-    monkeypatch.setattr("taskd.kubernetes.following.AGAIN", 0.05)
+    monkeypatch.setattr("taskd.kubernetes.watching.AGAIN", 0.05)
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="on")
     cluster.broken = 500
@@ -70,7 +70,7 @@ def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
 
 
 def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
-    monkeypatch.setattr("taskd.kubernetes.following.WATCH", 1)
+    monkeypatch.setattr("taskd.kubernetes.watching.WATCH", 1)
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="on")
     manager, _ = manage({"process-recover-enable": "on"})
@@ -85,7 +85,7 @@ def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
 
 def test_without_rights_the_job_goes_on(cluster, manage, caplog):
     cluster.pod("job-master-0")
-    cluster.allowed = set()
+    cluster.allowed = {}
     manager, _ = manage()
     manager.wait(lambda: "role.yaml" in caplog.text)
     assert manager.server.coordinator.job.repairs

@@ -116,7 +116,7 @@ def test_an_api_that_is_away_costs_a_warning(cluster, way, make, caplog):
 
 
 def test_an_api_without_rights_names_the_remedy(cluster, make, caplog):
-    cluster.allowed = set()
+    cluster.allowed = {}
     tries(cluster, make())
     assert "403" in caplog.text and "role.yaml" in caplog.text
 
