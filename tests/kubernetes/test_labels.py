@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from taskd.kubernetes import lease
 from taskd.manager import kubernetes_line
 from taskd.manager.continuity import Continuity, label_key
-from taskd.messages import from_agent, to_agent
+from taskd.messages import from_agent, from_operator, to_agent, to_operator
+from taskd.messages.envelope import OPERATOR
+from tests.manager.conftest import fake_agent  # noqa: F401
 
 
 @pytest.fixture
@@ -33,6 +36,23 @@ def test_the_label_of_the_pod_group_pauses_recovery(cluster, manage):
     agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
     assert agent.expect(to_agent.GiveUp)
     assert {verb for verb, _, _ in cluster.asked} <= {"get", "watch", "list", "create", "update"}
+
+
+def test_a_sub_healthy_node_is_named_in_the_lease(cluster, manage, fake_agent):  # noqa: F811
+    cluster.pod("job-master-0")
+    manager, agent = manage()
+    agent.send(from_agent.DevicesAt(0, "node-1", (0, 1)))
+    manager.serves(agent)
+    operator = fake_agent(manager.port, OPERATOR, ())
+    operator.send(from_operator.NodeSubHealthy("1", 0, "its fan is slow"))
+    operator.expect(to_operator.Answer)
+    where = "coordination.k8s.io", "leases", lease.name("job")
+
+    def notes():
+        return (cluster.objects.get(where) or {"metadata": {}})["metadata"].get("annotations") or {}
+
+    cluster.wait("it is marked", lambda: "its fan is slow" in notes().get(lease.SUB_HEALTHY, ""))
+    assert "node-1" in notes()[lease.SUB_HEALTHY]
 
 
 def test_what_changed_before_it_looked(cluster, manage):
