@@ -1,5 +1,6 @@
 """Fault codes of devices: reads `faultCode.json` and `faultCustomization.json` in the vendor's
-format and derives each device's level from them.
+format and derives each device's level from them; and the codes themselves, from a node's
+device-info (`device_info.py`).
 
 Pure except for `configuration.py` (reads a directory), `watch.py` (detects changes to it) and
 `separated.py` (the journal of devices that only operators release). `taskd.mindcluster.levels` has
