@@ -7,8 +7,10 @@ import signal
 import time
 
 import psutil
+import pytest
 import training
 
+from tests.kubernetes.api_stand_in import Cluster, kubeconfig
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 STEPS = "120"
@@ -73,6 +75,45 @@ def test_the_reset_is_over_while_there_is_no_manager(tmp_path, reference):
         put(tmp_path / "info")
         time.sleep(0.5)  # for the agent to report it
         os.kill(manager, signal.SIGKILL)
+        (incident,) = job.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
+        result = job.end()
+    training.assert_equal(result, reference(2, "steered.py", STEPS), 2)
+    assert [len(result.pids(rank)) for rank in range(2)] == [1, 2]
+
+
+@pytest.fixture
+def cluster():
+    made = Cluster()
+    yield made
+    made.close()
+
+
+def test_by_the_kubernetes_api(tmp_path, reference, cluster):
+    name = "mindx-dl-deviceinfo-node-1"
+    cluster.pod("pod")
+    cluster.config_map(name, configmap())
+    with training.start(
+        tmp_path / "job",
+        2,
+        "steered.py",
+        STEPS,
+        TASKD_KUBERNETES="on",
+        TASKD_DEVICE_INFO="api-write",
+        KUBECONFIG=str(kubeconfig(tmp_path / "kubeconfig", f"127.0.0.1:{cluster.port}")),
+        POD_NAME="pod",
+        NODE_NAME="node-1",
+        ASCEND_VISIBLE_DEVICES="4-7",
+        TASKD_FAULT_INJECTION=None,
+    ) as job:
+        job.trains()
+        cluster.wait("it watches", lambda: ("watch", "configmaps", "") in cluster.asked)
+        old = job.pid(1)
+        cluster.config_map(name, configmap(fault("Ascend910-5", "80C98001")))
+        job.until("its process was gone", lambda: not psutil.pid_exists(old))
+        time.sleep(1.0)  # for it to start a process too early
+        assert not job.incidents()
+        cluster.config_map(name, configmap())
         (incident,) = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
         result = job.end()
