@@ -55,6 +55,7 @@ class DeviceCodes:
         """`device_info`: whether it is followed."""
         self._limits, self._follows = limits, device_info
         self._info: dict[str, Chip] = {}  # what device-info said last
+        self._unkept: set[str] = set()  # devices of which the next manager does not know that yet
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
@@ -126,6 +127,7 @@ class DeviceCodes:
             self.devices.mark(device, _mark(device, chip), now)
             if not self._follows:  # any longer
                 self.follow(device, NOTHING, now)
+        self.keep_followed(now)
 
     def _keep(self, device: str, now: float) -> None:
         """Have the next manager know what was reported about a device."""
@@ -166,7 +168,8 @@ class DeviceCodes:
 
     def follow(self, device: str, found: Chip, now: float) -> list[Arisen]:
         """Take all that device-info says of a device now; returns what has arisen. A device whose
-        name has been deleted there is released, whoever separated it."""
+        name has been deleted there is released, whoever separated it. Call `keep_followed` once
+        that has been acted on."""
         before = self._info.get(device, NOTHING)
         if found == before:
             return []
@@ -187,9 +190,16 @@ class DeviceCodes:
             arisen.append(one.reason)
         self._info[device] = found
         self._write(now)
-        self._keep(device, now)
+        self._unkept.add(device)
         judged = self.devices.judge(device, now)  # once all of it is known
         return [Arisen(device, reason, judged) for reason in arisen]
+
+    def keep_followed(self, now: float) -> None:
+        """Have the next manager know of what was followed. Each write waits for the disk; a manager
+        that ends before them has its successor act once more."""
+        for device in sorted(self._unkept):
+            self._keep(device, now)
+        self._unkept.clear()
 
     @property
     def unnamed(self) -> set[str]:

@@ -84,6 +84,7 @@ class DeviceWatch:
                 self._arisen(arisen, now)
         if self._agents.get(peer.node) is peer:
             self.publish(peer, now)
+        self._codes.keep_followed(now)
 
     def publish_all(self, now: float) -> None:
         """`publish` for all nodes."""

@@ -100,11 +100,14 @@ def test_a_node_that_another_pod_has_by_now(cluster, manage):
     cluster.config_map(configmaps.PREFIX + "node-2", configmap(fault("Ascend910-0", "80818C00")))
     manager, _ = manage()
     cluster.wait("it watches", lambda: watched(cluster))
-    standby = manager.agent(STANDBY, ())
-    standby.send(from_agent.VoterState(0, "", (0, 0), {}, True))
-    standby.send(from_agent.StandbyJoined(standby.incarnation, 2, ("10.0.0.9", 1)))
-    standby.send(from_agent.DevicesAt(STANDBY, "node-2", (0, 1)))
-    manager.wait(lambda: manager.server.codes.devices.unusable(0.0) == ["10.0.0.9/0"])
+    bad = []
+    for host in ("10.0.0.8", "10.0.0.9"):
+        standby = manager.agent(STANDBY, ())
+        standby.send(from_agent.VoterState(0, "", (0, 0), {}, True))
+        standby.send(from_agent.StandbyJoined(standby.incarnation, 2, (host, 1)))
+        standby.send(from_agent.DevicesAt(STANDBY, "node-2", (0, 1)))
+        bad.append(f"{host}/0")
+        manager.wait(lambda: manager.server.codes.devices.unusable(0.0) == bad)
     assert watched(cluster) == 1
 
 

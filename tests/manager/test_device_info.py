@@ -9,6 +9,8 @@ from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
+from taskd.mindcluster.faults.chips import Chip, Fault
+from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.faults.separated import Separated
 
 
@@ -129,6 +131,21 @@ def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, fake_a
     told(agent, "", "80E01801")
     manager.wait(lambda: not rank.unusable)
     assert not devices.separated and Separated(tmp_path).read()[0] == {}
+
+
+def test_a_release_asks_for_nothing_anew(tmp_path):
+    """A code that is still there was answered before; one that comes with the release was not."""
+    codes = codes_at(tmp_path)
+    codes.open(0.0)
+    old, new = (parse_code(code) for code in ("80E18005", "80C98001"))
+    for at, kind in enumerate(("occur", "recover", "occur", "recover", "occur")):
+        codes.report("a/0", "80E01801", kind, "", float(at))
+    assert codes.unnamed == {"a/0"}
+    codes.follow("a/0", Chip({old: Fault()}, separated=True), 6.0)
+    assert not codes.unnamed
+    (arisen,) = codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 7.0)
+    assert "80C98001" in arisen.reason.text and not arisen.now.unusable and arisen.now.resetting
+    assert codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 8.0) == []
 
 
 def test_a_chip_that_recovers_holds_its_rank_s_next_process(start):
