@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers of files and variables; needs atheris (pip install
 atheris). CI runs tests/mindcluster/test_fuzz.py.
 
-    python scripts/fuzz.py codes|rules|journal|settings [-max_total_time=60]
+    python scripts/fuzz.py codes|rules|journal|settings|device-info [-max_total_time=60]
 
 Ends with a traceback, and the input in a file, if anything but a documented refusal is raised.
 """
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 with atheris.instrument_imports(include=["taskd"]):
     from taskd import settings
-    from taskd.mindcluster.faults import codes, customization, switches
+    from taskd.mindcluster.faults import codes, customization, device_info, switches
     from taskd.mindcluster.faults.findings import Broken
     from taskd.mindcluster.faults.separated import NAME, Separated
 
@@ -42,6 +42,17 @@ def journal(data: bytes) -> None:
     Separated(PLACE).read()
 
 
+def of_node(data: bytes) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    for key in device_info.KEYS:
+        try:
+            device_info.parse(
+                {device_info.DEVICES: '{"DeviceInfo": {"DeviceList": {}}}', key: text}
+            )
+        except Broken as error:
+            assert str(error)
+
+
 def one_setting(data: bytes) -> None:
     provider = atheris.FuzzedDataProvider(data)
     parameter = KNOWN[provider.ConsumeIntInRange(0, len(KNOWN) - 1)]
@@ -59,6 +70,7 @@ TARGETS = {
     "rules": of_file(customization.parse),
     "journal": journal,
     "settings": one_setting,
+    "device-info": of_node,
 }
 
 

@@ -32,6 +32,7 @@ from taskd.adaptor.arrival import comes_late
 from taskd.adaptor.contexts import Adopted, Forked
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.place import Place
+from taskd.agent import device_info
 from taskd.agent.standby import Order
 from taskd.agent.store_peers import StorePeers
 from taskd.agent.supervisor import Supervisor
@@ -75,6 +76,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
             ports=settings.port_range(os.environ),
+            device_info=device_info.make(os.environ),
             unprotected=settings.unprotected(os.environ),
         )
         self._failures = Failures(self._supervisor)

@@ -14,10 +14,12 @@ import queue
 import subprocess
 import threading
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from taskd.agent import announcement
 from taskd.agent.deaths import Deaths
+from taskd.agent.device_info import DeviceInfo
 from taskd.agent.manager_watch import ManagerWatch
 from taskd.agent.managers import Managers
 from taskd.agent.orders import Orders
@@ -44,7 +46,13 @@ class Agent:
     """Used by the agent's thread except where noted."""
 
     def __init__(
-        self, keys: Keys, job: str, manager_wait: float, limits: Limits, unprotected: bool
+        self,
+        keys: Keys,
+        job: str,
+        manager_wait: float,
+        limits: Limits,
+        unprotected: bool,
+        device_info: DeviceInfo | None = None,
     ) -> None:
         """`unprotected`: if no manager is available, ranks train unprotected; otherwise the job
         ends."""
@@ -76,6 +84,8 @@ class Agent:
         self.over = threading.Event()  # the job is, or no manager can tell
         self.managers: Managers | None = None
         self.records: Records | None = None
+        self.device_info = device_info or DeviceInfo()
+        self._devices = 0  # ranks that the node has, or the standby can run
         self.lines = RankLines(self, f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}")
         self.deaths = Deaths(self)
         self.processes = RankProcesses(self)
@@ -237,10 +247,12 @@ class Agent:
                     self.hosts,
                 )
             )
+            self._tell_devices(self.device_info.state)
         epoch = self.epoch
         if epoch is None or self.standby.preparing:
             return
         self.managers.begin(announcement.agent_joined(self, epoch))
+        self._tell_devices(self.device_info.state)
         # a new manager does not know which ranks have already ended
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
@@ -252,6 +264,20 @@ class Agent:
                 self.tell(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:
             self.tell(from_agent.AgentLeft(self.node, True))
+
+    def look_at_devices(self) -> None:
+        """Report what device-info says now, if that is something else."""
+        if self._devices:  # announced
+            self._tell_devices(self.device_info.news)
+
+    def _tell_devices(self, ask: Callable[[int, int], Any]) -> None:
+        assert self.managers is not None
+        self._devices = self.standby.room or (len(self.epoch.ranks) if self.epoch else 0)
+        if not self._devices:
+            return  # between two epochs
+        # the node that a standby has been given is its own once its messages are the node's
+        if (message := ask(self.managers.link.node, self._devices)) is not None:
+            self.tell(message)
 
     def tell(self, message: Any) -> None:
         """Send to the manager."""

@@ -87,6 +87,8 @@ class Loop:
             poller.register(link.monitor, zmq.POLLIN)
         poller.register(agent.lines.listener.fileno(), zmq.POLLIN)
         poller.register(agent.mailbox.fileno(), zmq.POLLIN)
+        if agent.device_info.descriptor >= 0:
+            poller.register(agent.device_info.descriptor, zmq.POLLIN)
         zygote, epoch = agent.replacements.zygote, agent.epoch
         if zygote is not None:
             poller.register(zygote.socket.fileno(), zmq.POLLIN)
@@ -113,6 +115,8 @@ class Loop:
         if zygote is not None and zygote.socket.fileno() in ready:
             agent.replacements.hear()
         managers.read_monitors()
+        if agent.device_info.descriptor in ready:
+            agent.look_at_devices()
         for order in managers.orders():
             agent.orders.obey(order)
         # the next manager knows nothing of what the last one began temporarily
@@ -129,6 +133,8 @@ class Loop:
         agent.tell(from_agent.Heartbeat(alive, managers.unheard))
         if agent.store_peers is not None:
             agent.store_peers.look(now)
+        agent.look_at_devices()  # not every file system tells of changes
+        agent.device_info.beat()
         if epoch is None or agent.standby.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())

@@ -12,6 +12,7 @@ from typing import Any
 from taskd import raised
 from taskd.agent import environment
 from taskd.agent.agent import Agent
+from taskd.agent.device_info import DeviceInfo
 from taskd.agent.loop import Loop
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.replacements import runs_python
@@ -40,11 +41,12 @@ class Supervisor:
         limits: Limits,
         unprotected: bool = False,
         ports: range | None = None,
+        device_info: DeviceInfo | None = None,
     ) -> None:
         """`address`: where the first manager is. `unprotected`: if no manager is available, ranks
         train unprotected; otherwise the job ends. `ports`: on which it listens; None: any."""
         self._address, self._preload, self._ports = address, preload, ports
-        self.agent = Agent(keys, job, manager_wait, limits, unprotected)
+        self.agent = Agent(keys, job, manager_wait, limits, unprotected, device_info)
         self._loop = Loop(self.agent)
         self._closing = False
 
@@ -165,6 +167,7 @@ class Supervisor:
         agent.replacements.close()
         if agent.records is not None:
             agent.records.close()
+        agent.device_info.close()
         agent.drop_epochs()
         agent.lines.listener.close()
 

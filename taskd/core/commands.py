@@ -35,6 +35,14 @@ class Challenge:
 
 
 @dataclass(frozen=True)
+class MarkSubHealthy:
+    """Have the cluster know that the machine of `node` is sub-healthy; `why`, if it is known."""
+
+    node: int
+    why: str
+
+
+@dataclass(frozen=True)
 class AskToRegister:
     """Order `agents` to register again."""
 
@@ -133,6 +141,7 @@ Command = (
     | ConnectClusterD
     | TellClusterD
     | Note
+    | MarkSubHealthy
     | Closed
     | to_rank.Interrupt
     | to_rank.Rebuild

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
@@ -72,6 +73,8 @@ class Switch:
         text = f"node {number} is sub-healthy: {event.why}"
         refusal = self.refusal(number)
         job.note(f"{text}; {refusal or SUB_HEALTHY[strategy]}")
+        if number in job.topology.nodes:
+            job.say(c.MarkSubHealthy(number, event.why))
         if refusal:
             self._answer([event.request], False, refusal)
         elif strategy in (SAVE, END):

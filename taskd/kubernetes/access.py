@@ -83,6 +83,6 @@ def find(environ: Mapping[str, str]) -> Access:
 def told(error: Exception) -> str:
     """What went wrong, in a few words."""
     if isinstance(error, client.ApiException) and error.status:
-        remedy = "; the rights are in examples/kubernetes/role.yaml" if error.status == 403 else ""
-        return f"{error.status} {error.reason}{remedy}"
+        rights = "; the rights are in examples/kubernetes: role.yaml, role-device-info.yaml"
+        return f"{error.status} {error.reason}{rights if error.status == 403 else ''}"
     return f"{type(error).__name__}: {error}"[:200]

@@ -2,15 +2,18 @@
 
 Who is in charge is decided by the agents (core/election), and the Lease says it to those that start
 later. Its holder is the manager's address, and `leaseTransitions` is its term. Another manager
-takes it if its term is higher, or once it has expired.
+takes it if its term is higher, or once it has expired. Its annotation `taskd/sub-healthy` has the
+nodes that were found sub-healthy while the job ran, and why.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import threading
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -21,6 +24,9 @@ from taskd.kubernetes.access import CONNECT, READ, Access
 
 DURATION = 40  # seconds; the clocks of the nodes may differ by a part of it
 RENEW = 10.0  # seconds between two renewals
+
+SUB_HEALTHY = "taskd/sub-healthy"
+MOST_NODES, MOST_TEXT = 200, 200  # an object's annotations may have 256 KiB
 
 log = logging.getLogger("taskd.manager")
 
@@ -51,6 +57,7 @@ class Lease:
     def __init__(self, way: Access, job: str) -> None:
         self._way, self._name = way, name(job)
         self._wanted: tuple[str, int] | None = None  # the address, and the term
+        self._marked: dict[str, str] = {}  # nodes that are sub-healthy, and why
         self._release = False
         self._changed = threading.Event()
         self._over = False
@@ -62,6 +69,11 @@ class Lease:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="taskd lease", daemon=True)
             self._thread.start()
+        self._changed.set()
+
+    def mark(self, node: str, why: str) -> None:
+        """Name a node as sub-healthy."""
+        self._marked = {**self._marked, node: why[:MOST_TEXT]}
         self._changed.set()
 
     def release(self) -> None:
@@ -116,7 +128,8 @@ class Lease:
         except client.ApiException as error:
             if error.status != 404:
                 raise
-            made = client.V1Lease(metadata=client.V1ObjectMeta(name=self._name), spec=spec)
+            metadata = client.V1ObjectMeta(name=self._name, annotations=self._noted({}))
+            made = client.V1Lease(metadata=metadata, spec=spec)
             api.create_namespaced_lease(self._way.namespace, made, _request_timeout=limit)
             return ""
         before = found.spec
@@ -130,9 +143,30 @@ class Lease:
             )
         if ours and address:
             spec.acquire_time = before.acquire_time
+        found.metadata.annotations = self._noted(found.metadata.annotations or {})
         found.spec = spec  # its resourceVersion is that of what was read
         api.replace_namespaced_lease(self._name, self._way.namespace, found, _request_timeout=limit)
         return ""
+
+    def _noted(self, before: Mapping[str, str]) -> dict[str, str]:
+        """The annotations: others stay, and so does what an earlier manager has marked. Once the
+        job is over nothing is marked."""
+        others = {key: value for key, value in before.items() if key != SUB_HEALTHY}
+        if self._release:
+            return others
+        known = {**_nodes(before.get(SUB_HEALTHY, "")), **self._marked}
+        newest = dict(list(known.items())[-MOST_NODES:])
+        return {**others, SUB_HEALTHY: json.dumps(newest)} if newest else others
+
+
+def _nodes(text: str) -> dict[str, str]:
+    """What an annotation names; nothing if it is damaged."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    named = found.items() if isinstance(found, dict) else ()
+    return {node[:MOST_TEXT]: why[:MOST_TEXT] for node, why in named if isinstance(why, str)}
 
 
 def _api(way: Access) -> Any:

@@ -16,11 +16,14 @@ from pathlib import Path
 from taskd.core.abbreviate import abbreviate
 from taskd.manager.continuity import Continuity
 from taskd.mindcluster.directory_watch import Watch
-from taskd.mindcluster.faults import codes, configuration, customization, switches
+from taskd.mindcluster.faults import codes, configuration, customization, history, switches
+from taskd.mindcluster.faults.chips import NOTHING, Chip
 from taskd.mindcluster.faults.configuration import Configuration, Refused
-from taskd.mindcluster.faults.evaluation import Arisen, Devices, Judgement, Separation
+from taskd.mindcluster.faults.device_info import changes
+from taskd.mindcluster.faults.evaluation import MOST_CODES, Devices, TooMany
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.history import Damaged
+from taskd.mindcluster.faults.judgement import Arisen, Judgement, Mark, Separation
 from taskd.mindcluster.faults.limits import GUIDE, Limits
 from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.faults.separated import Separated
@@ -29,7 +32,8 @@ from taskd.mindcluster.faults.separated import Separated
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
 FILES = (codes.NAME, customization.NAME, switches.NAME, configuration.POLL_INTERVAL)
-DEVICE = "device"  # the keys in continuity.jsonl: device/10.0.0.3/1
+# the keys in continuity.jsonl: device/10.0.0.3/1; and what device-info said of it last
+DEVICE, INFO = "device", "device-info"
 MOST_LINES = 20  # warnings about a configuration in the manager's log
 
 log = logging.getLogger("taskd.manager.devices")
@@ -46,8 +50,12 @@ class DeviceCodes:
         wall: Callable[[], float] = time.time,
         continuity: Continuity | None = None,
         limits: Limits = GUIDE,
+        device_info: bool = True,
     ) -> None:
-        self._limits = limits
+        """`device_info`: whether it is followed."""
+        self._limits, self._follows = limits, device_info
+        self._info: dict[str, Chip] = {}  # what device-info said last
+        self._unkept: set[str] = set()  # devices of which the next manager does not know that yet
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
@@ -106,12 +114,29 @@ class DeviceCodes:
                 continue
             level = self.devices.judge(device, now)
             log.info("device %s is %s, as the previous manager knew", device, level.level.word)
+        for key, value in known.items():
+            kind, _, device = key.partition("/")
+            if kind != INFO:
+                continue
+            try:
+                chip = history.read_chip(value, MOST_CODES)
+            except Damaged as error:
+                log.error("device %s: %s; its device-info is unknown", device[:100], error)
+                continue
+            self._info[device] = chip
+            self.devices.mark(device, _mark(device, chip), now)
+            if not self._follows:  # any longer
+                self.follow(device, NOTHING, now)
+        self.keep_followed(now)
 
     def _keep(self, device: str, now: float) -> None:
         """Have the next manager know what was reported about a device."""
         if self._continuity is not None:
             plain = self.devices.plain(device, self._wall() - now)
             self._continuity.keep(f"{DEVICE}/{device}", plain)
+            info = self._info.get(device, NOTHING)
+            known = None if info == NOTHING else history.plain_chip(info)
+            self._continuity.keep(f"{INFO}/{device}", known)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -140,6 +165,57 @@ class DeviceCodes:
         self._write(now)
         self._keep(device, now)
         return self.devices.judge(device, now) if arisen is None else arisen
+
+    def follow(self, device: str, found: Chip, now: float) -> list[Arisen]:
+        """Take all that device-info says of a device now; returns what has arisen. A device whose
+        name has been deleted there is released, whoever separated it. Call `keep_followed` once
+        that has been acted on."""
+        before = self._info.get(device, NOTHING)
+        if found == before:
+            return []
+        new = told = changes(before, found)
+        if before.separated and not found.separated and device in self.devices.separated:
+            self._released(device)
+            told = changes(NOTHING, found)  # its reports are forgotten
+        arisen = []
+        for code, kind, severity in told:
+            try:
+                one = self.devices.report(device, code, kind, now, severity)
+            except TooMany as error:
+                log.error("a code of device-info is ignored: %s", error)
+                continue
+            if (code, kind, severity) in new and one is not None:
+                arisen.append(one.reason)
+        if (one := self.devices.mark(device, _mark(device, found), now)) is not None:
+            arisen.append(one.reason)
+        self._info[device] = found
+        self._write(now)
+        self._unkept.add(device)
+        judged = self.devices.judge(device, now)  # once all of it is known
+        return [Arisen(device, reason, judged) for reason in arisen]
+
+    def keep_followed(self, now: float) -> None:
+        """Have the next manager know of what was followed. Each write waits for the disk; a manager
+        that ends before them has its successor act once more."""
+        for device in sorted(self._unkept):
+            self._keep(device, now)
+        self._unkept.clear()
+
+    @property
+    def unnamed(self) -> set[str]:
+        """Devices that taskd has separated, and that device-info does not name."""
+        return {d for d in self.devices.separated if not self._info.get(d, NOTHING).separated}
+
+    def _released(self, device: str) -> None:
+        why = "its name was deleted from ManuallySeparateNPU in device-info"
+        log.warning("device %s is released: %s", device, why)
+        try:
+            if self._journal is not None:
+                self._journal.release(device, why)
+        except OSError as error:
+            log.error("%s cannot be written: %s", device, error.strerror)
+        self.devices.release(device)
+        self._written.pop(device, None)
 
     def look(self, now: float) -> list[Arisen]:
         """What has arisen from the passing of time or from new files."""
@@ -238,6 +314,13 @@ class DeviceCodes:
             return None
         _say(loaded.findings)
         return loaded
+
+
+def _mark(device: str, chip: Chip) -> Mark:
+    return Mark(
+        "its name is in ManuallySeparateNPU in device-info" if chip.separated else "",
+        "device-info has it as recovering" if chip.recovering else "",
+    )
 
 
 def _say(findings: Sequence[Finding]) -> None:

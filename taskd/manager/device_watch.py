@@ -8,7 +8,7 @@ joins, and those of all devices once the job is protected: before that, no step 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from taskd.core import events as e
 from taskd.core.state import JobState
@@ -16,8 +16,10 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
+from taskd.mindcluster.faults.chips import Chip
 from taskd.mindcluster.faults.codes import SEVERITIES
-from taskd.mindcluster.faults.evaluation import KINDS, Arisen, Reason, TooMany
+from taskd.mindcluster.faults.evaluation import KINDS, TooMany
+from taskd.mindcluster.faults.judgement import Arisen, Reason
 from taskd.mindcluster.faults.names import BadCode
 from taskd.mindcluster.levels import TABLE, Level
 
@@ -75,6 +77,15 @@ class DeviceWatch:
         )
         return ""
 
+    def follow(self, peer: Peer, found: Sequence[Chip], now: float) -> None:
+        """Take all that device-info says of the devices of an agent's ranks, in their order."""
+        for device, chip in zip(names(peer), found, strict=False):  # it may have more chips
+            for arisen in self._codes.follow(device, chip, now):
+                self._arisen(arisen, now)
+        if self._agents.get(peer.node) is peer:
+            self.publish(peer, now)
+        self._codes.keep_followed(now)
+
     def publish_all(self, now: float) -> None:
         """`publish` for all nodes."""
         for peer in list(self._agents.values()):
@@ -96,7 +107,9 @@ class DeviceWatch:
         """Why no rank may be started on that machine, or ""."""
         judged = ((device, self._codes.devices.judge(device, now)) for device in names(peer))
         return "; ".join(
-            f"device {device} is {found.unusable}" for device, found in judged if found.unusable
+            f"device {device} is {found.unusable or found.resetting}"
+            for device, found in judged
+            if found.unusable or found.resetting
         )
 
     def look(self, now: float, changed: bool) -> bool:

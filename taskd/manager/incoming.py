@@ -140,6 +140,9 @@ class Incoming:
         if isinstance(message, from_rank.Injected):
             self._operators.answer(to_operator.Answer(message.request, message.ok, message.text))
             return
+        if isinstance(message, from_agent.DevicesFound | from_agent.DevicesAt):
+            members.device_info(peer, message, now)
+            return
         self._feed(message, now)
         # one that has ended well waits for the others
         if isinstance(message, from_agent.AgentLeft) and not message.ok:

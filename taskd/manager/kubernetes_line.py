@@ -31,6 +31,9 @@ class KubernetesLine:
     def in_charge(self, address: str, term: int) -> None:
         """This manager is in charge, of a job that has formed, and listens at `address`."""
 
+    def sub_healthy(self, node: str, why: str) -> None:
+        """A node of the job is sub-healthy, by its name or address."""
+
     def over(self) -> None:
         """The job is over."""
 
@@ -56,6 +59,9 @@ class Open(KubernetesLine):
             self._begun = True
             self._labels.keep()
             self._following.start()
+
+    def sub_healthy(self, node: str, why: str) -> None:
+        self._lease.mark(node, why)
 
     def over(self) -> None:
         self._lease.release()

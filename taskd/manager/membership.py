@@ -6,19 +6,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.manager.device_info import DeviceInfo
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.peers import Dropped, Origin, Peer, check_agent, check_registration
+from taskd.manager.peers import (
+    Dropped,
+    Origin,
+    Peer,
+    check_agent,
+    check_event,
+    check_registration,
+)
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
+from taskd.mindcluster.faults.chips import Chip
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
@@ -55,6 +64,7 @@ class Membership:
         self._asked: dict[bytes, float] = {}  # when an unknown agent was last asked to register
         self._now = 0.0  # of the current event
         self._devices: DeviceWatch
+        self._info: DeviceInfo
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.Admit: self._admit,
             c.Refuse: self._refuse,
@@ -65,9 +75,9 @@ class Membership:
             to_agent.StandDown: self._stand_down,
         }
 
-    def watch(self, devices: DeviceWatch) -> None:
-        """`devices` decides which standbys are usable."""
-        self._devices = devices
+    def watch(self, devices: DeviceWatch, info: DeviceInfo) -> None:
+        """`devices` decides which standbys are usable; `info` takes what agents say of them."""
+        self._devices, self._info = devices, info
 
     @property
     def peers(self) -> list[Peer]:
@@ -157,6 +167,9 @@ class Membership:
         elif isinstance(message, from_agent.NodePrepared | from_agent.PreparationFailed):
             check_agent(message.agent, envelope)
             self._feed(message, now)
+        elif isinstance(message, from_agent.DevicesFound | from_agent.DevicesAt):
+            check_event(message, peer)
+            self.device_info(peer, message, now)
         elif not isinstance(message, from_agent.Heartbeat):
             raise Dropped("direction", f"a standby sent {type(message).__name__}")
 
@@ -173,6 +186,19 @@ class Membership:
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
+    def device_info(
+        self, peer: Peer, message: from_agent.DevicesFound | from_agent.DevicesAt, now: float
+    ) -> None:
+        """Handle what an agent says of its devices."""
+        self._info.take(peer, message, now)
+
+    def follow_devices(self, peer: Peer, found: Sequence[Chip], now: float) -> None:
+        """Take all that device-info says of an agent's devices."""
+        before = self._devices.against(peer, now)
+        self._devices.follow(peer, found, now)
+        if peer.agent in self.standbys and before != self._devices.against(peer, now):
+            self._offer(peer, now)
+
     def offer_all(self, now: float) -> None:
         """Check all standbys again: device faults have changed, so they may have become usable or
         unusable."""
@@ -185,6 +211,10 @@ class Membership:
         name, room = standby.agent, len(standby.ranks)
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
+            topology = self._coordinator.job.topology
+            given = (node.assignee for node in topology.nodes.values())
+            if name in topology.standbys or name in given:
+                self._feed(e.StandbyLost(name, why), now)
         else:
             joined = from_agent.StandbyJoined(name, room, standby.records, prepares, standby.hosts)
             self._feed(joined, now)

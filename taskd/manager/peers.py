@@ -66,6 +66,8 @@ class Peer:
     records: tuple[str, int] = ("", 0)
     hosts: tuple[str, ...] = ()  # of a standby, see from_agent.AgentJoined
     line: int = -1
+    host: str = ""  # see from_agent.DevicesAt
+    chips: tuple[int, ...] = ()
     inbox: Inbox = field(default_factory=Inbox)
     outbox: Outbox[bytes] = field(default_factory=Outbox)
 
@@ -143,7 +145,9 @@ def check_event(message: Any, peer: Peer) -> None:
         | from_agent.StepsBegun
         | from_agent.SchedulerDied
         | from_agent.RecordsSaved
-        | from_agent.Sealed,
+        | from_agent.Sealed
+        | from_agent.DevicesFound
+        | from_agent.DevicesAt,
     ):
         if message.node != peer.node:
             raise Dropped("foreign node", f"node {peer.node} sent {name} of node {message.node}")

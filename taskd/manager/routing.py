@@ -81,6 +81,7 @@ class Routing:
             c.ConnectClusterD: cluster.connect,
             c.TellClusterD: cluster.tell,
             to_operator.Answer: operators.answer,
+            c.MarkSubHealthy: self._sub_healthy,
             c.Note: lambda note: log.info("%s", note.text),
             c.TakeCharge: self._take_charge,
             c.SendRoster: self._send_roster,
@@ -114,6 +115,11 @@ class Routing:
             log.warning("%.2000s is not sent: its node has no agent", command)
         else:
             self._out.send(owner, command)
+
+    def _sub_healthy(self, command: c.MarkSubHealthy) -> None:
+        if (peer := self._members.agents.get(command.node)) is not None:
+            name = peer.host or peer.records[0] or str(peer.node)
+            self._kubernetes.sub_healthy(name, command.why)
 
     def _closed(self, command: c.Closed) -> None:
         log.info("%s", command)

@@ -29,6 +29,8 @@ from taskd.manager import peers
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.device_info import DeviceInfo
+from taskd.manager.device_info_line import DeviceInfoLine
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.incoming import Incoming
@@ -74,6 +76,7 @@ class Server:
     codes: DeviceCodes = field(default_factory=DeviceCodes)
     cluster: ClusterLine = field(default_factory=ClusterLine)
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
+    device_info: DeviceInfoLine = field(default_factory=DeviceInfoLine)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
@@ -93,7 +96,8 @@ class Server:
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
-        self.members.watch(self._devices)
+        self._device_info = DeviceInfo(self.members, self.codes, self.device_info)
+        self.members.watch(self._devices, self._device_info)
         self.operators = Operators(
             self.coordinator,
             self.members,
@@ -152,7 +156,7 @@ class Server:
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        self.sources = (self.cluster, self.kubernetes, *self.sources)
+        self.sources = (self.cluster, self.kubernetes, self._device_info, *self.sources)
         followed = (source.descriptor for source in self.sources)
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
@@ -234,6 +238,7 @@ class Server:
             for source in self.sources:
                 if source.descriptor in ready:
                     self._safely(source.look, self._feed, now)
+            self._safely(self._device_info.separate)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
         if self.outcome is None and now >= due:

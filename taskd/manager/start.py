@@ -10,7 +10,14 @@ from pathlib import Path
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import cluster_line, kubernetes_line, pod_labels, profile_switch, whereabouts
+from taskd.manager import (
+    cluster_line,
+    device_info_line,
+    kubernetes_line,
+    pod_labels,
+    profile_switch,
+    whereabouts,
+)
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.device_codes import DeviceCodes
@@ -98,9 +105,11 @@ def make(
             Separated(log_path),
             continuity=continuity,
             limits=LIMITS[settings.fault_table(environ)],
+            device_info=settings.device_info(environ) is not None,
         ),
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),
         kubernetes=line,
+        device_info=device_info_line.make(environ),
         sources=sources,
     )

@@ -16,6 +16,7 @@ from taskd.messages.values import (
     Address,
     Count,
     File,
+    HostName,
     Hosts,
     Keepers,
     Left,
@@ -289,6 +290,32 @@ class Sealed(Message, frozen=True):
     why: Text = ""
 
 
+class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
+    """What device-info says of one device: the codes that are present, each with its time and
+    whether the device plugin does not handle it. See mindcluster/faults/device_info.py."""
+
+    codes: Annotated[tuple[tuple[Name, Number, bool], ...], Meta(max_length=128)] = ()
+    separated: bool = False
+    recovering: bool = False
+
+
+class DevicesFound(Message, frozen=True):
+    """All that device-info says of the devices of the agent's ranks, in their order, in place of
+    what it said before. `node`: STANDBY for a standby."""
+
+    node: NodeOrStandby
+    devices: Annotated[tuple[DeviceState, ...], Meta(max_length=ROOM)]
+
+
+class DevicesAt(Message, frozen=True):
+    """The manager finds the device-info of the agent's devices itself: under the name `host`.
+    `chips`: the numbers of its ranks' chips there, in their order. `node`: see DevicesFound."""
+
+    node: NodeOrStandby
+    host: HostName
+    chips: Numbers
+
+
 FromAgent = (
     Heartbeat
     | VoterState
@@ -311,6 +338,8 @@ FromAgent = (
     | SchedulerDied
     | RecordsSaved
     | Sealed
+    | DevicesFound
+    | DevicesAt
     | Ack
     | from_rank.RankJoined
     | from_rank.OptimizerReplicas

@@ -35,6 +35,7 @@ PageAddress = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=EVER)]
 
 Name = Annotated[str, Meta(max_length=128)]  # of processes, requests, codes, devices, files
+HostName = Annotated[str, Meta(max_length=253)]  # of a node in Kubernetes
 Text = Annotated[str, Meta(max_length=65_536)]
 Report = str  # from the manager, about the whole job
 Job = Annotated[str, Meta(max_length=4096)]

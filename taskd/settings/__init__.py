@@ -24,6 +24,7 @@ from taskd.settings.combinations import (
     examine_variables,
     parameter_at,
 )
+from taskd.settings.device_info import Api, chips, device_info, node_name
 from taskd.settings.documented import ProcessRecovery
 from taskd.settings.injected import (
     COLUMNS,
@@ -80,6 +81,7 @@ from taskd.settings.reading import (
 )
 
 __all__ = [
+    "Api",
     "BadSetting",
     "COLUMNS",
     "Contradiction",
@@ -100,10 +102,12 @@ __all__ = [
     "Where",
     "bind_address",
     "check",
+    "chips",
     "clusterd_address",
     "clusterd_certificates",
     "clusterd_role",
     "clusterd_timeout",
+    "device_info",
     "dump_path",
     "enabled",
     "ends_gracefully",
@@ -127,6 +131,7 @@ __all__ = [
     "manager_address",
     "manager_is_named",
     "manager_wait",
+    "node_name",
     "own_address",
     "patches",
     "pod_rescheduling",

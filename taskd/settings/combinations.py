@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core.incident import ladder
+from taskd.settings import device_info, injected, variables
 from taskd.settings import documented as d
-from taskd.settings import injected, variables
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section, Where
 
@@ -276,6 +276,11 @@ REFUSED = (
         "these arguments of MindSpeed-LLM need --enable-high-availability",
         _needs_high_availability,
         "add --enable-high-availability",
+    ),
+    Rule(
+        "the ConfigMaps of device-info are read by the Kubernetes API",
+        device_info.needs_api,
+        "set TASKD_KUBERNETES to on, or name a directory",
     ),
 )
 

@@ -35,6 +35,15 @@ TASKD_POD_RESCHEDULING = Parameter(
     " replaces it, and restarts all ranks; the other pods stay. The guides' label"
     " `pod-rescheduling`; on by default where `MS_ENABLE_TFT` has RSC.",
 )
+TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
+    "TASKD_WAIT_RESCHEDULE_TIMEOUT",
+    documented.RESCHEDULE,
+    270,
+    "270",
+    "How many seconds to wait for a standby when a node is lost; the guides' annotation"
+    " `wait-reschedule-timeout`.",
+    remedy="unset it for 270",
+)
 TASKD_FAULT_SCHEDULING = Parameter(
     "TASKD_FAULT_SCHEDULING",
     documented.FAULT_SCHEDULING.kind,

@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 20  # Kubernetes allows 256 KiB of annotations
 VARIABLES: dict[Parameter[Any, Any], Parameter[Any, Any]] = {
     documented.RECOVER_STRATEGY: variables.TASKD_RECOVER_STRATEGY,
     documented.FAULT_RETRY_TIMES: variables.TASKD_FAULT_RETRY_TIMES,
-    documented.WAIT_RESCHEDULE_TIMEOUT: variables.TASKD_WAIT_RESCHEDULE_TIMEOUT,
+    documented.WAIT_RESCHEDULE_TIMEOUT: kubernetes.TASKD_WAIT_RESCHEDULE_TIMEOUT,
     documented.SUB_HEALTHY: variables.TASKD_SUBHEALTHY_STRATEGY,
     documented.POD_RESCHEDULING: kubernetes.TASKD_POD_RESCHEDULING,
     documented.FAULT_SCHEDULING: kubernetes.TASKD_FAULT_SCHEDULING,

@@ -152,7 +152,7 @@ def standby(environ: Mapping[str, str]) -> bool:
 
 
 def reschedule_timeout(environ: Mapping[str, str]) -> float:
-    return float(v.TASKD_WAIT_RESCHEDULE_TIMEOUT.read(environ))
+    return float(kubernetes.TASKD_WAIT_RESCHEDULE_TIMEOUT.read(environ))
 
 
 def sub_healthy_strategy(environ: Mapping[str, str]) -> str:

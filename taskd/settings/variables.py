@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import clusterd, documented, kinds, kubernetes, profiling
+from taskd.settings import clusterd, device_info, documented, kinds, kubernetes, profiling
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -173,15 +173,6 @@ TASKD_FAULT_RETRY_TIMES = Parameter(
     "How often all ranks are restarted where they are when no strategy is left; the guides'"
     " label `fault-retry-times`. 0: never; the scheduler sees the job fail.",
     remedy="unset it for 0",
-)
-TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
-    "TASKD_WAIT_RESCHEDULE_TIMEOUT",
-    documented.RESCHEDULE,
-    270,
-    "270",
-    "How many seconds to wait for a standby when a node is lost; the guides' annotation"
-    " `wait-reschedule-timeout`.",
-    remedy="unset it for 270",
 )
 TASKD_FAULT_CONFIG = Parameter(
     "TASKD_FAULT_CONFIG",
@@ -375,9 +366,10 @@ SECTIONS = (
             kubernetes.POD_NAME,
             TASKD_SUBHEALTHY_STRATEGY,
             TASKD_FAULT_RETRY_TIMES,
-            TASKD_WAIT_RESCHEDULE_TIMEOUT,
+            kubernetes.TASKD_WAIT_RESCHEDULE_TIMEOUT,
             TASKD_FAULT_CONFIG,
             TASKD_FAULT_TABLE,
+            *device_info.PARAMETERS,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_FAULT_ENGINE,

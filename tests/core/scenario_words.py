@@ -191,8 +191,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
 
 def words(said: list[c.Command], notes: bool) -> list[str]:
     """Render each command as a line; the paragraph of GiveUp is not repeated."""
-    # an agent is admitted unless refused or fenced
-    hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
+    # an agent is admitted unless refused or fenced; a node is marked when it is reported
+    hidden: tuple[type, ...] = (c.Admit, c.MarkSubHealthy, *(() if notes else (c.Note,)))
     out, given_up = [], None
     for command in said:
         if isinstance(command, hidden):

@@ -57,6 +57,20 @@ def test_the_role_is_what_kubernetes_takes(version):
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_roles_for_device_info_are_what_kubernetes_takes(version):
+    each = list(yaml.safe_load_all((FOLDER / "role-device-info.yaml").read_text()))
+    for thing in each:
+        kubernetes_validate.validate(thing, version, strict=True)
+        assert thing["metadata"]["namespace"] == "kube-system"
+    for role, binding in zip(each[::2], each[1::2], strict=True):
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["subjects"][0]["name"] == "taskd"
+    read, write = each[0]["rules"], each[2]["rules"]
+    assert [rule["verbs"] for rule in read] == [["list", "watch"]]
+    assert all(rule["resourceNames"] for rule in write)
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_nothing_in_them_is_refused(name):
     done = CliRunner().invoke(main, ["env", "--check", str(FOLDER / name)])

@@ -1,6 +1,7 @@
 """A stand-in for the API server of Kubernetes, written from its public interface: objects of any
-kind with resource versions, conflicts, watches that end, and the rights of
-examples/kubernetes/role.yaml, enforced.
+kind with resource versions, conflicts, lists in pages, watches that end, and the rights of
+examples/kubernetes/role*.yaml, enforced. ConfigMaps are those of kube-system, all else is in one
+other namespace.
 
     python -m tests.kubernetes.api_stand_in ADDRESS:PORT
 
@@ -9,6 +10,7 @@ Lines on stdin: one JSON object each, which is put in place. What is asked goes 
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import sys
@@ -21,9 +23,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-ROLE = Path(__file__).parents[2] / "examples" / "kubernetes" / "role.yaml"
-NAMESPACE = "train"
-VERBS = {"POST": "create", "PUT": "update"}
+FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
+ROLES = ("role.yaml", "role-device-info.yaml")
+NAMESPACE, SYSTEM = "train", "kube-system"
 Key = tuple[str, str, str]  # group, plural, name
 
 
@@ -50,15 +52,21 @@ class Cluster:
         self.asked: list[tuple[str, str, str]] = []
         self.changed = threading.Condition()
         self.broken = 0  # the status of all answers, if any
-        self.allowed = {
-            (group, resource, verb)
-            for document in yaml.safe_load_all(ROLE.read_text())
+        # namespace, group, resource and verb -> the names, None: all
+        self.allowed: dict[tuple[str, str, str, str], set[str] | None] = {
+            (document["metadata"].get("namespace", NAMESPACE), group, resource, verb): (
+                set(rule["resourceNames"]) if "resourceNames" in rule else None
+            )
+            for role in ROLES
+            for document in yaml.safe_load_all((FOLDER / role).read_text())
             if document["kind"] == "Role"
             for rule in document["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
             for verb in rule["verbs"]
         }
+        self.oldest = 0  # changes up to this version are forgotten
+        self.history: list[tuple[int, str, Key, dict[str, Any]]] = []
         self._version = 0
         self._server = ThreadingHTTPServer(address, _handler(self))
         self._server.daemon_threads = True
@@ -73,8 +81,27 @@ class Cluster:
         with self.changed:
             self._version += 1
             thing["metadata"]["resourceVersion"] = str(self._version)
-            self.objects[group, plural, thing["metadata"]["name"]] = thing
+            key = group, plural, thing["metadata"]["name"]
+            kind = "MODIFIED" if key in self.objects else "ADDED"
+            self.objects[key] = thing
+            self.history.append((self._version, kind, key, copy.deepcopy(thing)))
             self.changed.notify_all()
+
+    def delete(self, group: str, plural: str, name: str) -> None:
+        with self.changed:
+            self._version += 1
+            thing = self.objects.pop((group, plural, name))
+            thing["metadata"]["resourceVersion"] = str(self._version)
+            self.history.append((self._version, "DELETED", (group, plural, name), thing))
+            self.changed.notify_all()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def config_map(self, name: str, data: dict[str, str], **labels: str) -> None:
+        labels = labels or {"mx-consumer-cim": "true"}
+        self.put("", "configmaps", {"metadata": {"name": name, "labels": labels}, "data": data})
 
     def pod(self, name: str, group: str = "", labels: dict[str, str] | None = None) -> None:
         notes = {"scheduling.k8s.io/group-name": group} if group else {}
@@ -108,7 +135,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             # api/v1/... or apis/GROUP/VERSION/...
             group = "" if parts[0] == "api" else parts[1]
             rest = parts[2:] if parts[0] == "api" else parts[3:]
-            assert rest[:2] == ["namespaces", NAMESPACE], self.path
+            assert rest[0] == "namespaces", self.path
+            assert rest[1] == (SYSTEM if rest[2] == "configmaps" else NAMESPACE), self.path
             name = rest[3] if len(rest) > 3 else ""
             return group, rest[2], name, parse_qs(url.query)
 
@@ -129,11 +157,18 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
                 cluster.changed.notify_all()
             if cluster.broken:
                 self._refuse(cluster.broken, "broken")
-            elif (group, plural, verb) not in cluster.allowed:
+            elif not self._may(verb, group, plural, name):
                 self._refuse(403, f"{verb} {plural}.{group} is not allowed")
             else:
                 return True
             return False
+
+        def _may(self, verb: str, group: str, plural: str, name: str) -> bool:
+            right = SYSTEM if plural == "configmaps" else NAMESPACE, group, plural, verb
+            if right not in cluster.allowed:
+                return False
+            only = cluster.allowed[right]
+            return only is None or name in only
 
         def do_GET(self) -> None:
             group, plural, name, query = self._where()
@@ -144,15 +179,27 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             if watching:
                 self._watch(group, plural, query)
             elif not name:
-                items = [o for (g, p, _), o in cluster.objects.items() if (g, p) == (group, plural)]
-                self._answer(200, {"items": items, "metadata": {}})
+                self._list(group, plural, query)
             elif (found := cluster.objects.get((group, plural, name))) is None:
                 self._refuse(404, "NotFound")
             else:
                 self._answer(200, found)
 
+        def _list(self, group: str, plural: str, query: dict[str, list[str]]) -> None:
+            with cluster.changed:
+                chosen = [
+                    thing
+                    for key, thing in sorted(cluster.objects.items())
+                    if key[:2] == (group, plural) and _chosen(thing, query)
+                ]
+                first = int(query.get("continue", ["0"])[0])
+                end = first + int(query.get("limit", ["500"])[0])
+                metadata = {"resourceVersion": str(cluster.version)}
+                if end < len(chosen):
+                    metadata["continue"] = str(end)
+                self._answer(200, {"items": chosen[first:end], "metadata": metadata})
+
         def _watch(self, group: str, plural: str, query: dict[str, list[str]]) -> None:
-            name = query["fieldSelector"][0].removeprefix("metadata.name=")
             since = int(query["resourceVersion"][0])
             end = time.monotonic() + float(query["timeoutSeconds"][0])
             self.send_response(200)
@@ -160,16 +207,24 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             while (left := end - time.monotonic()) > 0 and not cluster.broken:
                 with cluster.changed:
-                    found = cluster.objects.get((group, plural, name))
-                    version = int(found["metadata"]["resourceVersion"]) if found else since
-                    if version <= since:
+                    if since < cluster.oldest:
+                        gone = {"code": 410, "reason": "Expired", "message": "too old"}
+                        self._say("ERROR", gone)
+                        break
+                    new = [each for each in cluster.history if each[0] > since]
+                    if not new:
                         cluster.changed.wait(min(left, 1.0))
                         continue
-                since = version
-                line = json.dumps({"type": "MODIFIED", "object": found}).encode() + b"\n"
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-                self.wfile.flush()
+                since = new[-1][0]
+                for _, kind, key, found in new:
+                    if key[:2] == (group, plural) and _chosen(found, query):
+                        self._say(kind, found)
             self.wfile.write(b"0\r\n\r\n")
+
+        def _say(self, kind: str, found: dict[str, Any]) -> None:
+            line = json.dumps({"type": kind, "object": found}).encode() + b"\n"
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.flush()
 
         def _body(self) -> Any:
             return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -201,7 +256,44 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
                 cluster.put(group, plural, thing)
                 self._answer(200, thing)
 
+        def do_PATCH(self) -> None:
+            group, plural, name, _ = self._where()
+            patch = self._body()
+            if not self._begin("patch", group, plural, name):
+                return
+            if self.headers["Content-Type"] != "application/json-patch+json":
+                self._refuse(415, "UnsupportedMediaType")
+                return
+            with cluster.changed:
+                if (known := cluster.objects.get((group, plural, name))) is None:
+                    self._refuse(404, "NotFound")
+                    return
+                thing = copy.deepcopy(known)
+                for step in patch:
+                    *path, last = step["path"].strip("/").split("/")
+                    at = thing
+                    for part in path:
+                        at = at[part]
+                    if step["op"] == "test" and at.get(last) != step["value"]:
+                        self._refuse(422, "Invalid")
+                        return
+                    if step["op"] == "add":
+                        at[last] = step["value"]
+                cluster.put(group, plural, thing)
+            self._answer(200, thing)
+
     return Handler
+
+
+def _chosen(thing: dict[str, Any], query: dict[str, list[str]]) -> bool:
+    """Whether the selectors have it."""
+    metadata = thing["metadata"]
+    if "fieldSelector" in query:
+        return query["fieldSelector"] == [f"metadata.name={metadata['name']}"]
+    if "labelSelector" in query:
+        name, _, value = query["labelSelector"][0].partition("=")
+        return (metadata.get("labels") or {}).get(name) == value
+    return True
 
 
 def main() -> None:

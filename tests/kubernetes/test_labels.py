@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from taskd.kubernetes import lease
 from taskd.manager import kubernetes_line
 from taskd.manager.continuity import Continuity, label_key
-from taskd.messages import from_agent, to_agent
+from taskd.messages import from_agent, from_operator, to_agent, to_operator
+from taskd.messages.envelope import OPERATOR
+from tests.manager.conftest import fake_agent  # noqa: F401
 
 
 @pytest.fixture
@@ -35,6 +38,23 @@ def test_the_label_of_the_pod_group_pauses_recovery(cluster, manage):
     assert {verb for verb, _, _ in cluster.asked} <= {"get", "watch", "list", "create", "update"}
 
 
+def test_a_sub_healthy_node_is_named_in_the_lease(cluster, manage, fake_agent):  # noqa: F811
+    cluster.pod("job-master-0")
+    manager, agent = manage()
+    agent.send(from_agent.DevicesAt(0, "node-1", (0, 1)))
+    manager.serves(agent)
+    operator = fake_agent(manager.port, OPERATOR, ())
+    operator.send(from_operator.NodeSubHealthy("1", 0, "its fan is slow"))
+    operator.expect(to_operator.Answer)
+    where = "coordination.k8s.io", "leases", lease.name("job")
+
+    def notes():
+        return (cluster.objects.get(where) or {"metadata": {}})["metadata"].get("annotations") or {}
+
+    cluster.wait("it is marked", lambda: "its fan is slow" in notes().get(lease.SUB_HEALTHY, ""))
+    assert "node-1" in notes()[lease.SUB_HEALTHY]
+
+
 def test_what_changed_before_it_looked(cluster, manage):
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="off", subHealthyStrategy="graceExit")
@@ -57,7 +77,7 @@ def test_the_next_manager_sees_no_change_where_there_was_none(cluster, manage, t
 
 
 def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
-    monkeypatch.setattr("taskd.kubernetes.following.AGAIN", 0.05)
+    monkeypatch.setattr("taskd.kubernetes.watching.AGAIN", 0.05)
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="on")
     cluster.broken = 500
@@ -70,7 +90,7 @@ def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
 
 
 def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
-    monkeypatch.setattr("taskd.kubernetes.following.WATCH", 1)
+    monkeypatch.setattr("taskd.kubernetes.watching.WATCH", 1)
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="on")
     manager, _ = manage({"process-recover-enable": "on"})
@@ -85,7 +105,7 @@ def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
 
 def test_without_rights_the_job_goes_on(cluster, manage, caplog):
     cluster.pod("job-master-0")
-    cluster.allowed = set()
+    cluster.allowed = {}
     manager, _ = manage()
     manager.wait(lambda: "role.yaml" in caplog.text)
     assert manager.server.coordinator.job.repairs

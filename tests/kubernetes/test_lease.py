@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -116,7 +117,7 @@ def test_an_api_that_is_away_costs_a_warning(cluster, way, make, caplog):
 
 
 def test_an_api_without_rights_names_the_remedy(cluster, make, caplog):
-    cluster.allowed = set()
+    cluster.allowed = {}
     tries(cluster, make())
     assert "403" in caplog.text and "role.yaml" in caplog.text
 
@@ -179,3 +180,46 @@ def test_a_manager_of_the_same_term_leaves_it_alone(cluster, make):
     ours.release()
     ours.close()
     assert cluster.lease(NAME)["holderIdentity"] == THERE
+
+
+def marked(cluster):
+    found = cluster.objects.get(("coordination.k8s.io", "leases", NAME), {"metadata": {}})
+    notes = found["metadata"].get("annotations") or {}
+    return json.loads(notes.get(lease.SUB_HEALTHY, "{}"))
+
+
+def test_sub_healthy_nodes_are_in_an_annotation_until_the_job_is_over(cluster, make):
+    put(cluster, THERE, 1)
+    kept = {"node-1": "slow"}
+    notes = {lease.SUB_HEALTHY: json.dumps(kept), "other": "stays"}
+    cluster.objects["coordination.k8s.io", "leases", NAME]["metadata"]["annotations"] = notes
+    ours = make()
+    ours.keep(HERE, 2)
+    ours.mark("node-2", "y" * 1000)
+    cluster.wait("it is marked", lambda: len(marked(cluster)) == 2)
+    assert marked(cluster) == {**kept, "node-2": "y" * lease.MOST_TEXT}
+    ours.release()
+    ours.close()
+    found = cluster.objects["coordination.k8s.io", "leases", NAME]["metadata"]["annotations"]
+    assert found == {"other": "stays"}
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", "3", '{"node-1": 3}', "[" * 100_000])
+def test_a_damaged_annotation_costs_itself(cluster, make, damaged):
+    put(cluster, THERE, 1)
+    notes = {lease.SUB_HEALTHY: damaged}
+    cluster.objects["coordination.k8s.io", "leases", NAME]["metadata"]["annotations"] = notes
+    ours = make()
+    ours.mark("node-2", "slow")
+    ours.keep(HERE, 2)
+    held(cluster, HERE)
+    assert marked(cluster) == {"node-2": "slow"}
+
+
+def test_no_more_nodes_than_an_annotation_can_have(cluster, make):
+    ours = make()
+    for number in range(lease.MOST_NODES + 1):
+        ours.mark(f"node-{number}", "slow")
+    ours.keep(HERE, 1)
+    held(cluster, HERE)
+    assert len(marked(cluster)) == lease.MOST_NODES and "node-0" not in marked(cluster)

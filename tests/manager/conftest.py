@@ -16,6 +16,7 @@ from taskd.core.settings import Settings
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.device_info_line import DeviceInfoLine
 from taskd.manager.journal import Journal
 from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
@@ -196,6 +197,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         continuity: Continuity | None = None,
         cluster: ClusterLine | None = None,
         kubernetes: KubernetesLine | None = None,
+        device_info: DeviceInfoLine | None = None,
         sources: tuple[Source, ...] = (),
         **settings: Any,
     ) -> Running:
@@ -208,6 +210,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                     ("continuity", continuity),
                     ("cluster", cluster),
                     ("kubernetes", kubernetes),
+                    ("device_info", device_info),
                     ("sources", sources),
                 )
                 if value is not None

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.mindcluster.faults import Configuration, Devices, codes, customization, load
-from taskd.mindcluster.faults.evaluation import KINDS, MOST_CODES, Separation, TooMany
+from taskd.mindcluster.faults.evaluation import KINDS, MOST_CODES, TooMany
+from taskd.mindcluster.faults.judgement import Separation
 from taskd.mindcluster.levels import TABLE, Level, stronger
 
 TABLES = {

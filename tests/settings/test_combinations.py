@@ -111,6 +111,7 @@ def test_what_is_documented_is_accepted(given):
             {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "PROCESS_RECOVER": "off"},
             "cannot be moved without process-level recovery",
         ),
+        ({"TASKD_DEVICE_INFO": "api"}, "together with no TASKD_KUBERNETES"),
         ({"--enable-worker-reboot": "on"}, "together with no --enable-high-availability"),
         (
             {"--enable-hbmfault-repair": "on", "--enable-high-availability": "off"},

@@ -65,6 +65,8 @@ def fits(kind: str, value: object) -> bool:
             and value[0] != ""
             and (value[1] is None or 1 <= value[1] <= 65535)
         )
+    if kind.startswith("a list of numbers"):
+        return value is None or (type(value) is tuple and all(type(v) is int for v in value))
     if kind.startswith("a comma-separated list"):
         return type(value) is tuple and set(value) <= set(ladder.STRATEGIES) and value != ()
     if kind.startswith("{NAME"):

@@ -22,6 +22,7 @@ from taskd import logs, settings
 from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
+from taskd.agent import device_info
 from taskd.agent.processes import Forked, describe
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.replacements import Order
@@ -61,6 +62,7 @@ class MsrunAgent:
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),
             ports=settings.port_range(os.environ),
+            device_info=device_info.make(os.environ),
         )
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)

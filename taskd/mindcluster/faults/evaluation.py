@@ -10,14 +10,22 @@ clock or a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.mindcluster.faults import history
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.counting import Count, Span
-from taskd.mindcluster.faults.customization import Frequency
+from taskd.mindcluster.faults.judgement import (
+    Arisen,
+    Judgement,
+    Mark,
+    Reason,
+    Separation,
+    judgement,
+    often,
+)
 from taskd.mindcluster.faults.names import show
 from taskd.mindcluster.levels import RESETS, TABLE, Level, stronger
 
@@ -25,41 +33,6 @@ from taskd.mindcluster.levels import RESETS, TABLE, Level, stronger
 OCCUR, RECOVER, ONCE = KINDS = ("occur", "recover", "once")
 # different codes kept per device; each report is evaluated with all the others (1 ms)
 MOST_CODES = 128
-
-
-@dataclass(frozen=True)
-class Reason:
-    level: Level
-    text: str
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A device's level now."""
-
-    level: Level = Level.NORMAL
-    text: str = ""  # the rule that set it
-    unusable: str = ""  # why no process may start on the device; "": one may
-    resetting: str = ""  # why none may before it has been reset
-
-
-@dataclass(frozen=True)
-class Arisen:
-    """A new reason on `device`, the one that asks for most, and the device's level now."""
-
-    device: str
-    reason: Reason
-    now: Judgement
-
-
-@dataclass(frozen=True)
-class Separation:
-    """Why a device is not used until an operator releases it. `until`: when it is released anyway
-    (ReleaseTimeWindow); None: never by time."""
-
-    text: str
-    code: int
-    until: float | None = None
 
 
 @dataclass
@@ -90,6 +63,7 @@ class Devices:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.separated: dict[str, Separation] = {}
+        self.marks: dict[str, Mark] = {}
         self._devices: dict[str, _Device] = {}
 
     # -- reports -----------------------------------------------------------------------------------
@@ -129,6 +103,15 @@ class Devices:
                 )
         return self._arisen(device, at)
 
+    def mark(self, device: str, mark: Mark, at: float) -> Arisen | None:
+        """Take what device-info says of a device, in place of what it said before."""
+        self._devices.setdefault(device, _Device())
+        if mark == Mark():
+            self.marks.pop(device, None)
+        else:
+            self.marks[device] = mark
+        return self._arisen(device, at)
+
     def look(self, now: float) -> list[Arisen]:
         """Return what has arisen by the passing of time alone."""
         for device in list(self.separated):
@@ -166,6 +149,7 @@ class Devices:
         """Let a device be used again, whatever its level, and forget its reports. False: nothing
         was known of it."""
         separated, known = self.separated.pop(device, None), self._devices.pop(device, None)
+        self.marks.pop(device, None)
         return separated is not None or known is not None
 
     def unusable(self, now: float) -> list[str]:
@@ -299,7 +283,7 @@ class Devices:
             if count is None or count.rule.level is not Level.MANUALLY_SEPARATE:
                 continue
             if count.often and (separation is None or separation.code == code):
-                self.separated[device] = Separation(_often(code, count.rule), code)
+                self.separated[device] = Separation(often(code, count.rule), code)
             elif (
                 not count.often
                 and separation is not None
@@ -326,15 +310,17 @@ class Devices:
                 and told.count.often
                 and told.count.rule.level is not Level.MANUALLY_SEPARATE
             ):
-                yield ("often", code), Reason(told.count.rule.level, _often(code, told.count.rule))
+                yield ("often", code), Reason(told.count.rule.level, often(code, told.count.rule))
             if told.span is not None and told.span.long:
                 text = (
                     f"{show(code)} has been present for more than {told.span.rule.timeout:g} s"
                     f" ({told.span.rule.path or 'FaultDuration'})"
                 )
                 yield ("long", code), Reason(told.span.rule.level, text)
-        if (separation := self.separated.get(device)) is not None:
-            yield ("separated", 0), Reason(Level.MANUALLY_SEPARATE, separation.text)
+        # one reason, whoever has separated it
+        separation, mark = self.separated.get(device), self.marks.get(device, Mark())
+        if text := mark.separated if separation is None else separation.text:
+            yield ("separated", 0), Reason(Level.MANUALLY_SEPARATE, text)
 
     def _remember(self, device: str, now: float) -> Judgement:
         known, found = self._devices[device], dict(self._reasons(device, now))
@@ -364,15 +350,5 @@ class Devices:
         resets = [
             f"{reason.level.word}: {reason.text}" for reason in found if reason.level in RESETS
         ]
-        return _judgement(reasons.values(), next(iter(resets), ""))
-
-
-def _judgement(reasons: Iterable[Reason], resetting: str) -> Judgement:
-    best = max(reasons, key=lambda reason: reason.level, default=Reason(Level.NORMAL, ""))
-    # the levels that allow no process are the highest ones
-    unusable = "" if TABLE[best.level].usable else f"{best.level.word}: {best.text}"
-    return Judgement(best.level, best.text, unusable, resetting)
-
-
-def _often(code: int, rule: Frequency) -> str:
-    return f"{show(code)} occurred {rule.times} times within {rule.window:g} s ({rule.path})"
+        resets += filter(None, [self.marks.get(device, Mark()).recovering])
+        return judgement(reasons.values(), next(iter(resets), ""))

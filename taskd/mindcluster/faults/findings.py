@@ -95,10 +95,18 @@ def _constant(text: str) -> Any:
 
 def read(data: bytes, report: Report) -> dict[str, Any]:
     """Return the JSON object in a file. Raises Broken."""
+    raw = read_json(data, report)
+    if not isinstance(raw, dict):
+        raise report.broken("", "a JSON object is expected", raw)
+    return raw
+
+
+def read_json(data: bytes, report: Report) -> Any:
+    """Return the JSON in a file. Raises Broken."""
     if len(data) > MAX_BYTES:
         raise report.broken("", f"the file has {len(data)} bytes", allowed=f"at most {MAX_BYTES}")
     try:
-        raw = json.loads(
+        return json.loads(
             data.decode("utf-8-sig"), object_pairs_hook=_pairs, parse_constant=_constant
         )
     except UnicodeDecodeError as error:
@@ -116,9 +124,6 @@ def read(data: bytes, report: Report) -> dict[str, Any]:
     # a number of thousands of digits, or brackets nested that deep
     except (ValueError, RecursionError) as error:
         raise report.broken("", f"not JSON that can be read: {type(error).__name__}") from None
-    if not isinstance(raw, dict):
-        raise report.broken("", "a JSON object is expected", raw)
-    return raw
 
 
 def read_regular(path: Path, most: int, newest: bool = False) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from taskd.mindcluster.faults.chips import MOST_TIME, Chip, Fault
 from taskd.mindcluster.faults.counting import Count, Span
 
 MOST = 1e12  # seconds since 1970
@@ -78,6 +79,27 @@ def fields(raw: Any) -> tuple[str, Any, Any, Any]:
         case {"severity": str(severity), "since": since, "count": count, "span": span}:
             return severity, since, count, span
     raise Damaged(f"not a code's history: {str(raw)[:60]}")
+
+
+def plain_chip(chip: Chip) -> Any:
+    known = {str(code): [fault.time, fault.minor] for code, fault in chip.codes.items()}
+    return {"codes": known, "separated": chip.separated, "recovering": chip.recovering}
+
+
+def read_chip(raw: Any, most: int) -> Chip:
+    """Raises Damaged."""
+    match raw:
+        case {"codes": found, "separated": bool(separated), "recovering": bool(recovering)}:
+            known = {code_of(name): _fault(value) for name, value in codes(found, most).items()}
+            return Chip(known, separated, recovering)
+    raise Damaged(f"not what device-info said of a device: {str(raw)[:60]}")
+
+
+def _fault(raw: Any) -> Fault:
+    match raw:
+        case [int(time), bool(minor)] if type(time) is int and 0 <= time <= MOST_TIME:
+            return Fault(time, minor)
+    raise Damaged(f"not a fault: {str(raw)[:60]}")
 
 
 def codes(raw: Any, most: int) -> Mapping[str, Any]:

@@ -1,0 +1,127 @@
+"""Writes the names of chips that taskd has separated into ManuallySeparateNPU of their nodes'
+device-info, in a thread.
+
+A name is added, never removed: deleting one is an operator's decision. The patch is refused by the
+API where the object has changed since it was read; then it is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from kubernetes import client
+
+from taskd.kubernetes import access, watching
+from taskd.kubernetes.access import CONNECT, READ, Access
+from taskd.kubernetes.configmaps import PREFIX, SYSTEM
+
+KEY = "ManuallySeparateNPU"
+ATTEMPTS = 5  # in a row, at an object that others change
+CHANGED = (409, 422)  # it is another one by now; what a failed test of a patch is answered with
+
+log = logging.getLogger("taskd.manager")
+
+Chips = Mapping[str, frozenset[str]]  # names of chips, by node
+
+
+class Separations:
+    """`want`: these names are to be there."""
+
+    def __init__(self, way: Access) -> None:
+        self._way = way
+        self._wanted: Chips = {}
+        self._written: set[tuple[str, str]] = set()
+        self._changed = threading.Event()
+        self._over = False
+        self._warned = ""
+        self._thread: threading.Thread | None = None
+
+    def want(self, chips: Chips) -> None:
+        self._wanted = dict(chips)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="taskd separated", daemon=True)
+            self._thread.start()
+        self._changed.set()
+
+    def close(self) -> None:
+        """What has just been asked for is still written: a separation may have ended the job."""
+        self._over = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(CONNECT)
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.0
+        while True:
+            self._changed.wait(pause or None)
+            self._changed.clear()
+            failed = [node for node, chips in self._wanted.items() if not self._done(node, chips)]
+            if self._over:
+                return
+            longer = min(max(2 * pause, watching.AGAIN), watching.AGAIN_AT_MOST)
+            pause = longer if failed else 0.0
+
+    def _done(self, node: str, chips: frozenset[str]) -> bool:
+        chips = frozenset(chip for chip in chips if (node, chip) not in self._written)
+        if not chips:
+            return True
+        try:
+            self._add(node, chips)
+        except Exception as error:  # whatever the client raises, it is tried again
+            if (why := access.told(error)) != self._warned:
+                self._warned = why
+                log.warning(
+                    "%s cannot be added to %s of %s%s: %s",
+                    ", ".join(sorted(chips)),
+                    KEY,
+                    PREFIX,
+                    node,
+                    why,
+                )
+            return False
+        self._warned = ""
+        self._written |= {(node, chip) for chip in chips}
+        return True
+
+    def _add(self, node: str, chips: frozenset[str]) -> None:
+        """Raises what the client raises."""
+        api: Any = client.CoreV1Api(self._way.api)
+        limit = CONNECT, READ
+        for attempt in range(ATTEMPTS):
+            answer = api.read_namespaced_config_map(
+                PREFIX + node, SYSTEM, _preload_content=False, _request_timeout=limit
+            )
+            found = json.loads(answer.data)
+            data, version = found.get("data"), str(found["metadata"]["resourceVersion"])
+            patch = added((data or {}).get(KEY, ""), chips, version, data is None)
+            if not patch:
+                return
+            try:
+                api.patch_namespaced_config_map(
+                    PREFIX + node, SYSTEM, patch, _request_timeout=limit
+                )
+            except client.ApiException as error:
+                if error.status not in CHANGED or attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                log.warning("%s added to %s of %s%s", ", ".join(sorted(chips)), KEY, PREFIX, node)
+                return
+
+
+def added(before: str, chips: frozenset[str], version: str, empty: bool) -> list[dict[str, Any]]:
+    """A JSON patch that adds names to a list of names, of an object of that version; none if all
+    are there. `empty`: the object has no data at all."""
+    there = [name.strip() for name in before.split(",") if name.strip()]
+    missing = sorted(chips - set(there))
+    if not missing:
+        return []
+    value: Any = ",".join([*there, *missing])
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    path, value = ("/data", {KEY: value}) if empty else (f"/data/{KEY}", value)
+    return [test, {"op": "add", "path": path, "value": value}]

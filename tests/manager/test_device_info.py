@@ -1,0 +1,264 @@
+"""What agents say of their devices by device-info: whose it is, what it asks, and what the next
+manager knows of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskd.manager.continuity import Continuity
+from taskd.manager.device_codes import DeviceCodes
+from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
+from taskd.messages.envelope import OPERATOR, STANDBY
+from taskd.mindcluster.faults.chips import Chip, Fault
+from taskd.mindcluster.faults.names import parse_code
+from taskd.mindcluster.faults.separated import Separated
+
+
+def told(agent, *states, node=None):
+    """`states`: of its devices, in their order; a text with codes is one."""
+    devices = tuple(
+        state
+        if isinstance(state, from_agent.DeviceState)
+        else from_agent.DeviceState(tuple((code, 0, False) for code in state.split()))
+        for state in states
+    )
+    agent.send(from_agent.DevicesFound(agent.node if node is None else node, devices))
+
+
+def state(codes="", **more):
+    return from_agent.DeviceState(tuple((code, 0, False) for code in codes.split()), **more)
+
+
+def ask(manager, fake_agent, message):
+    operator = fake_agent(manager.port, OPERATOR, ())
+    operator.send(message)
+    return operator.expect(to_operator.Answer)
+
+
+def codes_at(tmp_path, **more):
+    return DeviceCodes(None, Separated(tmp_path), **{"continuity": Continuity(tmp_path), **more})
+
+
+def test_a_code_interrupts_the_job_without_leave_for_faults_on_purpose(start):
+    manager = start(1, faults_on_purpose=False)
+    (agent,) = manager.protected(1)
+    told(agent, "", "80E01801")
+    assert "80E01801 is in RestartBusinessCodes" in agent.expect(to_rank.Interrupt).reason
+
+
+def test_before_a_reset_is_over_there_is_no_process(start):
+    manager = start(1, faults_on_purpose=False)
+    (agent,) = manager.protected(1)
+    rank = manager.server.coordinator.job.ranks[1]
+    told(agent, "", "80C98001")
+    assert "RestartNPU" in agent.expect(to_rank.Interrupt).reason
+    manager.wait(lambda: "RestartNPU" in rank.resetting)
+    told(agent, "", "")
+    manager.wait(lambda: not rank.resetting)
+
+
+def test_the_same_again_reports_nothing_and_a_later_time_is_another_fault(start, caplog):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    seen = []
+    codes = manager.server.codes.devices
+    report = codes.report
+    codes.report = lambda device, *more: (seen.append((device, *more)), report(device, *more))[1]
+    for time in (5, 5, 5, 6):
+        told(agent, from_agent.DeviceState((("8C1F860B", time, False),)))
+    manager.serves(agent)
+    assert [kind for _, _, kind, *_ in seen] == ["occur", "recover", "occur"]
+
+
+def test_no_gap_between_a_code_and_the_same_one_again(start):
+    """The reset of a chip that fails again at once is not over in between."""
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    rank, free = manager.server.coordinator.job.ranks[0], []
+    feed = manager.server._devices._feed
+    manager.server._devices._feed = lambda event, now: (
+        free.append(not event.resetting),
+        feed(event, now),
+    )
+    told(agent, from_agent.DeviceState((("80C98001", 1, False),)))
+    manager.wait(lambda: rank.resetting)
+    told(agent, from_agent.DeviceState((("80C98001", 2, False),)))
+    told(agent, from_agent.DeviceState((("80E18005", 3, False),)))
+    manager.serves(agent)
+    assert len(free) >= 3 and not any(free)
+
+
+def test_an_operator_and_device_info_report_one_fault(start, fake_agent, tmp_path):
+    """80E01801 separates a device when it has come twice."""
+    manager = start(1, codes=codes_at(tmp_path))
+    (agent,) = manager.protected(1)
+    ask(manager, fake_agent, from_operator.ReportCode("r1", 1, "80E01801", "occur", ""))
+    told(agent, "", "80E01801")
+    manager.serves(agent)
+    answer = ask(manager, fake_agent, from_operator.ReportCode("r2", 1, "80E01801", "occur", ""))
+    assert "changes nothing" in answer.text
+    assert not manager.server.codes.devices.separated
+    told(agent, "", "")
+    told(agent, "", "80E01801")
+    manager.wait(lambda: manager.server.codes.devices.separated)
+
+
+def test_a_name_in_manually_separate_npu_until_it_is_deleted(start):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    rank = manager.server.coordinator.job.ranks[1]
+    told(agent, "", state(separated=True))
+    assert "ManuallySeparateNPU" in agent.expect(to_agent.GiveUp).reason
+    manager.outcome()
+    assert "ManuallySeparateNPU in device-info" in rank.unusable
+
+
+def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, fake_agent, tmp_path):
+    manager = start(1, codes=codes_at(tmp_path))
+    agent = manager.agent()
+    agent.join()
+    manager.serves(agent)
+    for kind in ("occur", "recover", "occur", "recover"):
+        ask(manager, fake_agent, from_operator.ReportCode(f"r{kind}", 1, "80E01801", kind, ""))
+    rank, devices = manager.server.coordinator.job.ranks[1], manager.server.codes.devices
+    assert rank.unusable and Separated(tmp_path).read()[0]
+    told(agent, "", "")  # it says nothing of it: nobody has released it
+    manager.serves(agent)
+    assert rank.unusable
+    told(agent, "", state("80E01801", separated=True))
+    manager.serves(agent)
+    assert rank.unusable
+    told(agent, "", "80E01801")
+    manager.wait(lambda: not rank.unusable)
+    assert not devices.separated and Separated(tmp_path).read()[0] == {}
+
+
+def test_a_release_asks_for_nothing_anew(tmp_path):
+    """A code that is still there was answered before; one that comes with the release was not."""
+    codes = codes_at(tmp_path)
+    codes.open(0.0)
+    old, new = (parse_code(code) for code in ("80E18005", "80C98001"))
+    for at, kind in enumerate(("occur", "recover", "occur", "recover", "occur")):
+        codes.report("a/0", "80E01801", kind, "", float(at))
+    assert codes.unnamed == {"a/0"}
+    codes.follow("a/0", Chip({old: Fault()}, separated=True), 6.0)
+    assert not codes.unnamed
+    (arisen,) = codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 7.0)
+    assert "80C98001" in arisen.reason.text and not arisen.now.unusable and arisen.now.resetting
+    assert codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 8.0) == []
+
+
+def test_a_chip_that_recovers_holds_its_rank_s_next_process(start):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    rank = manager.server.coordinator.job.ranks[0]
+    told(agent, state(recovering=True))
+    manager.wait(lambda: "recovering" in rank.resetting)
+    assert manager.server.coordinator.job.protected
+    told(agent, state())
+    manager.wait(lambda: not rank.resetting)
+
+
+def test_the_next_manager_knows_what_is_over(start, tmp_path):
+    """A code that has gone while no manager was there, and one of an operator that has not."""
+    kept = Continuity(tmp_path)
+    manager = start(1, codes=codes_at(tmp_path, continuity=kept), continuity=kept)
+    (agent,) = manager.protected(1)
+    told(agent, "", "80C98001 80DE0207")
+    manager.wait(lambda: manager.server.coordinator.job.ranks[1].resetting)
+    manager.server.stop("test")
+    manager.outcome()
+
+    second = start(1, codes=codes_at(tmp_path))
+    arisen = []
+    second.server._devices._arisen = lambda *args: arisen.append(args)
+    agent = second.agent()
+    agent.join()
+    second.serves(agent)
+    rank = second.server.coordinator.job.ranks[1]
+    assert rank.resetting
+    told(agent, "", "80DE0207")
+    second.wait(lambda: not rank.resetting)
+    assert not arisen  # 80DE0207 was answered by the first
+
+
+def test_what_is_no_longer_followed_is_over(start, tmp_path):
+    kept = Continuity(tmp_path)
+    manager = start(1, codes=codes_at(tmp_path, continuity=kept), continuity=kept)
+    (agent,) = manager.protected(1)
+    told(agent, "", state("80C98001", separated=True))
+    manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
+    manager.server.stop("test")
+    manager.outcome()
+    assert "device-info/" in (tmp_path / "continuity.jsonl").read_text()
+    second = start(1, codes=codes_at(tmp_path, device_info=False))
+    assert second.server.codes.devices.unusable(0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"codes": {"x": [1, false]}, "separated": false, "recovering": false}', "not a code"),
+        ('{"codes": {"1": [-1, false]}, "separated": false, "recovering": false}', "not a fault"),
+        ('{"codes": {}, "separated": 1, "recovering": false}', "not what device-info said"),
+        ("3", "not what device-info said"),
+    ],
+)
+def test_a_damaged_continuity_costs_what_it_says(start, tmp_path, caplog, content, what):
+    (tmp_path / "continuity.jsonl").write_text(
+        f'{{"time": 1, "key": "device-info/10.0.0.3/1", "value": {content}}}\n'
+    )
+    start(1, codes=codes_at(tmp_path))
+    assert what in caplog.text and "its device-info is unknown" in caplog.text
+
+
+def test_an_agent_speaks_for_its_own_devices_alone(start):
+    manager = start(2)
+    one, other = manager.protected(2)
+    told(one, "80E01801", node=1)
+    manager.dropped("foreign node")
+    one.send(from_agent.DevicesAt(1, "node-1", (0, 1)))
+    manager.dropped("foreign node", 2)
+    told(one, "", "", "80E01801", "80E01801")  # more than it has ranks
+    manager.serves(one)
+    assert not any(r.unusable or r.resetting for r in manager.server.coordinator.job.ranks.values())
+    assert manager.server.coordinator.deadline() is None or not one.socket.poll(100)
+    assert other.node == 1
+
+
+def test_a_code_that_is_none_is_dropped(start):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    told(agent, "80E0180X")
+    manager.dropped("device-info")
+
+
+def test_a_standby_with_a_bad_device_is_not_used_until_it_is_well(start):
+    manager = start(2, ladder=("recover", "exit"))
+    manager.protected(2)
+    fed, members = [], manager.server.members
+    members._feed = lambda event, now: fed.append(type(event).__name__)
+    standby = manager.agent(STANDBY, ())
+    standby.send(from_agent.StandbyJoined(standby.incarnation, 2, ("10.0.0.9", 1)))
+    manager.wait(lambda: fed == ["StandbyJoined"])
+    manager.server.coordinator.job.topology.standbys[standby.incarnation] = 2  # admitted
+    for states, event in [
+        (("", "80818C00"), "StandbyLost"),
+        (("", ""), "StandbyJoined"),
+        ((state(recovering=True),), "StandbyLost"),
+    ]:
+        told(standby, *states)
+        told(standby, *states)
+        manager.wait(lambda: members.standbys[standby.incarnation].seq == standby.seq)
+        assert fed.pop() == event
+    assert fed == ["StandbyJoined"]
+
+
+def test_what_was_told_before_the_job_is_protected(start):
+    manager = start(1)
+    agent = manager.agent()
+    agent.join()
+    manager.serves(agent)
+    told(agent, "", "80818C00")
+    rank = manager.server.coordinator.job.ranks[1]
+    manager.wait(lambda: "SeparateNPU" in rank.unusable)
