@@ -43,7 +43,7 @@ class Agent:
         self.socket: zmq.Socket[Any] = curve.client(
             context, "127.0.0.1", pair, self.identity, codec.MAX_BYTES
         )
-        for option, value in pings.options(nodes).items():  # as taskd.protocol.link
+        for option, value in pings.of_agent(nodes).items():  # as taskd.protocol.link
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", port))
         self.send(

@@ -143,7 +143,6 @@ class Topology:
         asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, *node.keepers)
 
-    @property
     def unaccounted(self) -> bool:
         """Whether there is a lost node whose former agent is unknown."""
         return any(n.lost and not n.agent and not n.assignee for n in self.nodes.values())

@@ -42,6 +42,7 @@ from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
 from taskd.manager.routing import Routing
+from taskd.manager.slack import slack
 from taskd.manager.sources import Source
 from taskd.manager.voters import Voters
 from taskd.messages import codec
@@ -135,12 +136,13 @@ class Server:
 
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
-        allow_files(2 * self.settings.nodes + 200)
+        allow_files(self.settings.nodes + 200)
         self._context: zmq.Context[Any] = zmq.Context(
             io_threads=1 if self.settings.nodes <= 1000 else 2
         )
         try:
-            self._gate = Gate(self._context, self.keys, self._refused_key)
+            with slack():  # ZeroMQ's threads start with the first socket
+                self._gate = Gate(self._context, self.keys, self._refused_key)
             self._out.router = listen(
                 self._context, self.host, self.port, self.keys, self.settings.nodes
             )

@@ -4,6 +4,8 @@ the roster. `candidate.py` has the rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.candidate import Candidate
@@ -114,9 +116,10 @@ class Election:
         """Return the agent of the roster that has `node`, "" if unknown."""
         return next((agent for agent, at in self._nodes.items() if at == node), "")
 
-    def tend(self, unaccounted: bool) -> list[c.Command]:
-        """Change the roster of a protected job if a change is due. `unaccounted`: the previous
-        manager may have given a lost node to an unknown agent."""
+    def tend(self, unaccounted: Callable[[], bool]) -> list[c.Command]:
+        """Change the roster of a protected job if a change is due. `unaccounted`: whether the
+        previous manager may have given a lost node to an unknown agent; asked only for a change,
+        since it looks at all nodes."""
         candidate = self.candidate
         if candidate.deposed and not self._resigned:
             self._resigned = True
@@ -128,11 +131,12 @@ class Election:
             return [self._publish(candidate.roster)]
         if (roster := candidate.advance()) is None:
             return []
+        stays = unaccounted()
         for agent, node in self._nodes.items():
             # Removing an absent standby loses nothing: it is added again when it returns. It must
             # stay while it may be taking over a node that the previous manager gave it.
             gone = agent not in self._here and agent not in self._connected
-            if node == STANDBY and gone and not unaccounted:
+            if node == STANDBY and gone and not stays:
                 candidate.want(agent, False)
         return [self._publish(roster)]
 
