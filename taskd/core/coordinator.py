@@ -382,6 +382,7 @@ class Coordinator:
         self._drop(f"all ranks are restarted: {reason}")
         for rank in job.ranks.values():
             rank.joined = False
+        self.forming.some_joined = False
         job.note(f"all ranks are restarted: {reason}")
         epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
         store, attempt = ("", 0), 0
