@@ -1,4 +1,4 @@
-"""A manager's decisions in a job of 100,000 ranks, on paper: the real `Coordinator` without sockets.
+"""A manager's decisions for 100,000 ranks, on paper: the real `Coordinator` without sockets.
 
     python benchmarks/paper.py [--nodes 12500] [--ranks 8] [--json FILE]
 
@@ -27,7 +27,15 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY, Election
 from taskd.core.settings import Settings
-from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
+from taskd.messages import (
+    codec,
+    from_agent,
+    from_operator,
+    from_rank,
+    to_agent,
+    to_operator,
+    to_rank,
+)
 from taskd.messages.values import Message, Position
 
 STEP = 100
@@ -47,7 +55,7 @@ class Job:
 
     def __init__(self, nodes: int, each: int) -> None:
         self.nodes, self.each = nodes, each
-        self.agents = [f"agent-{n}" for n in range(nodes)]
+        self.agents = [f"{n:032x}" for n in range(nodes)]  # as long as real names
         self.incarnations = [0] * (nodes * each)
         self.generation = self.interruption = 0
         self.stamp = (0, 0)
@@ -190,20 +198,25 @@ class Job:
 def parts(job: Job) -> Iterator[tuple[str, Iterable[e.Event]]]:
     """A job's life: a name, and the events that begin that part."""
     nodes = range(job.nodes)
-    yield "agents report their vote", (
-        e.VoterStated(agent, 0, "", (0, 0), {}, False) for agent in job.agents
+    yield (
+        "agents report their vote",
+        (e.VoterStated(agent, 0, "", (0, 0), {}, False) for agent in job.agents),
     )
     yield "agents join", (job.joined(n) for n in nodes)
     yield "ranks join, are protected", job._all(from_rank.RankJoined)
-    yield "two standbys join", (
-        from_agent.StandbyJoined(f"standby-{n}", job.each, ("10.9.0.1", 1)) for n in range(2)
+    yield (
+        "two standbys join",
+        (from_agent.StandbyJoined(f"standby-{n}", job.each, ("10.9.0.1", 1)) for n in range(2)),
     )
     yield "agents join again", (job.joined(n) for n in nodes)
     yield "a collective fails", [from_rank.CollectiveFailed(0, 0, STEP, "reset by peer")]
     dead = len(job.incarnations) // 2
-    yield "a rank dies, all others notice", (
-        from_agent.RankDied(dead, 0, "was killed", BEHIND),
-        *job._all(from_rank.CollectiveFailed, STEP, "reset by peer", but=(dead,)),
+    yield (
+        "a rank dies, all others notice",
+        (
+            from_agent.RankDied(dead, 0, "was killed", BEHIND),
+            *job._all(from_rank.CollectiveFailed, STEP, "reset by peer", but=(dead,)),
+        ),
     )
     job.new |= set(job.ranks(1))
     yield "a node is lost", [e.AgentLost(1, "it does not answer")]
@@ -211,9 +224,12 @@ def parts(job: Job) -> Iterator[tuple[str, Iterable[e.Event]]]:
     yield "ranks go on", [from_operator.ContinueRequested("two")]
     job.manage("manager-2", successor=True)
     roster = {agent: n for n, agent in enumerate(job.agents)} | {"standby-1": STANDBY}
-    yield "a new manager takes over", (
-        e.VoterStated(agent, 1, "manager-1", job.stamp, roster if n < 5 else {}, False)
-        for n, agent in enumerate(roster)
+    yield (
+        "a new manager takes over",
+        (
+            e.VoterStated(agent, 1, "manager-1", job.stamp, roster if n < 5 else {}, False)
+            for n, agent in enumerate(roster)
+        ),
     )
     yield "ranks finish", job._all(from_rank.RankFinished, STEP + 10)
 
