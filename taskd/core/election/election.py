@@ -25,6 +25,7 @@ class Election:
         self._host = host
         self._connected: set[str] = set()  # agents that have reported their voting state
         self._looking: set[str] = set()  # of these, those without a manager or with this one
+        self._left = 0  # how often one has left these
         # of these, those not asked for their vote since
         self._unasked: set[str] = set()
         self._here: dict[str, int] = {}  # agents that are part of the job -> node
@@ -47,10 +48,13 @@ class Election:
         """An agent has reported its vote, its roster and whether it has a manager."""
         candidate, agent, out = self.candidate, event.agent, list[c.Command]()
         self._connected.add(agent)
+        looked = agent in self._looking
         self._stop_looking(agent)
         if not event.content or event.manager in ("", candidate.name):
             self._looking.add(agent)
             self._unasked.add(agent)
+        elif looked:
+            self._left += 1
         stale = event.content and event.manager != candidate.name
         if stale and 0 < event.term < candidate.term and self.in_charge:
             # it obeys a manager that was cut off, and does not know our term yet
@@ -61,7 +65,7 @@ class Election:
             self._nodes = dict(event.members)
         if anew:
             self._unasked = set(self._looking)  # the term is a new one
-        if candidate.may_claim(self._looking):
+        if candidate.may_claim(self._looking, self._left):
             asked, self._unasked = self._unasked - candidate.votes, set()
             if asked:
                 out.append(c.RequestVotes(tuple(sorted(asked)), candidate.roster.stamp))
@@ -84,6 +88,7 @@ class Election:
 
     def disconnected(self, agent: str) -> None:
         self._connected.discard(agent)
+        self._left += agent in self._looking
         self._stop_looking(agent)
 
     def _stop_looking(self, agent: str) -> None:
