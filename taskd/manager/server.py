@@ -223,9 +223,9 @@ class Server:
             self.outcome = Outcome(None, self._stopped)
             return now
         emptied = self._drain(now)
-        # nearly always a message has woken the loop and nothing else is due: the rest of the turn
-        # would cost an idle manager as much as the message
-        if now < due and ready.keys() <= {self._out.router} and self._settled:
+        # nearly always only a message is to be handled; the rest would cost an idle manager as much
+        settled = self.outcome is None and self._devices.settled and not self._liveness.wanted
+        if settled and now < due and ready.keys() <= {self._out.router}:
             self._incoming.ask_again()
             return now
         if self.starter in ready:
@@ -244,11 +244,6 @@ class Server:
         if self.outcome is None and now >= due:
             self._timers(now, emptied)
         return now
-
-    @property
-    def _settled(self) -> bool:
-        """Whether nothing but messages, deadlines and descriptors needs a look."""
-        return self.outcome is None and self._devices.settled and not self._liveness.wanted
 
     def _starter_ended(self, now: float) -> None:
         """Leave if no agent has joined: there is no job yet. Otherwise the launcher's agent is gone
