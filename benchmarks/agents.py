@@ -13,7 +13,8 @@ on one rank, answered by `retry`; the last RankInterrupted lets the manager send
 CLOCK_MONOTONIC: it includes the plan for all ranks and one way to the agent.
 
 Everything shares the cores of this machine: the CPU time of the manager and of the simulated side
-is printed beside it. N agents need 2 N + 200 open files in the manager (`ulimit -Hn`).
+is printed beside it. N agents need N + 200 open files in the manager (`ulimit -Hn`), and two each
+in the processes that simulate them, of which there is one for 2,500.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TARGETS = {
     1000: 0.05,
     10_000: 0.4,
 }  # seconds from the fault until all have acknowledged the interruption
-FILES = 65_536  # two descriptors per agent, on either side
+FILES = 65_536  # descriptors of a process, if as many are allowed
 PATIENCE = 180.0  # seconds without the expected message
 
 

@@ -72,7 +72,7 @@ class Agent:
         self.socket = curve.client(
             crowd.context, "127.0.0.1", crowd.keys, self.identity, codec.MAX_BYTES
         )
-        for option, value in pings.options(crowd.job).items():
+        for option, value in pings.of_agent(crowd.job).items():
             self.socket.setsockopt(option, value)
         self.socket.connect(curve.endpoint("127.0.0.1", crowd.port))
         self.say(

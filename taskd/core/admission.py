@@ -134,7 +134,10 @@ class Admission:
             # the order was lost, or is on its way: also one that names the same nodes, one of which
             # has another agent since
             node.keepers_notified = False
-            self._recovery.nodes.keep_records()
+            # where it is the same agent again, no other node's keepers change: many agents may
+            # register again at once
+            again = known is not None and known.living and known.agent == event.agent
+            self._recovery.nodes.keep_records(event.node if again else None)
         self._succession.keeps(event)
         if event.generation and not job.protected and topology.complete:
             self._succession.take_over(now)
@@ -161,6 +164,7 @@ class Admission:
         new manager."""
         job, left = self._job, _left(event)
         self._succession.learn(event)
+        self._forming.some_joined = self._forming.some_joined or bool(event.joined)
         for rank, incarnation in _incarnations(event).items():
             before = job.ranks[rank]
             job.ranks[rank] = RankState(

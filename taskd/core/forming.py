@@ -18,6 +18,8 @@ class Forming:
         self._job, self._recovery = job, recovery
         self.deadline: float | None = None  # for the last rank's protect(), or for generation 1
         self.building = False  # generation 1 is being built
+        # a rank may have joined; without this, each agent's registration would look at all ranks
+        self.some_joined = False
         self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
 
@@ -35,7 +37,7 @@ class Forming:
     def start(self, now: float) -> None:
         """Scripts start from the beginning. Ranks that have joined wait, but not forever."""
         self.building = False
-        joined = any(rank.joined for rank in self._job.ranks.values())
+        joined = self.some_joined and any(rank.joined for rank in self._job.ranks.values())
         self.deadline = now + self._job.settings.form if joined else None
 
     def stop(self) -> None:
@@ -43,7 +45,7 @@ class Forming:
 
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
-        job.ranks[event.rank].joined = True
+        job.ranks[event.rank].joined = self.some_joined = True
         job.handlers = event.handlers
         if job.protected or self.building:
             return

@@ -25,8 +25,9 @@ the ranks run the same program, and none of them runs that code again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from taskd.core.abbreviate import abbreviate
 from taskd.messages.values import Plan, Position
@@ -120,18 +121,16 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     stripes = [r for r, m in ranks.items() if r not in keeping and (m.node, m.replica_set) in whole]
     having = keeping.union(stripes)
     rest = [r for r in ranks if r not in having]
-    given: dict[int, int] = dict.fromkeys(ranks, 0)
+    givers = _Givers([(h, ranks[h], h in keeping) for h in (*keep, *stripes)])
     copies: list[tuple[int, int]] = []
     for r in rest:
-        of, node = ranks[r].replica_set, ranks[r].node
-        holders = [h for h in (*keep, *stripes) if ranks[h].replica_set == of]
-        if not holders:
+        source = givers.next(ranks[r])
+        if source is None:
+            of = ranks[r].replica_set
             return (
                 f"at step {step} no rank holds the state of {_of(of, ranks)}: no rank's memory is"
                 " unchanged and no node's stripes are complete"
             )
-        source = min(holders, key=lambda h: (ranks[h].node != node, given[h], h not in keeping, h))
-        given[source] += 1
         copies.append((r, source))
     ahead = [r for r, m in ranks.items() if m.position is not None and m.position.step > step]
     parts = [why]
@@ -153,6 +152,38 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         tuple(copies),
         ": ".join([parts[0], ", ".join(parts[1:])]),
     )
+
+
+class _Givers:
+    """The ranks that have the state, taken in turn: those that have given it least often first, of
+    these those that keep it (`keeps`), then the lowest. In heaps: there may be very many."""
+
+    def __init__(self, holders: Sequence[tuple[int, Member, bool]]) -> None:
+        self._members = {h: member for h, member, _ in holders}
+        self._given = dict.fromkeys(self._members, 0)
+        # by replica set, and by replica set and node; an entry is outdated once its rank has given
+        # again
+        self._heaps: dict[tuple[int, int | None], list[tuple[int, bool, int]]] = {}
+        for h, member, keeps in holders:
+            self._enter(member, (0, not keeps, h))
+
+    def _enter(self, member: Member, entry: tuple[int, bool, int]) -> None:
+        for node in (None, member.node):
+            heappush(self._heaps.setdefault((member.replica_set, node), []), entry)
+
+    def next(self, receiver: Member) -> int | None:
+        """Return the rank that gives `receiver` the state, one on its node if possible; None if
+        there is none."""
+        of = receiver.replica_set
+        heap = self._heaps.get((of, receiver.node)) or self._heaps.get((of, None))
+        if heap is None:
+            return None
+        while heap[0][0] != self._given[heap[0][2]]:
+            heappop(heap)
+        given, takes, source = heap[0]
+        self._given[source] = given + 1
+        self._enter(self._members[source], (given + 1, takes, source))
+        return source
 
 
 def _of(replica_set: int, ranks: Mapping[int, Member]) -> str:

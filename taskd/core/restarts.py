@@ -58,6 +58,7 @@ class Restarts:
         self.drop(f"all ranks are restarted: {reason}")
         for rank in self._job.ranks.values():
             rank.joined = False
+        self._parts.forming.some_joined = False
 
     def _restart_all(self, reason: str) -> None:
         job, led = self._job, self._parts.led

@@ -56,7 +56,7 @@ class JobState:
         self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
-        self._unfinished = PendingSet()
+        self._unfinished, self._going_on = PendingSet(), PendingSet()
 
     @property
     def repairs(self) -> bool:
@@ -150,18 +150,20 @@ class JobState:
     def quit_before_the_end(self) -> list[int]:
         """Return the ranks that exited before the end of their loops, once all others have finished
         theirs. Those that exited after the last step count as finished."""
+        if not self.protected or self._going_on.any(self.ranks, self._goes_on):
+            return []
         ends = [s.finished for s in self.ranks.values() if s.finished is not None]
-        if (
-            not self.protected
-            or not ends
-            or any(s.finished is None and not s.quit for s in self.ranks.values())
-        ):
+        if not ends:
             return []
         quitters = {r: s for r, s in self.ranks.items() if s.quit}
         missed = [r for r, s in quitters.items() if s.quit_at < max(ends)]
         for state in quitters.values() if not missed else ():
             state.finished, state.quit = state.quit_at, ""
         return missed
+
+    def _goes_on(self, number: int) -> bool:
+        state = self.ranks[number]
+        return state.finished is None and not state.quit
 
     def release_if_finished(self) -> None:
         """Release all ranks once every loop has ended: none will be taken back any more."""

@@ -36,9 +36,13 @@ class Succession:
     def learn(self, event: from_agent.AgentJoined) -> None:
         """Learn from an agent about its ranks' processes, which are new to this manager."""
         ranks = set(event.ranks)
-        self._new = self._new - ranks | set(event.new)
-        self._ready = self._ready - ranks | set(event.ready)
-        self._waiting = self._waiting - ranks | set(event.waiting)
+        for known, told in (
+            (self._new, event.new),
+            (self._ready, event.ready),
+            (self._waiting, event.waiting),
+        ):
+            known -= ranks  # in place: all ranks may wait
+            known |= set(told)
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
         """Learn where the records of other nodes are. A former keeper may still have old ones."""

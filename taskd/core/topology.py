@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from taskd.messages.values import KEEPERS
 
@@ -143,7 +145,6 @@ class Topology:
         asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
         return node is not None and asked and bool(agent) and holder in (number, *node.keepers)
 
-    @property
     def unaccounted(self) -> bool:
         """Whether there is a lost node whose former agent is unknown."""
         return any(n.lost and not n.agent and not n.assignee for n in self.nodes.values())
@@ -165,19 +166,20 @@ class Topology:
             k for k, n in found if n.living and n.records[1] and agents.get(k, n.agent) == n.agent
         ]
 
-    def renew_keepers(self) -> list[int]:
-        """Make the next living nodes the keepers of every living node that has too few. Returns the
-        nodes whose agents have to be notified, including those of whose keepers one's node has
-        another agent now, which has none of the records and another address."""
+    def renew_keepers(self, only: int | None = None) -> list[int]:
+        """Make the next living nodes the keepers of every living node that has too few, or of node
+        `only`. Returns the nodes whose agents have to be notified, including those of whose keepers
+        one's node has another agent now, which has none of the records and another address."""
         changed = []
-        able = sorted(i for i, n in self.nodes.items() if n.living and n.records[1])
-        for number, node in sorted(self.nodes.items()):
+        # of one node, the next few are looked at alone
+        able = sorted(filter(self._able, self.nodes)) if only is None else range(self.world_size)
+        for number in sorted(self.nodes) if only is None else (only,):
+            node = self.nodes[number]
             if not node.living:
                 continue
-            begin = bisect_right(able, number)
-            following = [n for n in (*able[begin:], *able[:begin]) if n != number]
             present = self.keepers(number)  # they have records already
-            wanted = (*present, *(n for n in following if n not in present))[:KEEPERS]
+            more = (n for n in _after(number, able) if self._able(n) and n not in present)
+            wanted = tuple(islice(chain(present, more), KEEPERS))
             agents = tuple(self.nodes[k].agent for k in wanted)
             if (wanted, agents) == (node.keepers, node.kept_by) and node.keepers_notified:
                 continue
@@ -186,3 +188,16 @@ class Topology:
             node.keepers, node.kept_by, node.keepers_notified = wanted, agents, True
             changed.append(number)
         return changed
+
+    def _able(self, number: int) -> bool:
+        """Whether the node can keep records."""
+        node = self.nodes.get(number)
+        return node is not None and node.living and bool(node.records[1])
+
+
+def _after(number: int, nodes: Sequence[int]) -> Iterator[int]:
+    """Those of `nodes`, which are in order, that come after `number`, then those before it."""
+    begin = bisect_right(nodes, number)
+    for i in range(begin, begin + len(nodes)):
+        if (node := nodes[i % len(nodes)]) != number:
+            yield node

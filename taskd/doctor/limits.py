@@ -11,8 +11,8 @@ def open_files(limits: tuple[int, int], nodes: int, ranks_per_node: int) -> Find
     """Compare the soft and hard limit with the job's size. The manager raises its own soft limit;
     ranks keep the one they start with."""
     name, (soft, hard) = "open files", limits
-    # manager/server.py: one connection and one handshake for each agent, and the process's own
-    manager = 2 * nodes + 200
+    # manager/server.py: one connection for each agent, and the process's own
+    manager = nodes + 200
     # gloo has a connection to every other rank, and during a repair also the previous
     # communicator's; 200 for torch and the script
     rank = 2 * (nodes * ranks_per_node - 1) + 200

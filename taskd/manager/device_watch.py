@@ -112,6 +112,11 @@ class DeviceWatch:
             if found.unusable or found.resetting
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether `look` is needed only for changed files and at the times in `DeviceCodes.due`."""
+        return self._protected == self._job.protected
+
     def look(self, now: float, changed: bool) -> bool:
         """Handle changed files, time limits that have passed, and what was known before the job was
         protected. True if the faults of any device may have changed."""

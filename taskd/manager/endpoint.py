@@ -33,7 +33,7 @@ def listen(
         zmq.ROUTER_MANDATORY: 1,  # a command to an agent that is gone fails here, not silently
         # pyzmq's 100 overflowed 5,800 times when 5,000 agents connected at once (measured)
         zmq.BACKLOG: 8192,
-        **pings.options(nodes),
+        **pings.of_manager(nodes),
     }
     for option, value in options.items():
         router.setsockopt(option, value)
@@ -59,8 +59,9 @@ def listen(
 
 
 def allow_files(needed: int) -> None:
-    """Allow this process `needed` descriptors, one per connection: without a free one ZeroMQ's
-    thread spins and no agent can connect. Raises BadSetting."""
+    """Allow this process `needed` descriptors, one per connection, and twice as many if possible,
+    for probes and connections made again: without a free one ZeroMQ's thread spins and no agent can
+    connect. Raises BadSetting."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise BadSetting(

@@ -39,10 +39,11 @@ class LivenessProbe:
         once."""
         if who in self._probes:
             return None
-        line = socket.socket(
-            socket.AF_INET6 if ":" in address[0] else socket.AF_INET,
-            socket.SOCK_STREAM | socket.SOCK_NONBLOCK,
-        )
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        try:
+            line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:  # too many open files, when thousands of connections have ended at once
+            return None  # if it does not come back, its silence tells
         code = line.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             line.close()

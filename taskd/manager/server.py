@@ -44,6 +44,7 @@ from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
 from taskd.manager.routing import Routing
+from taskd.manager.slack import slack
 from taskd.manager.sources import Source
 from taskd.manager.voters import Voters
 from taskd.messages import codec
@@ -139,12 +140,13 @@ class Server:
 
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
-        allow_files(2 * self.settings.nodes + 200)
+        allow_files(self.settings.nodes + 200)
         self._context: zmq.Context[Any] = zmq.Context(
             io_threads=1 if self.settings.nodes <= 1000 else 2
         )
         try:
-            self._gate = Gate(self._context, self.keys, self._refused_key)
+            with slack():  # ZeroMQ's threads start with the first socket
+                self._gate = Gate(self._context, self.keys, self._refused_key)
             self._out.router = listen(
                 self._context, self.host, self.port, self.keys, self.settings.nodes
             )
@@ -227,6 +229,11 @@ class Server:
             self.outcome = Outcome(None, self._stopped)
             return now
         emptied = self._drain(now)
+        # nearly always only a message is to be handled; the rest would cost an idle manager as much
+        settled = self.outcome is None and self._devices.settled and not self._liveness.wanted
+        if settled and now < due and ready.keys() <= {self._out.router}:
+            self._incoming.ask_again()
+            return now
         if self.starter in ready:
             self._starter_ended(now)
         if self._monitor in ready:

@@ -46,7 +46,7 @@ class Link:
             context, address[0], keys, self.identity, codec.MAX_BYTES
         )
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message reports how the node ended
-        for option, value in pings.options(nodes).items():
+        for option, value in pings.of_agent(nodes).items():
             self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)

@@ -1,10 +1,15 @@
-"""ZeroMQ pings, which detect a dead connection that neither end closes: a machine is cut off, loses
-power or stalls.
+"""How a dead connection that neither end closes is detected: a machine is cut off, loses power or
+stalls.
 
-Both ends ping. One direction would do by its TTL, the time after which the other end takes silence
-for death; but ZeroMQ drops that timer as soon as anything else arrives, until the next ping: an
-agent cut off right after a message from the manager noticed it after 5 s instead of 1. Pings are
-most of what an idle manager costs.
+The manager pings each agent over ZeroMQ, and takes silence for death. An agent takes the absence
+of pings for death (their TTL), so it need not ping as often: pings are most of what an idle manager
+costs, and those that it sends itself go out many at a time (`endpoint.py`).
+
+ZeroMQ drops the timer of the TTL as soon as anything else arrives, until the next ping. For an
+agent that is cut off in that moment there are two more rules. Its kernel probes a connection on
+which nothing has arrived for a second (TCP keepalive), which costs no process a wake-up. That does
+not find a manager whose process is stopped while its kernel answers: for this, agents ping too, as
+rarely as they send heartbeats.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ MANY = 1000  # nodes; pinging more than these every 0.4 s would cost the manager
 # pings of all agents together; at 9,000, with both ends on the same two cores, late pings ended
 # connections
 PER_SECOND = 4000
+RARELY = 3000  # ms between two pings of an agent, at least
 
 
 def beat(nodes: int) -> int:
@@ -28,9 +34,24 @@ def noticed(nodes: int) -> float:
     return 3 * beat(nodes) / 1000
 
 
-def options(nodes: int) -> dict[int, int]:
-    """Socket options of manager and agents, in a job of `nodes`."""
+def of_manager(nodes: int) -> dict[int, int]:
+    """Socket options of the manager, in a job of `nodes`."""
     each = beat(nodes)
     # a reply takes a round trip; a process that is not scheduled for a while must not look dead at
     # either end
     return {zmq.HEARTBEAT_IVL: each, zmq.HEARTBEAT_TIMEOUT: 2 * each, zmq.HEARTBEAT_TTL: 3 * each}
+
+
+def of_agent(nodes: int) -> dict[int, int]:
+    """Socket options of an agent, in a job of `nodes`."""
+    each = beat(nodes)
+    quiet = -(-each // 1000)  # the kernel counts whole seconds
+    return {
+        zmq.HEARTBEAT_IVL: max(RARELY, 3 * each),
+        zmq.HEARTBEAT_TIMEOUT: 2 * each,
+        zmq.TCP_KEEPALIVE: 1,
+        zmq.TCP_KEEPALIVE_IDLE: quiet,
+        zmq.TCP_KEEPALIVE_INTVL: quiet,
+        # TCP_USER_TIMEOUT: how long what was sent, or a probe, may stay without an answer
+        zmq.TCP_MAXRT: 1000 * quiet,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -163,3 +164,27 @@ def test_an_agent_keeps_and_fetches_for_its_own_node_alone():
         and not topology.may_fetch(0, 1, "")
     )
     assert not topology.may_keep(0, 1, "agent-1"), "a lost node's agent"
+
+
+@given(st.integers(1, 7), st.data())
+def test_one_node_alone_gets_the_keepers_that_it_gets_among_all(nodes, data):
+    """The plain rule, with a look at all nodes, is written out here."""
+    topology = of(nodes, *((n,) for n in range(nodes)))
+    for node in topology.nodes.values():
+        node.records = ("host", data.draw(st.sampled_from([0, 1, 1])))
+        node.agent = data.draw(st.sampled_from("ab"))
+        node.lost = data.draw(st.booleans())
+        node.keepers = tuple(data.draw(st.lists(st.integers(0, nodes - 1), max_size=2)))
+        node.kept_by = tuple(data.draw(st.sampled_from("ab")) for _ in node.keepers)
+        node.keepers_notified = data.draw(st.booleans())
+    number = data.draw(st.integers(0, nodes - 1))
+    able = [i for i, n in sorted(topology.nodes.items()) if n.living and n.records[1]]
+    following = [i for i in able if i > number] + [i for i in able if i < number]
+    present = topology.keepers(number)
+    wanted = (*present, *(i for i in following if i not in present))[:2]
+    alone, among = copy.deepcopy(topology), topology
+    told = alone.renew_keepers(number)
+    assert told == [n for n in among.renew_keepers() if n == number]
+    assert alone.nodes[number] == among.nodes[number]
+    if told:
+        assert alone.nodes[number].keepers == wanted

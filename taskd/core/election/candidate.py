@@ -23,6 +23,8 @@ class Candidate:
     _kept: set[str] = field(default_factory=set)  # members that have the current roster
     # pending changes: agent, whether to add it
     _wanted: deque[tuple[str, bool]] = field(default_factory=deque)
+    # the term, roster and departures with which a majority was last found reachable
+    _reached: tuple[int, Stamp, int] = (0, NONE, -1)
     _opened: bool = False  # the inherited roster has been sent unchanged, under our term
 
     @property
@@ -39,16 +41,18 @@ class Candidate:
         """Whether no agent so far has reported a newer roster than ours."""
         return NONE < self._known <= self.roster.stamp
 
-    def may_claim(self, reachable: set[str]) -> bool:
+    def may_claim(self, reachable: set[str], left: int) -> bool:
         """Whether claiming the term can lead to a majority. If not, no agent is asked: it would
-        leave a manager that may be healthy for one that cannot take charge."""
+        leave a manager that may be healthy for one that cannot take charge. `left`: how often an
+        agent has left `reachable`; while none does, a majority that was found there remains."""
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
         # too few in number: no need to check who they are
         enough = is_majority(len(reachable) + len(self.votes), len(self.roster.members))
-        return self._current and (
-            self._acknowledged or (enough and self.roster.majority(reachable | self.votes))
-        )
+        here = (self.term, self.roster.stamp, left)
+        if enough and here != self._reached and self.roster.majority(reachable | self.votes):
+            self._reached = here
+        return self._current and (self._acknowledged or here == self._reached)
 
     @property
     def _acknowledged(self) -> bool:

@@ -4,6 +4,8 @@ the roster. `candidate.py` has the rule.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.candidate import Candidate
@@ -23,6 +25,7 @@ class Election:
         self._host = host
         self._connected: set[str] = set()  # agents that have reported their voting state
         self._looking: set[str] = set()  # of these, those without a manager or with this one
+        self._left = 0  # how often one has left these
         # of these, those not asked for their vote since
         self._unasked: set[str] = set()
         self._here: dict[str, int] = {}  # agents that are part of the job -> node
@@ -45,10 +48,13 @@ class Election:
         """An agent has reported its vote, its roster and whether it has a manager."""
         candidate, agent, out = self.candidate, event.agent, list[c.Command]()
         self._connected.add(agent)
+        looked = agent in self._looking
         self._stop_looking(agent)
         if not event.content or event.manager in ("", candidate.name):
             self._looking.add(agent)
             self._unasked.add(agent)
+        elif looked:
+            self._left += 1
         stale = event.content and event.manager != candidate.name
         if stale and 0 < event.term < candidate.term and self.in_charge:
             # it obeys a manager that was cut off, and does not know our term yet
@@ -59,7 +65,7 @@ class Election:
             self._nodes = dict(event.members)
         if anew:
             self._unasked = set(self._looking)  # the term is a new one
-        if candidate.may_claim(self._looking):
+        if candidate.may_claim(self._looking, self._left):
             asked, self._unasked = self._unasked - candidate.votes, set()
             if asked:
                 out.append(c.RequestVotes(tuple(sorted(asked)), candidate.roster.stamp))
@@ -82,6 +88,7 @@ class Election:
 
     def disconnected(self, agent: str) -> None:
         self._connected.discard(agent)
+        self._left += agent in self._looking
         self._stop_looking(agent)
 
     def _stop_looking(self, agent: str) -> None:
@@ -114,9 +121,10 @@ class Election:
         """Return the agent of the roster that has `node`, "" if unknown."""
         return next((agent for agent, at in self._nodes.items() if at == node), "")
 
-    def tend(self, unaccounted: bool) -> list[c.Command]:
-        """Change the roster of a protected job if a change is due. `unaccounted`: the previous
-        manager may have given a lost node to an unknown agent."""
+    def tend(self, unaccounted: Callable[[], bool]) -> list[c.Command]:
+        """Change the roster of a protected job if a change is due. `unaccounted`: whether the
+        previous manager may have given a lost node to an unknown agent; asked only for a change,
+        since it looks at all nodes."""
         candidate = self.candidate
         if candidate.deposed and not self._resigned:
             self._resigned = True
@@ -128,11 +136,12 @@ class Election:
             return [self._publish(candidate.roster)]
         if (roster := candidate.advance()) is None:
             return []
+        stays = unaccounted()
         for agent, node in self._nodes.items():
             # Removing an absent standby loses nothing: it is added again when it returns. It must
             # stay while it may be taking over a node that the previous manager gave it.
             gone = agent not in self._here and agent not in self._connected
-            if node == STANDBY and gone and not unaccounted:
+            if node == STANDBY and gone and not stays:
                 candidate.want(agent, False)
         return [self._publish(roster)]
 

@@ -174,13 +174,13 @@ class Takeover:
             self._job.say(c.AskToRegister((moving.before.agent,)))
         self.keep_records()
 
-    def keep_records(self) -> None:
-        """Assign every living node living keepers for its records, if lost nodes can be replaced at
-        all."""
+    def keep_records(self, only: int | None = None) -> None:
+        """Assign every living node, or node `only`, living keepers for its records, if lost nodes
+        can be replaced at all."""
         job = self._job
         if "recover" not in job.settings.ladder or not job.protected:
             return
-        for number in job.topology.renew_keepers():
+        for number in job.topology.renew_keepers(only):
             keepers = job.topology.nodes[number].keepers
             at = tuple(job.topology.nodes[k].records for k in keepers)
             job.say(to_agent.KeepRecords(number, keepers, at))
