@@ -246,6 +246,13 @@ class Coordinator:
         )
         return min((t for t in due if t is not None), default=None)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a launcher that starts now can only replace a lost node. A manager of a later term
+        has a job that had formed, even if not all of its nodes have registered yet."""
+        later = self.election.candidate.term > 1
+        return self.job.protected or self.pods.applies or later
+
     # -- agents ------------------------------------------------------------------------------------
 
     def _roster_kept(self, event: e.RosterKept, now: float) -> None:

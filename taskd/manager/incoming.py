@@ -162,5 +162,4 @@ class Incoming:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         peer = self._members.agents.get(message.node)
         taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self._starting())
-        under_way = self._coordinator.job.protected or self._coordinator.pods.applies
-        self._out.reply(route, to_agent.UnderWay(under_way, taken))
+        self._out.reply(route, to_agent.UnderWay(self._coordinator.under_way, taken))
