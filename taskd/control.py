@@ -332,18 +332,46 @@ class Control:
         """
         return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
 
+    def overview(self, timeout: float = 5.0) -> to_operator.Overview:
+        """What the job is doing right now, as data: `taskd status --json` has the same fields.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            The state, step and speed of the job, its ranks or the worst of them, and the last
+            incidents.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.overview().state)
+        """
+        answer = self._answer(from_operator.OverviewAsked(request := _name()), request, timeout)
+        if not isinstance(answer, to_operator.Overview):
+            raise ControlError(answer.text)
+        return answer
+
     def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
+        answer = self._answer(message, request, timeout)
+        if not isinstance(answer, to_operator.Answer):
+            raise ControlError(f"the manager has answered with {type(answer).__name__}")
+        if not answer.ok:
+            raise ControlError(answer.text)
+        return str(answer.text)
+
+    def _answer(
+        self, message: from_operator.FromOperator, request: str, timeout: float
+    ) -> to_operator.ToOperator:
         try:
             # the manager drops an invalid message without an answer
             codec.FROM_OPERATOR.decode(codec.encode(message))
         except codec.BadMessage as error:
             raise ControlError(str(error)) from None
         try:
-            answer = question.ask(
-                self._link,
-                message,
-                lambda said: isinstance(said, to_operator.Answer) and said.request == request,
-                timeout,
+            answer: to_operator.ToOperator | None = question.ask(
+                self._link, message, lambda said: said.request == request, timeout
             )
         except question.ManagerGone:
             raise ControlError(
@@ -351,9 +379,7 @@ class Control:
                 " done, and repeat it"
             ) from None
         if answer is not None:
-            if not answer.ok:
-                raise ControlError(answer.text)
-            return str(answer.text)
+            return answer
         if not self._link.answered and not self._link.connected:
             raise NoManager(
                 f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"

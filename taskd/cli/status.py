@@ -36,7 +36,7 @@ def command(log_path: Path | None, as_json: bool) -> None:
         directory = log_path or Path(settings.log_settings(os.environ).path)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
-    path = directory / journal.NAME
+    path = directory / journal.INCIDENTS
     now = "" if as_json else _now()
     try:
         entries, damaged = read(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.election.election import Election
@@ -52,6 +53,7 @@ class JobState:
         self.regroup = False  # then their launchers cannot use the rendezvous of the start
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
+        self.at = 0.0  # when the event under way happened, at most now: see clocks
         self._unfinished = PendingSet()
 
     @property
@@ -79,6 +81,10 @@ class JobState:
 
     def note(self, text: str) -> None:
         self.out.append(c.Note(text))
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Have it written into the journal."""
+        self.out.append(c.Entry(kind, data))
 
     def answer(self, request: str, ok: bool, text: str) -> None:
         """Answer an operator. `request`: "" is none."""

@@ -43,6 +43,7 @@ from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Drops
 from taskd.manager.routing import Routing
 from taskd.manager.sources import Source
+from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
@@ -76,6 +77,7 @@ class Server:
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
     sources: tuple[Source, ...] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
+    given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
 
@@ -90,6 +92,7 @@ class Server:
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
         self.voters = Voters(election, shape, (self.host, self.port), self._out)
         self.members = Membership(self.coordinator, self._out, self._liveness, self._feed)
+        self._story, self.codes.tell = Story(self.journal, self.coordinator.job), self.journal.write
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
@@ -100,6 +103,7 @@ class Server:
             self._out,
             self.codes,
             self._devices,
+            self._story,
             self._feed,
             self.faults_on_purpose,
         )
@@ -109,7 +113,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self.journal,
+            self._story,
             self.continuity,
             self.cluster,
             self.kubernetes,
@@ -122,8 +126,10 @@ class Server:
             self.voters,
             self.operators,
             self._out,
+            self._story,
             self._feed,
             lambda: self.starter >= 0,
+            self.clock,
         )
         self._tick_floor = 0.0
         self._stopped = ""
@@ -157,6 +163,7 @@ class Server:
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
+        self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
             self.job,
@@ -170,16 +177,15 @@ class Server:
     def run(self) -> Outcome:
         """Serve until the job is over or `stop()` is called."""
         now = self.clock()
-        self._next_look, self._next_warning = (
-            now + self.limits.look,
-            now + self.limits.first_warning,
-        )
+        self._next_look = now + self.limits.look
+        self._next_warning = now + self.limits.first_warning
         try:
             while self.outcome is None:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            for part in (self.codes, *self.sources, self.continuity, self.voters):
+            self._story.leave(self.outcome)
+            for part in (*self.sources, self.codes, self.continuity, self.voters, self.journal):
                 if part is not None:
                     part.close()
             self._out.router.disable_monitor()
@@ -355,6 +361,7 @@ class Server:
             self._safely(self.members.challenge, now)
             if self.continuity is not None:
                 self._safely(self.continuity.write)
+            self._safely(self._story.look, now)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
@@ -362,8 +369,8 @@ class Server:
 
     # -- the coordinator ---------------------------------------------------------------------------
 
-    def _feed(self, event: e.Event, now: float) -> None:
-        self._routing.carry_out(self.coordinator.step(event, now), now)
+    def _feed(self, event: e.Event, now: float, at: float | None = None) -> None:
+        self._routing.carry_out(self.coordinator.step(event, now, at), now)
 
     def _leave(self, ok: bool | None, reason: str) -> None:
         self.outcome = self.outcome or Outcome(ok, reason)

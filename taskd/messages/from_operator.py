@@ -78,6 +78,12 @@ class StatusAsked(Message, frozen=True):
     request: Name
 
 
+class OverviewAsked(Message, frozen=True):
+    """Ask for the status of the job as data: a to_operator.Overview."""
+
+    request: Name
+
+
 FromOperator = (
     PauseRequested
     | ContinueRequested
@@ -88,5 +94,6 @@ FromOperator = (
     | ReportCode
     | ReleaseDevice
     | StatusAsked
+    | OverviewAsked
     | Inject
 )

@@ -207,6 +207,14 @@ class TaskDone(Message, frozen=True):
     results: Results
 
 
+class StepsPlanned(Message, frozen=True):
+    """The rank's loop ends before step `total`. Its agent puts that into its heartbeats."""
+
+    rank: Rank
+    incarnation: Number
+    total: Step
+
+
 class GroupReady(Message, frozen=True):
     """The rank's process group exists: MindSpore's `init()` has returned. The rank waits for
     GroupsReady."""
@@ -255,6 +263,7 @@ FromRank = (
     | RankPaused
     | RankPassed
     | TaskDone
+    | StepsPlanned
     | GroupReady
     | Injected
     | Progress

@@ -23,6 +23,7 @@ from taskd.settings.combinations import (
     examine,
     examine_variables,
     parameter_at,
+    without_secrets,
 )
 from taskd.settings.documented import ProcessRecovery
 from taskd.settings.injected import (
@@ -139,4 +140,5 @@ __all__ = [
     "undecided",
     "unprotected",
     "verify",
+    "without_secrets",
 ]

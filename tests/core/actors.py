@@ -37,7 +37,7 @@ GUARDED = (
 )
 
 # commands that the world does not carry out
-UNHEARD = c.Note | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
+UNHEARD = c.Note | c.Entry | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
 
 
 @dataclass

@@ -183,6 +183,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"{f', {chr(32).join(x.strategies)}' if x.strategies else ''}{f', of {x.strategy}' if x.strategy else ''}"
         f"{f': {x.text}' if x.text else ''}{_results(x)}"
     ),
+    c.Entry: lambda x: f"journal: {x.kind}",
     c.Closed: _closed,
 }
 
@@ -190,7 +191,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
 def words(said: list[c.Command], notes: bool) -> list[str]:
     """Render each command as a line; the paragraph of GiveUp is not repeated."""
     # an agent is admitted unless refused or fenced
-    hidden: tuple[type, ...] = (c.Admit,) if notes else (c.Admit, c.Note)
+    hidden: tuple[type, ...] = (c.Admit, c.Entry) if notes else (c.Admit, c.Entry, c.Note)
     out, given_up = [], None
     for command in said:
         if isinstance(command, hidden):

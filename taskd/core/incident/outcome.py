@@ -30,6 +30,8 @@ def close(job: JobState, incident: Incident, now: float) -> None:
             phases,
             (*incident.tried, f"{incident.strategy}: done"),
             incident.began,
+            incident.round.reached,
+            tuple(t.told(incident.began) for t in incident.times),
         )
     )
 
@@ -51,7 +53,31 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         job.retried += 1
         job.regroup = True
         job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
+        _tell(job, incident, "restarted", now)
         return
     reason = f"The job ends: {reason}"
+    _tell(job, incident, "ended", now)
     job.say(to_agent.GiveUp(reason))
     job.end(False, reason)
+
+
+def _tell(job: JobState, incident: Incident, result: str, now: float) -> None:
+    """Write an incident that was not repaired into the journal, as Closed does for the others."""
+    phases = incident.timeline.durations(now)
+    for phase in (Phase.CLOSED, Phase.ENDED):
+        phases.pop(phase.value, None)
+    job.tell(
+        "incident",
+        incident=incident.number,
+        began=incident.began,
+        result=result,
+        strategy=incident.strategy,
+        faults=list(incident.faults),
+        ranks=sorted(incident.replaced),
+        step=-1,
+        reached=incident.round.reached,
+        seconds=now - incident.began,
+        phases=phases,
+        tried=list(incident.tried),
+        rounds=[t.told(incident.began) for t in incident.times],
+    )
