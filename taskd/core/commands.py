@@ -102,9 +102,10 @@ class TellClusterD:
 
 @dataclass(frozen=True)
 class Note:
-    """Write a decision to log and journal."""
+    """Write a decision to log and journal. `told`: the journal has it in an entry of its own."""
 
     text: str
+    told: bool = False
 
 
 @dataclass(frozen=True)

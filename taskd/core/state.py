@@ -79,8 +79,9 @@ class JobState:
     def say(self, command: c.Command) -> None:
         self.out.append(command)
 
-    def note(self, text: str) -> None:
-        self.out.append(c.Note(text))
+    def note(self, text: str, told: bool = False) -> None:
+        """Have it logged, and written into the journal unless an entry of its own tells it."""
+        self.out.append(c.Note(text, told))
 
     def tell(self, kind: str, **data: Any) -> None:
         """Have it written into the journal."""

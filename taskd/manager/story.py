@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import inf
 from typing import Any
 
-import taskd
+from taskd import __version__
 from taskd.core import commands as c
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import answer
@@ -22,12 +24,12 @@ from taskd.messages.to_operator import WORST, Overview
 from taskd.protocol.addresses import Address
 
 EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
-CLOCKS = 60.0  # seconds between two entries about clocks, of those that have changed
+CLOCKS = 60.0  # seconds between two entries about clocks
+NEWS = 0.005  # seconds by which a clock has moved to be written again: far below any phase
 
 Entry = tuple[str, dict[str, Any]]
 _ENTRIES: dict[type, Callable[[Any], Entry]] = {
     c.Entry: lambda x: (x.kind, x.data),
-    c.Note: lambda x: ("note", {"text": x.text}),
     c.TakeCharge: lambda x: (
         "charge",
         {"term": x.term, "votes": x.votes, "voters": x.voters},
@@ -67,12 +69,12 @@ class Story:
     def __init__(self, journal: Journal, job: JobState) -> None:
         self._journal, self._job = journal, job
         self.progress = Progress()
-        self.seen = Seen()
         self.rate = 0.0
         self.recent: deque[dict[str, Any]] = deque(maxlen=WORST)
         self._agents: dict[int, str] = {}  # of the nodes, as written
         # node -> seconds that its clock is ahead, and the bound, not written yet
         self._clocks: dict[int, tuple[float, float]] = {}
+        self._told: dict[int, tuple[float, float]] = {}  # those that are written
         self._next, self._next_clocks = 0.0, 0.0
 
     def begin(
@@ -82,7 +84,7 @@ class Story:
         settings = self._job.settings
         self._journal.begin(
             {
-                "taskd": taskd.__version__,
+                "taskd": __version__,
                 "manager": manager,
                 "host": place[0],
                 "port": place[1],
@@ -103,7 +105,10 @@ class Story:
 
     def carried_out(self, command: c.Command) -> None:
         """A command was carried out: write what it is about."""
-        if (entry := _ENTRIES.get(type(command))) is not None:
+        if isinstance(command, c.Note):
+            if not command.told:
+                self._journal.write("note", {"text": command.text})
+        elif (entry := _ENTRIES.get(type(command))) is not None:
             kind, data = entry(command)
             if kind == "incident":
                 self._over(data)
@@ -117,7 +122,7 @@ class Story:
             self._over({"result": "repaired", **vars(command)})
             self._journal.closed(command)
         elif isinstance(command, to_agent.End):
-            self.write_progress(self._job.at)  # a goodput needs the last step
+            self.write_progress(self._job.at, self._job.released if command.ok else -1)
             self._journal.end(command.ok, command.reason)
 
     def _admitted(self, command: c.Admit) -> None:
@@ -150,12 +155,15 @@ class Story:
 
     def clock(self, peer: Peer) -> None:
         """The agent's clock is known, or better than before."""
-        if peer.node >= 0 and peer.clock.offset is not None:
-            self._clocks[peer.node] = peer.clock.offset.seconds, peer.clock.offset.bound
+        if peer.node < 0 or peer.clock.offset is None:
+            return
+        ahead, bound = peer.clock.offset.seconds, peer.clock.offset.bound
+        before, wrong = self._told.get(peer.node, (inf, 0.0))
+        if abs(ahead - before) > max(wrong, NEWS):
+            self._clocks[peer.node] = ahead, bound
 
     def overview(self, coordinator: Coordinator, request: str, now: float) -> Overview:
-        seen = self.progress.look()
-        unix = self._journal.unix(now)
+        seen, unix = self._see(now), self._journal.unix(now)
         return answer(
             coordinator, request, self._journal.job, seen, self.rate, self.recent, now, unix
         )
@@ -165,14 +173,12 @@ class Story:
     def look(self, now: float) -> None:
         """Called about once a second."""
         self._journal.flush()
-        self.seen = self.progress.look()
-        self.rate = self.progress.rate(self.seen.step, now)
-        if now >= self._next:
+        if now >= self._next and self.write_progress(now):
             self._next = now + EVERY
-            self.write_progress(now)
         if self._clocks and now >= self._next_clocks:
             self._next_clocks = now + CLOCKS
             told = sorted(self._clocks.items())
+            self._told.update(told)
             self._clocks.clear()
             self._journal.write(
                 "clocks",
@@ -183,10 +189,20 @@ class Story:
                 },
             )
 
-    def write_progress(self, now: float) -> None:
-        seen = self.seen = self.progress.look()
+    def _see(self, now: float) -> Seen:
+        """Where the ranks are. Takes a moment in a large job: not for each message."""
+        seen = self.progress.look()
+        self.rate = self.progress.rate(seen.step, now)
+        return seen
+
+    def write_progress(self, now: float, finished: int = -1) -> bool:
+        """Write where the ranks are, if that is known. `finished`: all ranks have come to that
+        step, which no heartbeat may have said yet."""
+        seen = self._see(now)
+        if finished > seen.step:
+            seen = replace(seen, step=finished, highest=max(finished, seen.highest))
         if seen.step < 0:
-            return
+            return False
         self._journal.write(
             "progress",
             {
@@ -200,3 +216,4 @@ class Story:
                 "heard": round(max(now - seen.heard, 0.0), 3),
             },
         )
+        return True

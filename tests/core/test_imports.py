@@ -31,7 +31,7 @@ ALLOWED = {
     "messages": {"taskd.messages"},
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
-    "manager": BELOW | {"taskd.manager", "taskd.mindcluster", "taskd.kubernetes"},
+    "manager": BELOW | {"taskd.journal", "taskd.manager", "taskd.mindcluster", "taskd.kubernetes"},
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
@@ -52,6 +52,8 @@ ALLOWED = {
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),
     "control.py": BELOW,
+    "journal": {"taskd.journal"},
+    "status": {"taskd.journal", "taskd.messages", "taskd.status"},
 }
 # The zygote is a process of its own, and it forks ranks.
 BESIDES = {"agent/zygote.py": {"taskd.worker"}}
@@ -81,7 +83,8 @@ def imported(source, package=""):
                 )
             yield base, True
             if base == "taskd":
-                yield from ((f"taskd.{alias.name}", False) for alias in node.names)
+                modules = (a.name for a in node.names if a.name != "__version__")
+                yield from ((f"taskd.{name}", False) for name in modules)
 
 
 def strangers(source, allowed, package=""):

@@ -108,7 +108,7 @@ class Recovery:
         assert incident is not None
         if kind is not None:
             incident.kinds[kind.rank] = kind.fault
-        self._job.note(incident.add(text, explains))
+        self._job.note(incident.add(text, explains), told=True)
         incident.tell_fault(self._job, text)
         return incident
 
@@ -123,7 +123,7 @@ class Recovery:
         for rank, how in self._job.take_for_dead().items():
             incident.faults.append(f"rank {rank}: {how}")
             incident.tell_fault(self._job, incident.faults[-1])
-            self._job.note(f"incident {incident.number}: rank {rank}: {how}")
+            self._job.note(f"incident {incident.number}: rank {rank}: {how}", told=True)
 
     def fault(
         self,

@@ -17,7 +17,8 @@ def close(job: JobState, incident: Incident, now: float) -> None:
     phases.pop(Phase.CLOSED.value, None)
     job.note(
         f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
-        f" ms; step {step} is committed on all ranks"
+        f" ms; step {step} is committed on all ranks",
+        told=True,
     )
     job.say(
         c.Closed(

@@ -99,7 +99,7 @@ class Rounds:
         job = self._job
         if rung.strategy != incident.strategy:
             passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
-            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}")
+            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", told=True)
             job.tell(
                 "decision",
                 incident=incident.number,

@@ -1,0 +1,107 @@
+"""`taskd status` and the journal of a real job that loses a rank: what they say before, after, and
+when the manager is gone, is what has happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import training
+
+from taskd.journal import files
+from taskd.journal.reading import Reader, Record
+
+WORLD, STEPS = 3, "400"
+EVENTS = ("interrupted", "rebuilt", "restored", "committed")
+
+
+def seen(job: training.Running) -> dict:
+    done = job.taskd("status", "--json")
+    assert done.stderr == "", done.stderr
+    return {"status": done.returncode, **json.loads(done.stdout)}
+
+
+def journal(directory: Path) -> list[Record]:
+    reader = Reader()
+    records = list(reader.files(files.of_job(directory / "log", directory.name)))
+    assert reader.damaged == 0
+    return records
+
+
+def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
+    directory = tmp_path / "job"
+    with training.start(directory, WORLD, "steered.py", STEPS) as job:
+        job.trains()
+        # the heartbeats, every 3 s, have said where each rank is
+        job.until("the ranks are seen", lambda: seen(job)["step"] > 0)
+        before = seen(job)
+        assert (before["status"], before["source"], before["state"]) == (0, "manager", "training")
+        assert (before["nodes"], before["ranks"], before["total"]) == (1, WORLD, int(STEPS))
+        assert before["incidents"] == [] and before["end"] is None
+        assert [r["rank"] for r in before["listed"]] == list(range(WORLD))
+        assert 0 < before["step"] <= max(job.committed()) + 1
+
+        job.kill(1)
+        job.repaired()
+        after = seen(job)
+        (incident,) = after["incidents"]
+        assert (incident["result"], incident["strategy"]) == ("repaired", "recover-in-place")
+        assert incident["ranks"] == [1] and "SIGKILL" in incident["faults"][0]
+        assert 0 <= incident["reached"] - incident["step"] <= 1
+        text = job.taskd("status", "--once")
+        assert text.returncode == 0 and "recover-in-place  repaired" in text.stdout, text.stdout
+
+        result = job.end()
+    assert result.status == 0, result.output
+    over = seen(job)
+    assert (over["status"], over["source"], over["state"]) == (0, "journal", "over")
+    assert over["end"]["ok"] and over["step"] == int(STEPS)
+    (known,) = over["incidents"]
+    assert known == {**incident, "began": known["began"]}
+    assert abs(known["began"] - incident["began"]) < 0.001
+    text = job.taskd("status")  # no terminal: once
+    assert text.returncode == 0 and "ended well" in text.stdout, text.stdout
+
+    records = journal(directory)
+    kinds = [r.kind for r in records]
+    assert kinds[0] == "start" and kinds[-1] == "end"
+    assert [r.time for r in records] == sorted(r.time for r in records)
+    assert "tests" not in json.dumps(records[0].data["settings"]).split('"')  # the job's secret
+    assert {"join", "protected", "fault", "decision", "phase", "replace"} <= set(kinds)
+    # the clock of an agent on this machine is the manager's
+    clocks = [r for r in records if r.kind == "clocks"]
+    assert clocks and all(
+        abs(r.data["ahead"][0]) <= r.data["bound"][0] + 1e-5 and r.data["nodes"] == [0]
+        for r in clocks
+    )
+    (incident,) = [r.data for r in records if r.kind == "incident"]
+    last = incident["rounds"][-1]
+    assert last["ready"].index(max(t for t in last["ready"] if t is not None)) == 1
+    assert last["interrupted"][1] is None and all(len(last[e]) == WORLD for e in EVENTS)
+    for rank in range(WORLD):
+        moments = [last["ready" if rank == 1 and e == "interrupted" else e][rank] for e in EVENTS]
+        assert moments == sorted(moments), f"rank {rank}: {moments}"
+        assert last["began"] <= moments[0] and moments[-1] <= incident["seconds"] * 1e3 + 0.1
+
+
+def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
+    directory = tmp_path / "job"
+    with training.start(directory, 2, "steered.py", STEPS) as job:
+        job.trains()
+        job.until("the ranks are seen", lambda: seen(job)["step"] > 0)
+        job.until(
+            "it is in the journal", lambda: "progress" in {r.kind for r in journal(directory)}
+        )
+        # the launcher starts another manager as soon as this one is gone
+        os.kill(job._process.pid, signal.SIGSTOP)
+        os.kill(job.manager(), signal.SIGKILL)
+        job._process.kill()
+        job._process.wait()
+        gone = seen(job)
+        assert (gone["status"], gone["source"], gone["state"]) == (4, "journal", "silent")
+        assert gone["end"] is None and gone["step"] > 0 and gone["age"] >= 0
+        assert "it was training" in gone["detail"]
+        text = job.taskd("status", "--once")
+        assert text.returncode == 4 and "no manager answers" in text.stdout, text.stdout
