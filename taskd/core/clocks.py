@@ -55,8 +55,9 @@ class Clock:
         self._asked = 0.0
         self._answers += 1
         half = (now - asked) / 2
-        found = Offset(at - (asked + half), half, now)
-        if self.offset is not None and self.offset.bound_at(now) < half:
+        # the agent's clock may have been read as long ago as it was asked
+        found = Offset(at - (asked + half), half + DRIFT * (now - asked), now)
+        if self.offset is not None and self.offset.bound_at(now) < found.bound:
             return False
         self.offset = found
         return True

@@ -6,12 +6,9 @@ for, every few seconds, whatever the size of the job.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import chain
-from statistics import median
 
 from taskd.messages.from_agent import GONE, PHASES, NodeProgress
 from taskd.messages.to_operator import LISTED, WORST, RankSeen
@@ -57,13 +54,11 @@ class Progress:
         nodes = [(n, *rest) for n, rest in sorted(self._nodes.items()) if rest[1]]
         if not nodes:
             return Seen()
-        usual = sorted(chain.from_iterable(p.usual for _, _, _, p in nodes))
-        known = usual[bisect_left(usual, 1) :]
-        middle = median(known) if known else 0
-        phases: Counter[int] = Counter()
-        for _, _, _, said in nodes:
-            phases.update(said.phases)
+        all_said = [said for _, _, _, said in nodes]
+        known = sorted(filter(None, chain.from_iterable(p.usual for p in all_said)))
+        middle = known[len(known) // 2] if known else 0
         limit = middle * SLOW
+        phases = b"".join(p.phases for p in all_said)
         slow = nlargest(
             WORST,
             (
@@ -79,12 +74,12 @@ class Progress:
             for time, rank, node, step, phase in slow
         )
         return Seen(
-            min(min(p.steps) for _, _, _, p in nodes),
-            max(max(p.steps) for _, _, _, p in nodes),
-            max(p.total for _, _, _, p in nodes),
+            min(min(p.steps) for p in all_said),
+            max(max(p.steps) for p in all_said),
+            max(p.total for p in all_said),
             middle / 1e6,
             min(heard for _, heard, _, _ in nodes),
-            {phase_name(p): n for p, n in sorted(phases.items())},
+            {phase_name(p): n for p in range(256) if (n := phases.count(p))},
             found,
             self._listed(nodes, limit, found),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskd.core import commands as c
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
+from taskd.core.incident.times import told
 from taskd.core.state import JobState
 from taskd.messages import to_agent
 
@@ -32,7 +33,7 @@ def close(job: JobState, incident: Incident, now: float) -> None:
             (*incident.tried, f"{incident.strategy}: done"),
             incident.began,
             incident.round.reached,
-            tuple(t.told(incident.began) for t in incident.times),
+            tuple(told(incident.times, incident.began)),
         )
     )
 
@@ -80,5 +81,5 @@ def _tell(job: JobState, incident: Incident, result: str, now: float) -> None:
         seconds=now - incident.began,
         phases=phases,
         tried=list(incident.tried),
-        rounds=[t.told(incident.began) for t in incident.times],
+        rounds=told(incident.times, incident.began),
     )

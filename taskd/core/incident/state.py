@@ -9,7 +9,7 @@ from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Phase
-from taskd.core.incident.times import RankTimes
+from taskd.core.incident.times import NEWEST, RankTimes
 from taskd.core.repair import Member
 from taskd.core.state import JobState, RankState
 from taskd.core.topology import Node
@@ -89,7 +89,7 @@ class Incident:
     rounds: int = 0
     first: int = 0  # rounds before the current strategy's first
     # of the newest rounds; each has some MB in a job of 100,000 ranks
-    times: deque[RankTimes] = field(default_factory=lambda: deque(maxlen=8))
+    times: deque[RankTimes] = field(default_factory=lambda: deque(maxlen=NEWEST))
     # ranks
     replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
     new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state

@@ -6,7 +6,7 @@ A job may have 100,000 ranks: noting a moment is one store into an array, and on
 from __future__ import annotations
 
 from array import array
-from heapq import nlargest
+from collections.abc import Sequence
 from math import nan
 from typing import Any
 
@@ -19,6 +19,7 @@ INTERRUPTED, READY, REBUILT, RESTORED, COMMITTED = EVENTS = (
 )
 MOST = 10_000  # ranks of a job whose moments are all told; of a larger one, the last ones
 LAST = 10
+NEWEST = 8  # rounds
 
 
 class RankTimes:
@@ -26,14 +27,14 @@ class RankTimes:
 
     def __init__(self, number: int, strategy: str, ranks: int, began: float) -> None:
         self.number, self.strategy, self.began = number, strategy, began
-        self._ranks = ranks
+        self.ranks = ranks
         self._at: dict[str, array[float]] = {}
 
     def note(self, event: str, rank: int, at: float) -> None:
         """Note the first time that `event` happened to the rank in this round."""
         moments = self._at.get(event)
         if moments is None:
-            moments = self._at[event] = array("d", (nan,)) * self._ranks
+            moments = self._at[event] = array("d", (nan,)) * self.ranks
         if moments[rank] != moments[rank]:
             moments[rank] = max(at, self.began)
 
@@ -46,17 +47,24 @@ class RankTimes:
             "began": _ms(self.began - since),
         }
         for event, moments in self._at.items():
-            if self._ranks <= MOST:
+            if self.ranks <= MOST:
                 said[event] = [None if t != t else _ms(t - since) for t in moments]
                 continue
-            found = [t for t in moments if t == t]
-            last = nlargest(LAST, ((t, r) for r, t in enumerate(moments) if t == t))
+            found = sorted(t for t in moments if t == t)
             said[event] = {
                 "ranks": len(found),
-                "first": _ms(min(found) - since),
-                "last": [[rank, _ms(t - since)] for t, rank in last],
+                "first": _ms(found[0] - since),
+                # of several at the same moment, one: that suffices to look for the cause
+                "last": [[moments.index(t), _ms(t - since)] for t in found[: -LAST - 1 : -1]],
             }
         return said
+
+
+def told(rounds: Sequence[RankTimes], since: float) -> list[dict[str, Any]]:
+    """Return the newest rounds for the journal: of a large job, which takes long to tell, the last
+    one."""
+    few = 1 if rounds and rounds[-1].ranks > MOST else NEWEST
+    return [round_.told(since) for round_ in list(rounds)[-few:]]
 
 
 def _ms(seconds: float) -> float:
