@@ -44,7 +44,7 @@ class Model:
     @property
     def plain(self) -> dict[str, Any]:
         """What `taskd status --json` prints."""
-        seen = msgspec.to_builtins(self.seen)
+        seen = _plain(self.seen)
         for field in ("type", "request", "incidents", "incidents_seen"):
             seen.pop(field, None)
         end = self.end
@@ -54,7 +54,7 @@ class Model:
             "age": round(self.age, 3),
             "end": None if end is None else {"ok": end.ok, "reason": end.reason, "time": end.time},
             **seen,
-            "incidents": [msgspec.to_builtins(i) for i in self.incidents],
+            "incidents": [_plain(incident) for incident in self.incidents],
             "incidents_seen": self.more,
         }
 
@@ -73,3 +73,8 @@ def of_manager(where: str, seen: Overview, before: Sequence[IncidentSeen] = ()) 
     incidents = (*earlier, *seen.incidents)
     unlisted = max(seen.incidents_seen - len(seen.incidents), 0)
     return Model("manager", where, 0.0, seen, incidents[-SHOWN:], len(incidents) + unlisted)
+
+
+def _plain(value: Overview | IncidentSeen) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
+    return plain

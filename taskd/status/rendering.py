@@ -49,7 +49,7 @@ def render(model: Model, when: When = clock) -> RenderableType:
         text = "recovery is paused (process-recover-enable): the next fault ends the job"
         parts.append(_line(text, "bold yellow"))
     if seen.step >= 0:
-        parts.append(_steps(seen))
+        parts.append(_steps(seen, model.source == "manager" and not model.over))
     if seen.phases and not model.over:
         counts = ", ".join(f"{count} {phase}" for phase, count in seen.phases.items())
         parts.append(_line(f"ranks: {counts}"))
@@ -78,14 +78,15 @@ def _head(model: Model) -> Text:
     return head
 
 
-def _steps(seen: Overview) -> RenderableType:
+def _steps(seen: Overview, now: bool) -> RenderableType:
+    """`now`: the job is there, and what was so lately will go on."""
     ahead = f" to {seen.highest}" if seen.highest > seen.step else ""
     said = [f"step {seen.step}{ahead}" + (f" of {seen.total}" if seen.total else "")]
-    if seen.rate:
+    if seen.rate and now:
         said.append(f"{seen.rate:.1f} steps/min")
     if seen.usual:
         said.append(f"{seen.usual:.3g} s/step")
-    if seen.total and seen.rate and seen.step < seen.total:
+    if seen.total and seen.rate and now and seen.step < seen.total:
         said.append(f"{_span((seen.total - seen.step) * 60 / seen.rate)} left")
     if seen.heard > 10:
         said.append(f"as of {_span(seen.heard)} ago")

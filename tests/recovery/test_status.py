@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
+import subprocess
 from pathlib import Path
 
 import training
@@ -30,6 +33,40 @@ def journal(directory: Path) -> list[Record]:
     return records
 
 
+class Watched:
+    """`taskd status` on a terminal."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [str(training.BIN / "taskd"), "status"],
+            env={**env, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def shows(self, words: str) -> bool:
+        """Whether it has shown that by now."""
+        while select.select([self._ours], [], [], 0)[0]:
+            try:
+                data = os.read(self._ours, 65_536)
+            except OSError:  # it has ended
+                break
+            if not data:
+                break
+            self.text += data.decode(errors="replace")
+        return words in self.text
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+
+
 def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, WORLD, "steered.py", STEPS) as job:
@@ -43,8 +80,11 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         assert [r["rank"] for r in before["listed"]] == list(range(WORLD))
         assert 0 < before["step"] <= max(job.committed()) + 1
 
+        watched = Watched(job.env)
+        job.until("it is watched", lambda: watched.shows("no incidents"))
         job.kill(1)
         job.repaired()
+        job.until("the repair is shown", lambda: watched.shows("recover-in-place  repaired"))
         after = seen(job)
         (incident,) = after["incidents"]
         assert (incident["result"], incident["strategy"]) == ("repaired", "recover-in-place")
@@ -55,6 +95,11 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
 
         result = job.end()
     assert result.status == 0, result.output
+    try:  # it ends with the job
+        assert watched.process.wait(training.LIMIT) == 0
+        assert watched.shows("ended well"), watched.text
+    finally:
+        watched.close()
     over = seen(job)
     assert (over["status"], over["source"], over["state"]) == (0, "journal", "over")
     assert over["end"]["ok"] and over["step"] == int(STEPS)
