@@ -198,7 +198,14 @@ GROUPS = (
     Group(
         "Control a running job",
         CONTROL,
-        ("Control", "Control.pause", "Control.resume", "Control.status", "Control.switch_recovery"),
+        (
+            "Control",
+            "Control.pause",
+            "Control.resume",
+            "Control.status",
+            "Control.overview",
+            "Control.switch_recovery",
+        ),
         "`taskd.control` is for programs outside the job. The commands `taskd pause`, `continue`,"
         " `status` and `recovery` use it.",
     ),

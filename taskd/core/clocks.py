@@ -37,14 +37,15 @@ class Clock:
     offset: Offset | None = None
     _asked: float = 0.0  # when the question under way was asked; 0: none is
     _next: float = 0.0
-    _answers: int = 0
+    _questions: int = 0
 
     def due(self, now: float) -> bool:
         return now >= self._next
 
     def ask(self, now: float) -> float:
         """Note a question; return what it says."""
-        self._asked, self._next = now, now + (OFTEN if self._answers < FEW else SELDOM)
+        self._questions += 1
+        self._asked, self._next = now, now + (OFTEN if self._questions < FEW else SELDOM)
         return now
 
     def told(self, asked: float, at: float, now: float) -> bool:
@@ -53,7 +54,6 @@ class Clock:
         if asked != self._asked or not 0.0 < asked <= now <= asked + PATIENCE:
             return False
         self._asked = 0.0
-        self._answers += 1
         half = (now - asked) / 2
         # the agent's clock may have been read as long ago as it was asked
         found = Offset(at - (asked + half), half + DRIFT * (now - asked), now)

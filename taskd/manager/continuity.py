@@ -134,7 +134,8 @@ class Continuity:
             return
         descriptor = line_file.open_to_append(self.path)
         try:
-            line_file.append(descriptor, self._line(key, value))
+            line = line_file.mend(descriptor) + self._line(key, value)
+            line_file.append(descriptor, line)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -47,6 +47,7 @@ class Journal:
         self._ahead = wall() - clock()
         self._clock, self._most_bytes = clock, most_bytes
         self._descriptor = -1
+        self._whole, self._size = False, 0  # the last line of the file, and its bytes
         self._lock: line_file.Lock | None = None
         self._start: dict[str, Any] | None = None  # repeated at the head of each file
         self._waiting: deque[bytes] = deque()
@@ -105,12 +106,12 @@ class Journal:
                 self._warn(self.path, "another manager writes it")
                 return
             if self._lost:
-                line_file.append(self._descriptor, self._line("gap", {"lost": self._lost}))
+                self._append(self._line("gap", {"lost": self._lost}))
                 self._lost = 0
             while self._waiting:
-                line_file.append(self._descriptor, self._waiting[0])
+                self._append(self._waiting[0])
                 self._waiting.popleft()
-            if os.fstat(self._descriptor).st_size >= self._most_bytes:
+            if self._size >= self._most_bytes:
                 self._next_file()
         except (OSError, ValueError) as error:
             self._warn(self.path, getattr(error, "strerror", None) or str(error))
@@ -138,8 +139,17 @@ class Journal:
             self._forget()
         if self._descriptor < 0:
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._descriptor = line_file.open_to_append(self.path)
+            self._descriptor, self._whole = line_file.open_to_append(self.path), False
         return True
+
+    def _append(self, line: bytes) -> None:
+        """Append a line to the open file. Raises OSError."""
+        if not self._whole:
+            line = line_file.mend(self._descriptor) + line
+            self._size = os.fstat(self._descriptor).st_size
+        self._whole = False
+        line_file.append(self._descriptor, line)
+        self._whole, self._size = True, self._size + len(line)
 
     def _next_file(self) -> None:
         self._forget()
@@ -149,8 +159,7 @@ class Journal:
             if newer.exists():
                 newer.replace(older)
         if self._ready() and self._start is not None:
-            again = self._line("start", {**self._start, "repeated": True})
-            line_file.append(self._descriptor, again)
+            self._append(self._line("start", {**self._start, "repeated": True}))
 
     def _forget(self) -> None:
         if self._descriptor >= 0:

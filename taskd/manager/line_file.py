@@ -47,11 +47,14 @@ def open_to_append(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
-def append(descriptor: int, data: bytes) -> None:
-    """Append whole lines, behind what a writer that was killed, or a full disk, has torn. Raises
-    OSError, also if not all of it could be written."""
+def mend(descriptor: int) -> bytes:
+    """What has to come before the next line: a writer that was killed, or a full disk, may have
+    torn the last one."""
     size = os.fstat(descriptor).st_size
-    torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    data = (b"\n" if torn else b"") + data
+    return b"\n" if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n" else b""
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Append all of `data`, or raise OSError."""
     if os.write(descriptor, data) < len(data):
         raise OSError(errno.ENOSPC, "the disk is full")

@@ -53,7 +53,7 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     total: Step = 0
 
 
-class Heartbeat(Message, frozen=True):
+class Heartbeat(Message, frozen=True, omit_defaults=True):
     """Shows that the agent is alive; numbered by the envelope's `seq`. `unheard`: how many of its
     messages are not acknowledged; the manager then sends an Ack. `asked`: it answers that
     TimeAsked, 0 for none. `progress`: None where there are no ranks."""
