@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from taskd.messages.to_operator import IncidentSeen
     from taskd.status.model import Model
 
-ANSWER = 1.0  # seconds; a manager answers in milliseconds
+ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
 EVERY = 1.0  # seconds between two looks
 # exit statuses, besides 1 for "nothing is known" and 2 for bad arguments
 WELL, FAILED, SILENT = 0, 3, 4

@@ -13,6 +13,7 @@ from taskd.status.journaled import of_journal
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "journal.md").read_text()
+PLAIN = " ".join(TEXT.split())  # wherever its lines are wrapped
 # how an entry of a kind is written anywhere in the source
 WRITTEN = re.compile(r'(?:\btell\(|\.write\(|_line\(|lambda x: \()\s*"([a-z-]+)"')
 
@@ -42,7 +43,7 @@ def test_a_reader_takes_them_all():
 
 
 def test_the_limits_are_those_of_the_code():
-    assert f"up to {files.FILES - 1}\n" in TEXT and files.FILES == 8
-    assert f"{files.BYTES >> 20} MiB" in TEXT and f"up to {journal.WAITING} lines" in TEXT
-    assert f"{journal.TEXT} characters" in TEXT and f"lists of texts at {journal.LISTED}" in TEXT
-    assert json.dumps({"version": files.VERSION})[1:-1].replace(" ", "") in TEXT
+    assert f"up to {files.FILES - 1} " in PLAIN and files.FILES == 8
+    assert f"{files.BYTES >> 20} MiB" in PLAIN and f"up to {journal.WAITING} lines" in PLAIN
+    assert f"{journal.TEXT} characters" in PLAIN and f"lists of texts at {journal.LISTED}" in PLAIN
+    assert json.dumps({"version": files.VERSION})[1:-1].replace(" ", "") in PLAIN

@@ -26,6 +26,18 @@ def seen(job: training.Running) -> dict:
     return {"status": done.returncode, **json.loads(done.stdout)}
 
 
+def told(job: training.Running) -> dict:
+    """What the manager says. On a busy machine it may not answer in time, and the journal does."""
+    found: list[dict] = []
+
+    def answers() -> bool:
+        found.append(seen(job))
+        return found[-1]["source"] == "manager" and found[-1]["step"] > 0
+
+    job.until("a manager says where the ranks are", answers)
+    return found[-1]
+
+
 def journal(directory: Path) -> list[Record]:
     reader = Reader()
     records = list(reader.files(files.of_job(directory / "log", directory.name)))
@@ -71,9 +83,7 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, WORLD, "steered.py", STEPS) as job:
         job.trains()
-        # the heartbeats, every 3 s, have said where each rank is
-        job.until("the ranks are seen", lambda: seen(job)["step"] > 0)
-        before = seen(job)
+        before = told(job)
         assert (before["status"], before["source"], before["state"]) == (0, "manager", "training")
         assert (before["nodes"], before["ranks"], before["total"]) == (1, WORLD, int(STEPS))
         assert before["incidents"] == [] and before["end"] is None
@@ -85,13 +95,13 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         job.kill(1)
         job.repaired()
         job.until("the repair is shown", lambda: watched.shows("recover-in-place  repaired"))
-        after = seen(job)
+        after = told(job)
         (incident,) = after["incidents"]
         assert (incident["result"], incident["strategy"]) == ("repaired", "recover-in-place")
         assert incident["ranks"] == [1] and "SIGKILL" in incident["faults"][0]
         assert 0 <= incident["reached"] - incident["step"] <= 1
-        text = job.taskd("status", "--once")
-        assert text.returncode == 0 and "recover-in-place  repaired" in text.stdout, text.stdout
+        once = job.taskd("status", "--once").stdout
+        assert "recover-in-place  repaired" in once, once
 
         result = job.end()
     assert result.status == 0, result.output
@@ -135,9 +145,9 @@ def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, 2, "steered.py", STEPS) as job:
         job.trains()
-        job.until("the ranks are seen", lambda: seen(job)["step"] > 0)
         job.until(
-            "it is in the journal", lambda: "progress" in {r.kind for r in journal(directory)}
+            "it is in the journal",
+            lambda: any(r.kind == "progress" and r.whole("step") > 0 for r in journal(directory)),
         )
         # the launcher starts another manager as soon as this one is gone
         os.kill(job._process.pid, signal.SIGSTOP)
