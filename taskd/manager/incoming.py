@@ -95,7 +95,8 @@ class Incoming:
             return
         if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
-        self._story.heartbeat(peer, message.progress, now)
+        if message.progress is not None and self._members.agents.get(peer.node) is peer:
+            self._story.progress.take(peer.node, peer.ranks, message.progress, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
             if peer.clock.told(message.asked, origin.envelope.at, self._clock()):

@@ -19,7 +19,6 @@ from taskd.manager.journal import Journal
 from taskd.manager.outcome import Outcome
 from taskd.manager.peers import Peer
 from taskd.messages import to_agent, to_rank
-from taskd.messages.from_agent import NodeProgress
 from taskd.messages.to_operator import WORST, Overview
 from taskd.protocol.addresses import Address
 
@@ -147,11 +146,7 @@ class Story:
         kept = {name: value for name, value in incident.items() if name != "rounds"}
         self.recent.append({**kept, "began": self._journal.unix(incident["began"])})
 
-    # -- what heartbeats say -----------------------------------------------------------------------
-
-    def heartbeat(self, peer: Peer, said: NodeProgress | None, now: float) -> None:
-        if said is not None and peer.node >= 0:
-            self.progress.take(peer.node, peer.ranks, said, now)
+    # -- what agents say -----------------------------------------------------------------------
 
     def clock(self, peer: Peer) -> None:
         """The agent's clock is known, or better than before."""

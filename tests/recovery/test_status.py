@@ -160,3 +160,31 @@ def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
         assert "it was training" in gone["detail"]
         text = job.taskd("status", "--once")
         assert text.returncode == 4 and "no manager answers" in text.stdout, text.stdout
+
+
+def test_the_next_manager_goes_on_with_the_journal(tmp_path):
+    directory = tmp_path / "job"
+    with training.start(directory, WORLD, "steered.py", STEPS) as job:
+        job.trains()
+        told(job)
+        job.kill(2)
+        job.repaired()
+        first = job.manager()
+        os.kill(first, signal.SIGKILL)
+        job.until("another manager is there", lambda: told(job)["term"] > 1)
+        job.kill(1)
+        job.repaired()
+        after = told(job)
+        # the one before this manager is known from the journal
+        assert [i["ranks"] for i in after["incidents"]] == [[2], [1]]
+        assert after["incidents_seen"] == 2
+        result = job.end()
+    assert result.status == 0, result.output
+    records = journal(directory)
+    kinds = [r.kind for r in records]
+    starts = [r for r in records if r.kind == "start"]
+    assert [r.data["successor"] for r in starts] == [False, True]
+    charge = next(r for r in records if r.kind == "charge")
+    assert charge.data["term"] == after["term"] and kinds.count("protected") == 2
+    assert [r.data["ranks"] for r in records if r.kind == "incident"] == [[2], [1]]
+    assert kinds.count("end") == 1 and "gap" not in kinds
