@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 from taskd import settings
 from taskd.messages import codec, from_operator, to_operator, to_rank
@@ -339,8 +338,7 @@ class Control:
             timeout: Seconds to wait for the manager.
 
         Returns:
-            The state, step and speed of the job, its ranks or the worst of them, and the last
-            incidents.
+            State, step and speed of the job, the worst ranks, and the last incidents.
 
         Example:
             from taskd.control import Control
@@ -349,14 +347,13 @@ class Control:
                 print(control.overview().state)
         """
         answer = self._answer(from_operator.OverviewAsked(request := _name()), request, timeout)
-        if not isinstance(answer, to_operator.Overview):
+        if isinstance(answer, to_operator.Answer):
             raise ControlError(answer.text)
         return answer
 
     def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
         answer = self._answer(message, request, timeout)
-        if not isinstance(answer, to_operator.Answer):
-            raise ControlError(f"the manager has answered with {type(answer).__name__}")
+        assert isinstance(answer, to_operator.Answer)
         if not answer.ok:
             raise ControlError(answer.text)
         return str(answer.text)
@@ -371,7 +368,7 @@ class Control:
             raise ControlError(str(error)) from None
         try:
             answer: to_operator.ToOperator | None = question.ask(
-                self._link, message, lambda said: said.request == request, timeout
+                self._link, message, lambda a: a.request == request, timeout
             )
         except question.ManagerGone:
             raise ControlError(
@@ -381,10 +378,10 @@ class Control:
         if answer is not None:
             return answer
         if not self._link.answered and not self._link.connected:
+            host, port = self._address
             raise NoManager(
-                f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"
-                " TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job"
-                " has them"
+                f"no manager of this job answers at {host}:{port}: set TASKD_MANAGER_ADDR (or"
+                " TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job has them"
             )
         raise NoAnswer(f"no answer within {timeout:g} s")
 
@@ -394,12 +391,7 @@ class Control:
     def __enter__(self) -> Control:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
