@@ -29,7 +29,9 @@ PLAN = Plan(
 )
 RANKS = tuple(range(8))
 MESSAGES = {
-    "heartbeat": from_agent.Heartbeat(8),
+    "heartbeat": from_agent.Heartbeat(
+        8, progress=from_agent.NodeProgress((100_000,) * 8, b"\1" * 8, (1_050_000,) * 8, 200_000)
+    ),
     "RankInterrupted": from_rank.RankInterrupted(3, 0, 7, POSITION),
     "AgentJoined, 8 ranks": from_agent.AgentJoined(
         0, RANKS, ("10.0.0.1", 29400), 0, (0,) * 8, RANKS, agent=NAME, records=("10.0.0.1", 4000)

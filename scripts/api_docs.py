@@ -198,7 +198,14 @@ GROUPS = (
     Group(
         "Control a running job",
         CONTROL,
-        ("Control", "Control.pause", "Control.resume", "Control.status", "Control.switch_recovery"),
+        (
+            "Control",
+            "Control.pause",
+            "Control.resume",
+            "Control.status",
+            "Control.overview",
+            "Control.switch_recovery",
+        ),
         "`taskd.control` is for programs outside the job. The commands `taskd pause`, `continue`,"
         " `status` and `recovery` use it.",
     ),
@@ -213,7 +220,7 @@ GROUPS = (
           "taskd.devices."),
     Group("Use the functions of the MindCluster guides", "taskd/api/__init__.py", ()),
     Group("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
-    Group("", CONTROL, ("ControlError", "NoManager", "NoAnswer")),
+    Group("", "taskd/protocol/operator_line.py", ("ControlError", "NoManager", "NoAnswer")),
 )  # fmt: skip
 
 

@@ -11,25 +11,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 
 from taskd import settings
-from taskd.messages import codec, from_operator, to_operator, to_rank
-from taskd.messages.envelope import OPERATOR
-from taskd.protocol import question, secret
-from taskd.protocol.link import Link
+from taskd.messages import from_operator, to_operator, to_rank
+from taskd.protocol import secret
+from taskd.protocol.operator_line import ControlError, NoAnswer, NoManager, OperatorLine
 
-
-class ControlError(RuntimeError):
-    """The request was refused or got no answer; the text says which, and the remedy."""
-
-
-class NoManager(ControlError):
-    """There is no manager to ask."""
-
-
-class NoAnswer(ControlError):
-    """The manager did not answer in time."""
+__all__ = ["Control", "ControlError", "NoAnswer", "NoManager"]
 
 
 class Control:
@@ -63,13 +51,12 @@ class Control:
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        job = settings.job_id(environ)
-        self._address = settings.manager_address(environ)
+        job, address = settings.job_id(environ), settings.manager_address(environ)
         try:
-            keys = secret.of_running(job, environ, self._address[1])
+            keys = secret.of_running(job, environ, address[1])
         except secret.NoSecret as error:
             raise NoManager(str(error)) from None
-        self._link = Link(self._address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
+        self._line = OperatorLine(address, keys, job)
 
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step. Takes about the rest of the step under way.
@@ -353,48 +340,41 @@ class Control:
         """
         return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
 
+    def overview(self, timeout: float = 5.0) -> to_operator.Overview:
+        """What the job is doing right now, as data: `taskd status --json` has the same fields.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            State, step and speed of the job, the worst ranks, and the last incidents.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.overview().state)
+        """
+        answer = self._line.ask(from_operator.OverviewAsked(request := _name()), request, timeout)
+        if isinstance(answer, to_operator.Answer):
+            raise ControlError(answer.text)
+        return answer
+
     def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
-        try:
-            # the manager drops an invalid message without an answer
-            codec.FROM_OPERATOR.decode(codec.encode(message))
-        except codec.BadMessage as error:
-            raise ControlError(str(error)) from None
-        try:
-            answer = question.ask(
-                self._link,
-                message,
-                lambda said: isinstance(said, to_operator.Answer) and said.request == request,
-                timeout,
-            )
-        except question.ManagerGone:
-            raise ControlError(
-                "the manager has ended during the request: check with taskd status what has been"
-                " done, and repeat it"
-            ) from None
-        if answer is not None:
-            if not answer.ok:
-                raise ControlError(answer.text)
-            return str(answer.text)
-        if not self._link.answered and not self._link.connected:
-            raise NoManager(
-                f"no manager of this job answers at {self._address[0]}:{self._address[1]}: set"
-                " TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job"
-                " has them"
-            )
-        raise NoAnswer(f"no answer within {timeout:g} s")
+        answer = self._line.ask(message, request, timeout)
+        assert isinstance(answer, to_operator.Answer)
+        if not answer.ok:
+            raise ControlError(answer.text)
+        return str(answer.text)
 
     def close(self) -> None:
         """Close the connection."""
+        self._line.close()
 
     def __enter__(self) -> Control:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

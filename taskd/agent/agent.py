@@ -22,6 +22,7 @@ from taskd.agent.deaths import Deaths
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.manager_watch import ManagerWatch
 from taskd.agent.managers import Managers
+from taskd.agent.node_progress import node_progress
 from taskd.agent.orders import Orders
 from taskd.agent.rank_lines import RankLines
 from taskd.agent.rank_monitor import RankMonitor
@@ -283,6 +284,16 @@ class Agent:
         """Send to the manager."""
         assert self.managers is not None
         self.managers.send(message)
+
+    def beat(self, asked: float = 0.0) -> None:
+        """Send a heartbeat. `asked`: it answers the TimeAsked of that time, and nothing else."""
+        assert self.managers is not None
+        epoch, unheard = self.epoch, self.managers.unheard
+        alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
+        shown = None
+        if epoch is not None and not asked and not self.standby.preparing and not epoch.dropped:
+            shown = node_progress(epoch)
+        self.tell(from_agent.Heartbeat(alive, unheard, asked, shown))
 
     def tell_ranks(self, epoch: Epoch, message: Any) -> None:
         for rank in epoch.ranks.values():

@@ -15,7 +15,6 @@ from taskd.agent.agent import Agent
 from taskd.agent.managers import Managers
 from taskd.agent.processes import exit_code
 from taskd.agent.ranks import Rank
-from taskd.messages import from_agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -129,8 +128,7 @@ class Loop:
         present = {r.pid for r in epoch.ranks.values()} if epoch else set()
         self._sessions |= present
         orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
-        alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
-        agent.tell(from_agent.Heartbeat(alive, managers.unheard))
+        agent.beat()
         if agent.store_peers is not None:
             agent.store_peers.look(now)
         agent.look_at_devices()  # not every file system tells of changes

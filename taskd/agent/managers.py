@@ -67,7 +67,8 @@ class Managers:
         self._confirmed = False
         # link -> the number of its connection that last carried our voter state
         self._met: dict[Link, int] = {}
-        self._outbox: Outbox[tuple[int, bytes]] = Outbox()  # the sending node, and the message
+        # the sending node, the message, and when it was first sent
+        self._outbox: Outbox[tuple[int, bytes, float]] = Outbox()
         self._informed = ""  # the manager that its messages are for
         # when a manager was that has not taken charge yet
         self._acknowledged: float | None = None
@@ -130,8 +131,8 @@ class Managers:
             self._say(message, self._outbox.number + 1)
 
     def _say(self, message: Any, number: int) -> None:
-        body = codec.encode(message)
-        if self._outbox.add((self.link.node, body), number) and not self.link.say(body, number):
+        said = self.link.node, codec.encode(message), time.monotonic()
+        if self._outbox.add(said, number) and not self.link.say(said[1], number, at=said[2]):
             self._outbox.in_step = False  # its queue is full
 
     def begin(self, message: Any) -> None:
@@ -189,8 +190,8 @@ class Managers:
         link.send(to_agent.Ack(link.taken))
         if link is self.link and self._informed in ("", link.manager):
             self._informed = link.manager
-            for known, (node, body) in self._outbox.acknowledge(message.number):
-                if not link.say(body, known, node):
+            for known, (node, body, at) in self._outbox.acknowledge(message.number):
+                if not link.say(body, known, node, at):
                     self._outbox.in_step = False
                     break
 

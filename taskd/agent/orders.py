@@ -32,6 +32,7 @@ class Orders:
         self._paused_by = (0, "")  # the manager that ordered the last pause
         # orders that an agent without ranks obeys too, and those about its ranks
         self._of_the_agent: dict[type, Callable[[Any], None]] = {
+            to_agent.TimeAsked: lambda order: agent.beat(order.at),
             to_agent.Fence: self._fenced,
             to_agent.Prepare: self._of_a_standby,
             to_agent.TakeOver: self._of_a_standby,

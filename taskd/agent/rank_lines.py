@@ -132,6 +132,9 @@ class RankLines:
         if isinstance(message, from_rank.Injected):
             self._agent.monitor.injected(rank, message)
             return
+        if isinstance(message, from_rank.StepsPlanned):
+            rank.total = message.total
+            return
         if isinstance(message, from_rank.RankJoined):
             rank.joined, rank.handlers = True, message.handlers
             self._agent.news.set()  # a launcher may get ready to replace it

@@ -36,6 +36,7 @@ class Rank:
     over: str | None = None  # how its process ended
     step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None
+    total: int = 0  # its loop ends before this step; 0: the script has not said
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported
     injections: list[str] = field(default_factory=list)  # requests that it has not answered

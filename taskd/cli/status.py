@@ -1,158 +1,185 @@
-"""`taskd status`: what a job is doing now, and its incidents from the manager's journal."""
+"""`taskd status`: what a job is doing now, and what has happened to it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from taskd import settings
-from taskd.manager import journal
+from taskd.journal import files
+from taskd.journal.reading import Reader, last_run
 
-ANSWER = 1.0  # seconds; a manager answers in milliseconds
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from taskd.control import Control
+    from taskd.messages.to_operator import IncidentSeen
+    from taskd.status.model import Model
+
+ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
+EVERY = 1.0  # seconds between two looks
+# exit statuses, besides 1 for "nothing is known" and 2 for bad arguments
+WELL, FAILED, SILENT = 0, 3, 4
 
 
 @click.command()
+@click.argument("journal", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--log-path",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the journal's entries as one JSON array."
-)
-def command(log_path: Path | None, as_json: bool) -> None:
+@click.option("--once", is_flag=True, help="Print it once. Default where there is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print it once, as one JSON object.")
+def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bool) -> None:
     """Show what a job is doing now, and its incidents: what broke, what was done, how long each
-    phase took.
+    phase took, how many steps were lost. On a terminal it is shown anew every second.
 
-    Incidents are read from the logs, also of a job that is over. The rest comes from the job's
-    manager; `taskd pause --help` says how it is found.
+    The job's manager is asked; `taskd pause --help` says how it is found. If none answers, it is
+    read from the job's journal in the log directory. For JOURNAL, a file or a directory, no manager
+    is asked.
+
+    Exit status: 0 the job is under way or has ended well, 3 it has ended with an error, 4 no
+    manager answers and the journal does not say how the job ended, 1 nothing is known of it.
     """
     try:
-        directory = log_path or Path(settings.log_settings(os.environ).path)
+        sight = _Sight(journal, log_path or Path(settings.log_settings(os.environ).path))
+        with sight:
+            if as_json:
+                model = sight.look()
+                click.echo(json.dumps(model.plain, indent=1))
+            elif once or journal is not None or not sys.stdout.isatty():
+                from taskd.status.rendering import render
+
+                model = sight.look()
+                _console().print(render(model))
+            else:
+                model = _live(sight.look)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
-    path = directory / journal.NAME
-    now = "" if as_json else _now()
-    try:
-        entries, damaged = read(path)
-    except FileNotFoundError:
-        if now:
-            click.echo(
-                f"{now}\nno incident is over yet, or the logs are elsewhere: {path} does not exist"
-                " (--log-path)"
+    if sight.damaged:
+        click.echo(f"{sight.damaged} lines of the journal are no entries and are skipped", err=True)
+    sys.exit(status(model))
+
+
+def status(model: Model) -> int:
+    """The exit status that says how the job is."""
+    if model.end is not None:
+        return WELL if model.end.ok else FAILED
+    return SILENT if model.source == "journal" else WELL
+
+
+def _live(look: Callable[[], Model]) -> Model:
+    """Show the job until it is over, or until the reader has seen enough."""
+    from rich.live import Live
+
+    from taskd.status.rendering import render
+
+    model = look()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        while not model.over:
+            time.sleep(EVERY)
+            model = look()
+            live.update(render(model), refresh=True)
+    return model
+
+
+@dataclass
+class _Sight:
+    """Where the job is seen: its manager, or the journal. A context manager."""
+
+    given: Path | None
+    directory: Path
+    damaged: int = 0
+    _control: Control | None = None
+    _term: int = -1  # of the manager that answered last
+    _before: tuple[IncidentSeen, ...] = ()  # incidents that the journal knew then
+    _size: tuple[Path, int] | None = None  # of the journal that was read last
+    _read: Model | None = None
+
+    def look(self) -> Model:
+        return self._asked() or self._journaled()
+
+    def _asked(self) -> Model | None:
+        """By the manager; None if none answers."""
+        from taskd.control import Control, ControlError
+        from taskd.protocol import addresses
+        from taskd.protocol.keys import BadSecret
+        from taskd.status.model import of_manager
+
+        if self.given is not None:
+            return None
+        # without a secret there is no job of ours to ask, or not yet; the journal may be readable
+        with contextlib.suppress(ControlError, BadSecret):
+            self._control = self._control or Control()
+            seen = self._control.overview(timeout=ANSWER)
+            if seen.term != self._term:  # it knows only what has happened under it
+                self._term = seen.term
+                known = self._journal(files.path(self.directory, seen.job))
+                self._before = known.incidents if known is not None else ()
+            where = addresses.text(settings.manager_address(os.environ))
+            return of_manager(where, seen, self._before)
+        return None
+
+    def _journaled(self) -> Model:
+        """By the journal. Raises ClickException."""
+        newest = self._newest()
+        model = self._journal(newest) if newest is not None else None
+        if model is None:
+            raise click.ClickException(
+                f"no manager of your job answers, and there is no journal in"
+                f" {self.given or self.directory}: set TASKD_MANAGER_ADDR (or TASKD_PORT),"
+                " MINDX_TASK_ID and TASKD_SECRET as the job has them, or --log-path"
             )
-            return
-        raise click.ClickException(
-            f"no job of yours answers, and {path} does not exist: no incident is over yet, or the"
-            " logs are elsewhere: set --log-path"
-        ) from None
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
-    if damaged:
-        click.echo(
-            f"{path}: {damaged} lines are not entries of a journal and are skipped", err=True
-        )
-    if as_json:
-        click.echo(json.dumps(entries, indent=1))
-        return
-    if now:
-        click.echo(now)
-    _show(entries)
+        return model
 
+    def _newest(self) -> Path | None:
+        """The newest file of the journal to read: of the job that is named, else the last one."""
+        place = self.given or self.directory
+        if not place.is_dir():
+            return place
+        named = files.path(place, settings.job_id(os.environ))
+        chosen = "MINDX_TASK_ID" in os.environ and self.given is None
+        return named if chosen else files.newest(place)
 
-def _now() -> str:
-    """What the job is doing now; "" if no manager answers."""
-    from taskd.control import Control, ControlError
-    from taskd.protocol.keys import BadSecret
+    def _journal(self, newest: Path) -> Model | None:
+        from taskd.status.journaled import of_journal
 
-    try:
-        with Control() as control:
-            return control.status(timeout=ANSWER)
-    except (ControlError, settings.BadSetting, BadSecret):
-        return ""
-
-
-def read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The journal's entries, oldest first, and how many lines are invalid: a manager may be killed
-    while it writes one."""
-    entries, damaged = [], 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        reader = Reader()
         try:
-            entry = json.loads(line)
-            if entry["kind"] == "incident":
-                usable = {
-                    "incident",
-                    "ranks",
-                    "faults",
-                    "strategy",
-                    "step",
-                    "seconds",
-                    "phases",
-                    "began",
-                } <= entry.keys()
-            else:
-                usable = entry["kind"] == "end" and {"ok", "reason", "time"} <= entry.keys()
-        except (ValueError, TypeError, KeyError, AttributeError):
-            usable = False
-        if usable:
-            entries.append(entry)
-        else:
-            damaged += 1
-    return entries, damaged
+            size = (newest, newest.stat().st_size) if newest.exists() else None
+            if size is None or size != self._size:
+                records = last_run(reader.files(files.of(newest)))
+                self._read = of_journal(str(newest), records, time.time())
+                self._size, self.damaged = size, reader.damaged
+        except OSError as error:
+            raise click.ClickException(f"{newest} cannot be read: {error.strerror}") from None
+        model = self._read
+        if model is not None:  # it grows older
+            model = replace(model, age=max(time.time() - model.seen.time, 0.0))
+        return model
+
+    def __enter__(self) -> _Sight:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._control is not None:
+            self._control.close()
 
 
-def _show(entries: list[dict[str, Any]]) -> None:
-    """Print three lines per incident, which fit any terminal; a table of so many columns does
-    not."""
+def _console() -> Console:
     from rich.console import Console
-    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
-    jobs = len({e.get("job") for e in entries}) > 1
-    if not any(e["kind"] == "incident" for e in entries):
-        console.print("no incidents")
-    for entry in entries:
-        job = f"  job {entry.get('job')}" if jobs else ""
-        if entry["kind"] == "end":
-            console.print(
-                Text(
-                    f"{_when(entry['time'])}{job}  {'ended well' if entry['ok'] else 'ended'}:"
-                    f" {entry['reason']}"
-                )
-            )
-            continue
-        ranks = ",".join(map(str, entry["ranks"]))
-        replaced = (
-            f"  replaced: {'rank' if len(entry['ranks']) == 1 else 'ranks'} {ranks}"
-            if ranks
-            else ""
-        )
-        # a fault's text comes from the nodes: print it verbatim, never as markup
-        head = Text(f"{_when(entry['began'])}{job}  incident {entry['incident']}  ")
-        head.append(f"{entry['strategy']}  {_ms(entry['seconds'])} ms", style="bold")
-        head.append(f"  step {entry['step']}{replaced}")
-        console.print(head)
-        for fault in entry["faults"]:
-            console.print(Text(f"    {fault}"))
-        console.print(
-            Text(
-                "    "
-                + "  ".join(
-                    f"{phase} {_ms(seconds)}" for phase, seconds in entry["phases"].items()
-                ),
-                style="dim",
-            )
-        )
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f}"
+    return Console(highlight=False, soft_wrap=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Results
@@ -109,14 +110,24 @@ class TellClusterD:
 
 @dataclass(frozen=True)
 class Note:
-    """Write a decision to log and journal."""
+    """Write a decision to log and journal. `told`: the journal has it in an entry of its own."""
 
     text: str
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Write an entry of this `kind` into the journal; docs/journal.md has the fields of each."""
+
+    kind: str
+    data: dict[str, Any] = field(hash=False)
 
 
 @dataclass(frozen=True)
 class Closed:
-    """Report a closed incident. `phases` in seconds."""
+    """Report a closed incident. `phases` in seconds. `reached`: the highest step that a rank had
+    come to, `rounds`: when what happened to which rank, see incident.times."""
 
     incident: int
     strategy: str
@@ -127,6 +138,8 @@ class Closed:
     phases: dict[str, float] = field(hash=False)  # seconds, in order of first entry
     tried: tuple[str, ...]
     began: float
+    reached: int = -1
+    rounds: tuple[dict[str, Any], ...] = field(default=(), hash=False)
 
 
 Command = (
@@ -142,6 +155,7 @@ Command = (
     | TellClusterD
     | Note
     | MarkSubHealthy
+    | Entry
     | Closed
     | to_rank.Interrupt
     | to_rank.Rebuild

@@ -155,12 +155,13 @@ class Coordinator:
 
     # -- the shell's side --------------------------------------------------------------------------
 
-    def step(self, event: e.Event, now: float) -> list[c.Command]:
+    def step(self, event: e.Event, now: float, at: float | None = None) -> list[c.Command]:
         """Handle one event; return the commands to carry out, in order. Late and repeated events
         return none, nor do those from before this manager is in charge: agents register again once
-        it is."""
+        it is. `at`: when it happened, if that is known better than that it has by now; it is for
+        the journal alone."""
         job = self.job
-        job.out = []
+        job.out, job.at = [], now if at is None else at
         if job.over:
             self._refuse(event, OVER)
         elif self.election.in_charge or isinstance(event, OF_VOTERS):
@@ -248,8 +249,8 @@ class Coordinator:
 
     @property
     def under_way(self) -> bool:
-        """Whether a launcher that starts now can only replace a lost node. A manager of a later term
-        has a job that had formed, even if not all of its nodes have registered yet."""
+        """Whether a launcher that starts now can only replace a lost node. The job of a manager of
+        a later term had formed, even if not all of its nodes have registered yet."""
         later = self.election.candidate.term > 1
         return self.job.protected or self.pods.applies or later
 

@@ -66,7 +66,8 @@ class Forming:
         job.protected = True
         self.stop()
         ladder = ", ".join(job.settings.ladder)
-        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}")
+        job.tell("protected", generation=job.generation)
+        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}", told=True)
         job.say(to_rank.Resume(job.interruption, job.generation, 0))
         self._recovery.nodes.keep_records()
 

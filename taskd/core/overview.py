@@ -1,16 +1,27 @@
-"""Renders the current status of a job as a few lines of text."""
+"""The current status of a job: as a few lines of text, and as a bounded message."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from taskd.core.abbreviate import abbreviate
+from taskd.core.progress import Seen
+from taskd.messages.to_operator import (
+    FAULTS,
+    WORST,
+    IncidentSeen,
+    NodeSeen,
+    Overview,
+)
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
     from taskd.core.topology import Node
 
 NODES = 40  # listed one by one
+# "silent": by the journal alone, there is no manager, and how the job ended is not known
+STATES = ("starting", "training", "repairing", "paused", "voting", "over", "silent")
 
 
 def overview(job: Coordinator) -> str:
@@ -19,7 +30,7 @@ def overview(job: Coordinator) -> str:
         f"{len(state.ranks)} ranks on {state.settings.nodes} node{'s' * (state.settings.nodes > 1)}"
     )
     lines = [
-        f"{_state(job)}; {counts}, generation {state.generation}, {job.recovery.incidents}"
+        f"{status(job)[1]}; {counts}, generation {state.generation}, {job.recovery.incidents}"
         " incidents seen by this manager"
     ]
     if not state.repairs:
@@ -37,23 +48,115 @@ def overview(job: Coordinator) -> str:
     return "\n".join(lines)
 
 
-def _state(job: Coordinator) -> str:
+def answer(
+    job: Coordinator,
+    request: str,
+    name: str,
+    seen: Seen,
+    rate: float,
+    recent: Iterable[Mapping[str, Any]],
+    now: float,
+    unix: float,
+) -> Overview:
+    """The answer to OverviewAsked. `name`: of the job; `recent`: incidents that are over, as the
+    journal has them; `now` is `unix` in Unix time."""
+    state, incident = job.job, job.recovery.incident
+    word, detail = status(job)
+    topology = state.topology
+    troubled = [(n, _of(node)) for n, node in sorted(topology.nodes.items()) if not _runs(node)]
+    missing = [n for n in range(state.settings.nodes) if n not in topology.nodes]
+    troubled += [(n, "has not joined") for n in missing]
+    incidents = [incident_seen(past) for past in recent]
+    if incident is not None:
+        began = unix - (now - incident.began)
+        plan = incident.round.plan
+        current = {
+            "incident": incident.number,
+            "began": began,
+            "seconds": now - incident.began,
+            "strategy": incident.strategy,
+            "result": "under way",
+            "phase": incident.phase.value,
+            "round": incident.rounds,
+            "step": -1 if plan is None else plan.step,
+            "reached": incident.round.reached,
+            "ranks": sorted(incident.replaced),
+            "faults": incident.faults,
+            "phases": incident.timeline.durations(now),
+        }
+        incidents.append(incident_seen(current))
+    return Overview(
+        request=request,
+        job=name,
+        time=unix,
+        state=word,
+        detail=detail,
+        nodes=state.settings.nodes,
+        ranks=len(state.ranks),
+        generation=state.generation,
+        term=job.election.candidate.term,
+        repairs=state.repairs,
+        step=seen.step,
+        highest=seen.highest,
+        total=seen.total,
+        rate=rate,
+        usual=seen.usual,
+        heard=max(now - seen.heard, 0.0) if seen.step >= 0 else 0.0,
+        phases=seen.phases,
+        listed=seen.listed,
+        troubled=tuple(NodeSeen(n, text) for n, text in troubled[:WORST]),
+        troubles=len(troubled),
+        standbys=len(topology.standbys),
+        incidents=tuple(incidents[-WORST:]),
+        incidents_seen=job.recovery.incidents,
+    )
+
+
+def incident_seen(past: Mapping[str, Any]) -> IncidentSeen:
+    """An incident from the fields that the journal has of it."""
+    faults, ranks = list(past["faults"]), list(past["ranks"])
+    return IncidentSeen(
+        incident=past["incident"],
+        began=max(past["began"], 0.0),
+        seconds=max(past["seconds"], 0.0),
+        strategy=past["strategy"],
+        result=past["result"],
+        phase=past.get("phase", ""),
+        round=past.get("round", 0),
+        step=past["step"],
+        reached=past["reached"],
+        ranks=tuple(ranks[:WORST]),
+        replaced=len(ranks),
+        faults=tuple(fault[:1000] for fault in faults[:FAULTS]),
+        more=len(faults),
+        phases={name: max(seconds, 0.0) for name, seconds in past["phases"].items()},
+    )
+
+
+def status(job: Coordinator) -> tuple[str, str]:
+    """What the job does: one of STATES, and in words."""
     state, incident = job.job, job.recovery.incident
     if state.over:
-        return "over"
+        return "over", "over"
+    if not job.election.in_charge:
+        return "voting", "this manager waits for the votes of a majority of the agents"
     if incident is not None:
-        return (
+        return "repairing", (
             f"incident {incident.number} is being repaired: {incident.phase.value} by"
             f" {incident.strategy}, round {incident.rounds}"
         )
     if not state.protected:
-        return (
+        return "starting", (
             f"starting: {sum(rank.joined for rank in state.ranks.values())} ranks have called"
             " protect()"
         )
     if job.pause.step is not None:
-        return f"paused before step {job.pause.step}"
-    return "training, protected"
+        return "paused", f"paused before step {job.pause.step}"
+    return "training", "training, protected"
+
+
+def _runs(node: Node) -> bool:
+    return node.living and not node.assignee
 
 
 def _of(node: Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.election.election import Election
@@ -56,6 +57,7 @@ class JobState:
         self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
+        self.at = 0.0  # when the event under way happened, at most now: see clocks
         self._unfinished, self._going_on = PendingSet(), PendingSet()
 
     @property
@@ -81,8 +83,13 @@ class JobState:
     def say(self, command: c.Command) -> None:
         self.out.append(command)
 
-    def note(self, text: str) -> None:
-        self.out.append(c.Note(text))
+    def note(self, text: str, told: bool = False) -> None:
+        """Have it logged, and written into the journal unless an entry of its own tells it."""
+        self.out.append(c.Note(text, told))
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Have it written into the journal."""
+        self.out.append(c.Entry(kind, data))
 
     def answer(self, request: str, ok: bool, text: str) -> None:
         """Answer an operator. `request`: "" is none."""

@@ -81,6 +81,7 @@ class Succession:
 
     def _protect(self) -> None:
         self._job.protected, self.deadline = True, None
+        self._job.tell("protected", generation=self._job.generation)
         self._pause.complete()
 
     def _join(self, text: str, now: float) -> None:

@@ -170,7 +170,7 @@ class Stage:
     def incidents(self) -> list[dict[str, Any]]:
         """The incidents of this run in the manager's journal."""
         try:
-            lines = (self.logs / journal.NAME).read_text().splitlines()
+            lines = (self.logs / journal.INCIDENTS).read_text().splitlines()
         except FileNotFoundError:
             return []
         return [entry for entry in map(json.loads, lines) if entry["kind"] == "incident"]

@@ -9,8 +9,6 @@ skipped and counted. A file with many superseded lines is written anew, and repl
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from taskd.manager import line_file
 from taskd.mindcluster.faults.findings import read_regular
 
 NAME, LOCK = "continuity.jsonl", "continuity.lock"
@@ -55,7 +54,7 @@ class Continuity:
         self._values: dict[str, Any] = {}
         self._unwritten: set[str] = set()
         self._lines = 0  # in the file, those that count no longer included
-        self._lock = -1
+        self._lock = line_file.Lock(self.path.parent / LOCK)
         self._warned = False
 
     def read(self) -> dict[str, Any]:
@@ -121,41 +120,22 @@ class Continuity:
     def close(self) -> None:
         """Let the next manager write."""
         self.write()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
     def _locked(self) -> bool:
-        if self._lock >= 0:
+        if self._lock.acquire():
             return True
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.path.parent / LOCK, flags, 0o640)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            self._warn("another manager writes it")
-            return False
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._lock = descriptor
-        return True
+        self._warn("another manager writes it")
+        return False
 
     def _write(self, key: str, value: Any) -> None:
         if self._lines > SUPERSEDED + 2 * len(self._values):
             self._write_anew()
             return
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o640)
+        descriptor = line_file.open_to_append(self.path)
         try:
-            size = os.fstat(descriptor).st_size
-            # a writer was killed in the middle of a line
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            line = (b"\n" if torn else b"") + self._line(key, value)
-            if os.write(descriptor, line) < len(line):
-                raise OSError(errno.ENOSPC, "the disk is full")
+            line = line_file.mend(descriptor) + self._line(key, value)
+            line_file.append(descriptor, line)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

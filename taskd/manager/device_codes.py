@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from taskd.core.abbreviate import abbreviate
 from taskd.manager.continuity import Continuity
@@ -59,6 +60,8 @@ class DeviceCodes:
         self._directory = None if directory is None else Path(directory)
         self._journal, self._wall, self._continuity = journal, wall, continuity
         self._written: dict[str, Separation] = {}
+        # writes an entry into the job's journal
+        self.tell: Callable[[str, dict[str, Any]], None] = lambda kind, data: None
         self._watch: Watch | None = None
         self._look = 0.0  # when to check the files next
         self.devices = Devices(Configuration())
@@ -242,6 +245,7 @@ class DeviceCodes:
         self.devices.release(device)
         self._keep(device, now)
         self._written.pop(device, None)
+        self.tell("released", {"device": device, "by": "an operator"})
         log.warning("device %s was released by an operator", device)
         return ""
 
@@ -268,6 +272,8 @@ class DeviceCodes:
             try:
                 self._journal.separate(name, separation.code, separation.text, until)
                 self._written[name] = separation
+                code, why = f"{separation.code:X}", separation.text
+                self.tell("separated", {"device": name, "code": code, "why": why})
             except OSError as error:
                 log.error(
                     "%s cannot be written: %s; a new manager will not know of %s",
@@ -280,6 +286,7 @@ class DeviceCodes:
             try:
                 self._journal.release(name, "ReleaseTimeWindow")
                 del self._written[name]
+                self.tell("released", {"device": name, "by": "ReleaseTimeWindow"})
             except OSError as error:
                 log.error("%s cannot be written: %s", self._journal.path, error.strerror)
 

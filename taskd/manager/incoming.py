@@ -7,13 +7,13 @@ from typing import Any
 
 import zmq
 
-from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer
+from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR, STANDBY, unseal
@@ -29,14 +29,16 @@ class Incoming:
         voters: Voters,
         operators: Operators,
         out: Outgoing,
-        feed: Callable[[e.Event, float], None],
+        story: Story,
+        feed: Callable[..., None],
         starting: Callable[[], bool],
+        clock: Callable[[], float],
     ) -> None:
-        """`feed` gives an event to `core`. `starting`: whether the launcher that started this
-        manager, that of node 0, still runs."""
+        """`feed` gives an event to `core`, with the time at which it happened if that is known.
+        `starting`: whether the launcher that started this manager, that of node 0, still runs."""
         self._job, self._coordinator, self._members = job, coordinator, members
         self._voters, self._operators, self._out = voters, operators, out
-        self._feed, self._starting = feed, starting
+        self._story, self._feed, self._starting, self._clock = story, feed, starting, clock
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
@@ -90,8 +92,17 @@ class Incoming:
         self._members.hear(peer, origin, now)
         if isinstance(message, to_agent.Ack):
             self._members.acknowledge(peer, message.number)
-        elif message.unheard or peer.outbox.kept:
+            return
+        if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
+        if message.progress is not None and self._members.agents.get(peer.node) is peer:
+            self._story.progress.take(peer.node, peer.ranks, message.progress, now)
+        # `now` is that of the turn, and so too early for a message read late in it
+        if message.asked:
+            if peer.clock.told(message.asked, origin.envelope.at, self._clock()):
+                self._story.clock(peer)
+        elif peer.clock.due(now):
+            self._out.send_now(peer, to_agent.TimeAsked(peer.clock.ask(self._clock())))
 
     # -- by sender ---------------------------------------------------------------------------------
 
@@ -143,7 +154,7 @@ class Incoming:
         if isinstance(message, from_agent.DevicesFound | from_agent.DevicesAt):
             members.device_info(peer, message, now)
             return
-        self._feed(message, now)
+        self._feed(message, now, peer.clock.ours(origin.envelope.at, now))
         # one that has ended well waits for the others
         if isinstance(message, from_agent.AgentLeft) and not message.ok:
             members.agents.pop(peer.node, None)

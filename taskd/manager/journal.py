@@ -1,5 +1,11 @@
-"""incidents.jsonl: one JSON object per closed incident and one for the end of the job, for `taskd
-status` and for operators."""
+"""Writes the journal of a job, `journal-JOB.jsonl`, and `incidents.jsonl`, from the same events.
+
+The journal has one writer, the manager that holds its lock. A line is handed to the kernel before
+the manager goes on, so it outlives the manager's process; it is not forced to the disk, for that
+can take as long as a repair: a machine that loses power loses the last seconds, of which agents
+tell the next manager what it has to know. What cannot be written costs one warning; the newest
+lines wait in memory, and are written, with the number of those lost, when it is possible again.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +13,198 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from taskd.core import commands
+from taskd.journal import files
+from taskd.manager import line_file
 
-NAME = "incidents.jsonl"
+INCIDENTS = "incidents.jsonl"
+WAITING = 1000  # lines that wait in memory while none can be written
+TEXT = 4000  # characters of a text; a message that names every rank is much longer
+LISTED = 100  # texts in a list
 
 log = logging.getLogger("taskd.manager.journal")
 
 
 class Journal:
-    """Appends to `directory`/incidents.jsonl. A journal that cannot be written costs one warning,
-    nothing else."""
+    """`time` of an entry: the wall clock when this manager began, and its monotonic clock since, so
+    that it never goes back."""
 
-    def __init__(self, directory: str, job: str, wall: Callable[[], float] = time.time) -> None:
-        self.path = Path(directory) / NAME
-        self.job = job
-        self._wall = wall
+    def __init__(
+        self,
+        directory: str,
+        job: str,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        most_bytes: int = files.BYTES,
+    ) -> None:
+        self.directory, self.job = Path(directory), job
+        self._ahead = wall() - clock()
+        self._clock, self._most_bytes = clock, most_bytes
+        self._descriptor = -1
+        self._whole, self._size = False, 0  # the last line of the file, and its bytes
+        self._lock: line_file.Lock | None = None
+        self._start: dict[str, Any] | None = None  # repeated at the head of each file
+        self._waiting: deque[bytes] = deque()
+        self._lost = 0  # lines
         self._warned = False
 
-    def closed(self, incident: commands.Closed, now: float) -> None:
-        """Append an incident; `now` is on the clock of `incident.began`, which is written as Unix
-        time."""
-        self._append(
-            {"kind": "incident", **asdict(incident), "began": self._wall() - (now - incident.began)}
-        )
+    @property
+    def path(self) -> Path:
+        return files.path(self.directory, self.job)
+
+    def unix(self, moment: float) -> float:
+        """A moment of the monotonic clock as Unix time."""
+        return round(moment + self._ahead, 6)
+
+    # -- what is written ---------------------------------------------------------------------------
+
+    def begin(self, data: Mapping[str, Any]) -> None:
+        """A manager starts: the first entry, which each file repeats."""
+        self._start = {"version": files.VERSION, "job": self.job, **data}
+        self.write("start", self._start)
+
+    def write(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Append an entry. `began` in it, if there is one, is on the monotonic clock."""
+        data = bounded(data)
+        if type(began := data.get("began")) is float:
+            data["began"] = self.unix(began)
+        self._waiting.append(self._line(kind, data))
+        while len(self._waiting) > WAITING:
+            self._waiting.popleft()
+            self._lost += 1
+        self.flush()
+
+    def closed(self, incident: commands.Closed) -> None:
+        """An incident that was repaired."""
+        data = asdict(incident)
+        self.write("incident", {"result": "repaired", **data})
+        for more in ("reached", "rounds"):
+            del data[more]
+        data["began"] = self.unix(incident.began)
+        self._append_incident({"kind": "incident", **data})
 
     def end(self, ok: bool, reason: str) -> None:
-        self._append({"kind": "end", "ok": ok, "reason": reason})
+        """The job is over."""
+        data = {"ok": ok, "reason": reason}
+        self.write("end", data)
+        self._append_incident({"kind": "end", **data})
 
-    def _append(self, entry: dict[str, Any]) -> None:
-        line = json.dumps({"time": self._wall(), "job": self.job, **entry}) + "\n"
+    # -- the file ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what waits, if that is possible now."""
+        if not self._waiting:
+            return
         try:
+            if not self._ready():
+                self._warn(self.path, "another manager writes it")
+                return
+            if self._lost:
+                self._append(self._line("gap", {"lost": self._lost}))
+                self._lost = 0
+            while self._waiting:
+                self._append(self._waiting[0])
+                self._waiting.popleft()
+            if self._size >= self._most_bytes:
+                self._next_file()
+        except (OSError, ValueError) as error:
+            self._warn(self.path, getattr(error, "strerror", None) or str(error))
+
+    def close(self) -> None:
+        """Write what waits, bring it to the disk, and let the next manager write."""
+        self.flush()
+        if self._descriptor >= 0:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                self._warn(self.path, error.strerror or str(error))
+            self._forget()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _ready(self) -> bool:
+        """Whether the file is open; False if another manager has it. Raises OSError."""
+        if self._lock is None:
+            self._lock = line_file.Lock(self.path.with_suffix(".lock"))
+        if not self._lock.acquire():
+            return False
+        # it was removed, for example with its directory
+        if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
+            self._forget()
+        if self._descriptor < 0:
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            # one write to a file opened for append: lines of two managers never mix
-            descriptor = os.open(
-                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640
-            )
+            self._descriptor, self._whole = line_file.open_to_append(self.path), False
+        return True
+
+    def _append(self, line: bytes) -> None:
+        """Append a line to the open file. Raises OSError."""
+        if not self._whole:
+            line = line_file.mend(self._descriptor) + line
+            self._size = os.fstat(self._descriptor).st_size
+        self._whole = False
+        line_file.append(self._descriptor, line)
+        self._whole, self._size = True, self._size + len(line)
+
+    def _next_file(self) -> None:
+        self._forget()
+        for age in range(files.FILES - 1, 0, -1):
+            older = files.path(self.directory, self.job, age)
+            newer = files.path(self.directory, self.job, age - 1)
+            if newer.exists():
+                newer.replace(older)
+        if self._ready() and self._start is not None:
+            self._append(self._line("start", {**self._start, "repeated": True}))
+
+    def _forget(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _now(self) -> float:
+        return self.unix(self._clock())
+
+    def _line(self, kind: str, data: Mapping[str, Any]) -> bytes:
+        entry = {"time": self._now(), "kind": kind, **data}
+        return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+
+    def _append_incident(self, data: dict[str, Any]) -> None:
+        """Append to incidents.jsonl. Lines of several managers never mix: each is one write to a
+        file opened for append."""
+        path = self.directory / INCIDENTS
+        line = json.dumps({"time": self._now(), "job": self.job, **data}) + "\n"
+        try:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            descriptor = line_file.open_to_append(path)
             try:
                 os.write(descriptor, line.encode())
             finally:
                 os.close(descriptor)
         except (OSError, ValueError) as error:
-            if not self._warned:
-                self._warned = True
-                reason = getattr(error, "strerror", None) or error
-                remedy = "set TASKD_LOG_PATH to a directory that this user may write to"
-                log.warning("%s cannot be written: %s; %s", self.path, reason, remedy)
+            self._warn(path, getattr(error, "strerror", None) or str(error))
+
+    def _warn(self, path: Path, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            remedy = "set TASKD_LOG_PATH to a directory with room that this user may write to"
+            log.warning("%s cannot be written: %s; %s", path, why, remedy)
+
+
+def bounded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with long texts and long lists of texts cut, which say so."""
+    return {name: _bounded(value) for name, value in data.items()}
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str):
+        more = len(value) - TEXT
+        return value if more <= 0 else f"{value[:TEXT]}... and {more} more characters"
+    if isinstance(value, list | tuple) and value and isinstance(value[0], str):
+        cut = [_bounded(text) for text in value[:LISTED]]
+        return cut + [f"and {len(value) - LISTED} more"] if len(value) > LISTED else cut
+    return value

@@ -13,6 +13,7 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_watch import DeviceWatch
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
+from taskd.manager.story import Story
 from taskd.messages import from_operator, to_operator, to_rank
 
 # requests that break a healthy job; the others only delay it
@@ -41,6 +42,7 @@ class Operators:
         out: Outgoing,
         codes: DeviceCodes,
         devices: DeviceWatch,
+        story: Story,
         feed: Callable[[e.Event, float], None],
         on_purpose: bool,
     ) -> None:
@@ -48,6 +50,7 @@ class Operators:
         them."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
         self._codes, self._devices, self._on_purpose = codes, devices, on_purpose
+        self._story = story
         self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
     def request(self, route: bytes, message: from_operator.FromOperator, now: float) -> None:
@@ -62,6 +65,9 @@ class Operators:
             return
         if isinstance(message, from_operator.StatusAsked):
             self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))
+            return
+        if isinstance(message, from_operator.OverviewAsked):
+            self.answer(self._story.overview(self._coordinator, message.request, now))
             return
         if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._codes.release(message.device, now)
@@ -97,7 +103,7 @@ class Operators:
         else:
             self._out.send(owner, message)
 
-    def answer(self, answer: to_operator.Answer) -> None:
+    def answer(self, answer: to_operator.ToOperator) -> None:
         route = self._waiting.pop(answer.request, None)
         if route is not None:
             self._out.reply(route, answer)

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import zmq
 
+from taskd.core.clocks import Clock
 from taskd.core.delivery import Inbox, Outbox
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import OPERATOR, Envelope
@@ -70,6 +71,7 @@ class Peer:
     chips: tuple[int, ...] = ()
     inbox: Inbox = field(default_factory=Inbox)
     outbox: Outbox[bytes] = field(default_factory=Outbox)
+    clock: Clock = field(default_factory=Clock)
 
 
 @dataclass

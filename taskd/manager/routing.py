@@ -11,11 +11,11 @@ from taskd.core import commands as c
 from taskd.core.state import JobState
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity, place_key, recovery_key
-from taskd.manager.journal import Journal
 from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
+from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.protocol import addresses
@@ -59,7 +59,7 @@ class Routing:
         voters: Voters,
         operators: Operators,
         out: Outgoing,
-        journal: Journal,
+        story: Story,
         continuity: Continuity | None,
         cluster: ClusterLine,
         kubernetes: KubernetesLine,
@@ -68,9 +68,8 @@ class Routing:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
         why."""
         self._job, self._members, self._operators = job, members, operators
-        self._out, self._journal, self._leave = out, journal, leave
+        self._out, self._story, self._leave = out, story, leave
         self._voters, self._continuity, self._kubernetes = voters, continuity, kubernetes
-        self._now = 0.0
         self._placed = False  # it is this manager's address that launchers find
         self._routes: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys(TO_ALL, self._to_all),
@@ -86,15 +85,16 @@ class Routing:
             c.TakeCharge: self._take_charge,
             c.SendRoster: self._send_roster,
             to_agent.KeepSwitch: self._keep_switch,
-            c.Closed: self._closed,
+            c.Entry: lambda command: None,  # for the journal alone
+            c.Closed: lambda command: log.info("%s", command),
             c.Resign: lambda command: leave(None, command.reason),
             to_agent.End: self._end,
         }
 
     def carry_out(self, commands: list[c.Command], now: float) -> None:
-        self._now = now
         for command in commands:
             self._routes[type(command)](command)
+            self._story.carried_out(command)
 
     def _to_all(self, command: Any) -> None:
         log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
@@ -120,10 +120,6 @@ class Routing:
         if (peer := self._members.agents.get(command.node)) is not None:
             name = peer.host or peer.records[0] or str(peer.node)
             self._kubernetes.sub_healthy(name, command.why)
-
-    def _closed(self, command: c.Closed) -> None:
-        log.info("%s", command)
-        self._journal.closed(command, self._now)
 
     def _keep_switch(self, command: to_agent.KeepSwitch) -> None:
         """Tell the agents and, for the case that they all end, write it down."""
@@ -153,7 +149,6 @@ class Routing:
         for peer in self._members.peers:
             self._out.deliver(peer, data)
         (log.info if command.ok else log.error)("the job is over: %s", command.reason)
-        self._journal.end(command.ok, command.reason)
         if self._continuity is not None:
             self._continuity.forget(self._out.job)
             if self._placed:

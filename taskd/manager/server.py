@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
@@ -32,6 +31,7 @@ from taskd.manager.device_codes import DeviceCodes
 from taskd.manager.device_info import DeviceInfo
 from taskd.manager.device_info_line import DeviceInfoLine
 from taskd.manager.device_watch import DeviceWatch
+from taskd.manager.ended import Ended
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.incoming import Incoming
 from taskd.manager.journal import Journal
@@ -46,6 +46,7 @@ from taskd.manager.peers import Dropped, Drops
 from taskd.manager.routing import Routing
 from taskd.manager.slack import slack
 from taskd.manager.sources import Source
+from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
@@ -80,6 +81,7 @@ class Server:
     device_info: DeviceInfoLine = field(default_factory=DeviceInfoLine)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
+    given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
     faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
     clock: Callable[[], float] = time.monotonic
 
@@ -94,6 +96,7 @@ class Server:
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
         self.voters = Voters(election, shape, (self.host, self.port), self._out)
         self.members = Membership(self.coordinator, self._out, self._liveness, self._feed)
+        self._story, self.codes.tell = Story(self.journal, self.coordinator.job), self.journal.write
         self._devices = DeviceWatch(
             self.codes, self.members.agents, self.coordinator.job, self._feed
         )
@@ -105,6 +108,7 @@ class Server:
             self._out,
             self.codes,
             self._devices,
+            self._story,
             self._feed,
             self.faults_on_purpose,
         )
@@ -114,7 +118,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self.journal,
+            self._story,
             self.continuity,
             self.cluster,
             self.kubernetes,
@@ -127,8 +131,10 @@ class Server:
             self.voters,
             self.operators,
             self._out,
+            self._story,
             self._feed,
             lambda: self.starter >= 0,
+            self.clock,
         )
         self._tick_floor = 0.0
         self._stopped = ""
@@ -154,6 +160,7 @@ class Server:
         except BaseException:
             self._context.destroy(linger=0)
             raise
+        self._ended = Ended(self._monitor, self.members, self.voters, self._liveness, self._feed)
         self.codes.open(self.clock())
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
@@ -163,6 +170,7 @@ class Server:
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
+        self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
         log.info(
             "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
             self.job,
@@ -176,10 +184,8 @@ class Server:
     def run(self) -> Outcome:
         """Serve until the job is over or `stop()` is called."""
         now = self.clock()
-        self._next_look, self._next_warning = (
-            now + self.limits.look,
-            now + self.limits.first_warning,
-        )
+        self._next_look = now + self.limits.look
+        self._next_warning = now + self.limits.first_warning
         for source in self.sources:  # what was there before this manager
             self._safely(source.look, self._feed, now)
         try:
@@ -187,7 +193,8 @@ class Server:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            for part in (self.codes, *self.sources, self.continuity, self.voters):
+            self._story.leave(self.outcome)
+            for part in (*self.sources, self.codes, self.continuity, self.voters, self.journal):
                 if part is not None:
                     part.close()
             self._out.router.disable_monitor()
@@ -237,9 +244,9 @@ class Server:
         if self.starter in ready:
             self._starter_ended(now)
         if self._monitor in ready:
-            self._connections(now)
+            self._ended.look(now)
         if found := self._liveness.look(now):
-            self._gone({str(who): why for who, why in found}, now)
+            self._ended.gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
             self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
             for source in self.sources:
@@ -275,28 +282,6 @@ class Server:
         finally:
             for line, _ in probes:
                 self._poller.unregister(line)
-
-    def _connections(self, now: float) -> None:
-        """Handle connections that have ended: their agents are gone, or will reconnect."""
-        lines = set()
-        while self._monitor.poll(0):
-            lines.add(recv_monitor_message(self._monitor)["value"])
-        for agent in self.voters.ended(lines):
-            self._feed(e.AgentDisconnected(agent), now)
-        gone: dict[str, str] = {}
-        for peer in self.members.peers:
-            if peer.line in lines:
-                peer.line = -1
-                if peer.records[1] and (why := self._liveness.ask(peer.agent, peer.records, now)):
-                    gone[peer.agent] = why
-        if gone:
-            self._gone(gone, now)
-
-    def _gone(self, found: dict[str, str], now: float) -> None:
-        """Lose the agents that the liveness probe found gone, unless they have reconnected."""
-        for peer in self.members.peers:
-            if peer.line < 0 and (why := found.get(peer.agent)) is not None:
-                self.members.lose(peer, why, now)
 
     def _due(self) -> float:
         deadline = self.coordinator.deadline()
@@ -369,6 +354,7 @@ class Server:
             self._safely(self.members.challenge, now)
             if self.continuity is not None:
                 self._safely(self.continuity.write)
+            self._safely(self._story.look, now)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
@@ -376,8 +362,8 @@ class Server:
 
     # -- the coordinator ---------------------------------------------------------------------------
 
-    def _feed(self, event: e.Event, now: float) -> None:
-        self._routing.carry_out(self.coordinator.step(event, now), now)
+    def _feed(self, event: e.Event, now: float, at: float | None = None) -> None:
+        self._routing.carry_out(self.coordinator.step(event, now, at), now)
 
     def _leave(self, ok: bool | None, reason: str) -> None:
         self.outcome = self.outcome or Outcome(ok, reason)

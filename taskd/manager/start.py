@@ -98,6 +98,7 @@ def make(
         port=port,
         journal=Journal(log_path, config.job),
         successor=successor,
+        given=settings.without_secrets(environ),
         starter=starter,
         faults_on_purpose=settings.fault_injection(environ),
         codes=DeviceCodes(

@@ -8,9 +8,9 @@ import msgspec
 
 from taskd.messages.codec import MAX_BYTES, BadMessage
 from taskd.messages.refusal import explained
-from taskd.messages.values import Job, Name, NodeOrStandby, Number, SignedNumber
+from taskd.messages.values import Job, Name, NodeOrStandby, Number, Seconds, SignedNumber
 
-VERSION = 4
+VERSION = 5
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 
@@ -18,7 +18,8 @@ STANDBY = -3  # sender of an envelope from an agent that has no node yet
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Wraps a message between the manager and an agent or operator. `sender` is the node, -1 for
     the manager, OPERATOR or STANDBY; `process` names the process, is the `agent` of messages, and
-    is derived from its key (protocol/keys.py): the manager accepts no other name from it."""
+    is derived from its key (protocol/keys.py): the manager accepts no other name from it. `at`:
+    when the message was first sent, on the sender's monotonic clock; see core.clocks."""
 
     version: int
     job: Job
@@ -29,6 +30,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     term: Number = 0  # of the manager; see core.election
     # of a message that must not be lost, see core.delivery; 0: the message may be lost
     number: SignedNumber = 0
+    at: Seconds = 0.0
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):

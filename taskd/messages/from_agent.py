@@ -37,13 +37,34 @@ from taskd.messages.values import (
     Text,
 )
 
+# a rank's phases by number, those of the state page and, last, that it has no process
+PHASES = (
+    *("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching"),
+    "gone",
+)
+GONE = PHASES.index("gone")
 
-class Heartbeat(Message, frozen=True):
+
+class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where the ranks of a node are, in the order of AgentJoined: the step of each, its phase (an
+    index into PHASES, one byte each) and what an attempt usually takes it, in microseconds, 0 if
+    not known. `total`: before which step the loop ends, 0 if the script has not said."""
+
+    steps: Numbers
+    phases: Annotated[bytes, Meta(max_length=ROOM)]
+    usual: Numbers
+    total: Step = 0
+
+
+class Heartbeat(Message, frozen=True, omit_defaults=True):
     """Shows that the agent is alive; numbered by the envelope's `seq`. `unheard`: how many of its
-    messages are not acknowledged; the manager then sends an Ack."""
+    messages are not acknowledged; the manager then sends an Ack. `asked`: it answers that
+    TimeAsked, 0 for none. `progress`: None where there are no ranks."""
 
     ranks_alive: Count
     unheard: Count = 0
+    asked: Seconds = 0.0
+    progress: NodeProgress | None = None
 
 
 class VoterState(Message, frozen=True):

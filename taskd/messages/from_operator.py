@@ -85,6 +85,12 @@ class StatusAsked(Message, frozen=True):
     request: Name
 
 
+class OverviewAsked(Message, frozen=True):
+    """Ask for the status of the job as data: a to_operator.Overview."""
+
+    request: Name
+
+
 FromOperator = (
     PauseRequested
     | ContinueRequested
@@ -96,5 +102,6 @@ FromOperator = (
     | ReleaseDevice
     | ProfileRequested
     | StatusAsked
+    | OverviewAsked
     | Inject
 )

@@ -219,6 +219,14 @@ class StepTimes(Message, frozen=True):
     waited: Seconds
 
 
+class StepsPlanned(Message, frozen=True):
+    """The rank's loop ends before step `total`. Its agent puts that into its heartbeats."""
+
+    rank: Rank
+    incarnation: Number
+    total: Step
+
+
 class GroupReady(Message, frozen=True):
     """The rank's process group exists: MindSpore's `init()` has returned. The rank waits for
     GroupsReady."""
@@ -268,6 +276,7 @@ FromRank = (
     | RankPassed
     | TaskDone
     | StepTimes
+    | StepsPlanned
     | GroupReady
     | Injected
     | Progress

@@ -20,6 +20,7 @@ from taskd.messages.values import (
     Rank,
     Ranks,
     Report,
+    Seconds,
     Stamp,
     Step,
 )
@@ -29,6 +30,12 @@ class Ack(Message, frozen=True):
     """Acknowledges every message up to `number`; agents send it too. See core.delivery."""
 
     number: Number
+
+
+class TimeAsked(Message, frozen=True):
+    """Asks for a heartbeat at once, whose envelope has the agent's time. `at`: the manager's."""
+
+    at: Seconds
 
 
 class RegisterAgain(Message, frozen=True):
@@ -230,6 +237,7 @@ class End(Message, frozen=True):
 
 ToAgent = (
     Ack
+    | TimeAsked
     | RegisterAgain
     | Refused
     | UnderWay

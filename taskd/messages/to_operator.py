@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from taskd.messages.values import Message, Name, Report
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from taskd.messages.values import (
+    Count,
+    Job,
+    Message,
+    Name,
+    NodeOrNone,
+    Number,
+    Rank,
+    Report,
+    Seconds,
+    Step,
+    StepOrNone,
+)
+
+LISTED = 32  # most ranks of a job that are all listed; of a larger one, the worst
+WORST = 10  # ranks, nodes and incidents that are listed where there may be many
+FAULTS = 5  # of an incident
 
 
 class Answer(Message, frozen=True):
@@ -13,4 +33,77 @@ class Answer(Message, frozen=True):
     text: Report
 
 
-ToOperator = Answer
+class RankSeen(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank as its node's last heartbeat had it: its `phase`, one of from_agent.PHASES, the
+    seconds that an attempt usually takes it, 0 if not known, and whether it is slow."""
+
+    rank: Rank
+    node: NodeOrNone
+    step: Step
+    phase: Name
+    usual: Seconds
+    slow: bool = False
+
+
+class NodeSeen(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node that does not run as it should, in words."""
+
+    node: NodeOrNone
+    state: Report
+
+
+class IncidentSeen(Struct, frozen=True, forbid_unknown_fields=True):
+    """An incident. `result`: "under way" in `phase`, or "repaired", "restarted", "ended". `began`:
+    Unix time. `reached`: the highest step that a rank had come to, `step` the one that was
+    repeated, -1 if not known yet. `phases`: seconds in each. `faults`: the first of `more`."""
+
+    incident: Number
+    began: Seconds
+    seconds: Seconds
+    strategy: Name
+    result: Name
+    phase: Name
+    round: Count
+    step: StepOrNone
+    reached: StepOrNone
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=WORST)]  # the first of those replaced
+    replaced: Count
+    faults: Annotated[tuple[Report, ...], Meta(max_length=FAULTS)]
+    more: Count  # faults in all
+    phases: dict[Name, Seconds]
+
+
+class Overview(Message, frozen=True):
+    """The answer to OverviewAsked, of bounded size for any job. `state`: a word, see
+    core.overview.STATES; `detail`: what it does, in words. `step`: the lowest of all ranks, and
+    `highest`, -1 if not known; `total`: before which step the loop ends, 0 if not known. `rate`:
+    steps a minute lately, 0 if not known. `usual`: seconds that an attempt usually takes the
+    median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, the worst
+    of a large one. `time`: Unix time. `heard`: seconds since the oldest heartbeat of a node."""
+
+    request: Name
+    job: Job
+    time: Seconds
+    state: Name
+    detail: Report
+    nodes: Count
+    ranks: Count
+    generation: Number
+    term: Number
+    repairs: bool
+    step: StepOrNone
+    highest: StepOrNone
+    total: Step
+    rate: Seconds
+    usual: Seconds
+    heard: Seconds
+    phases: dict[Name, Count]
+    listed: Annotated[tuple[RankSeen, ...], Meta(max_length=LISTED)]
+    troubled: Annotated[tuple[NodeSeen, ...], Meta(max_length=WORST)]
+    troubles: Count  # nodes in all that do not run as they should
+    standbys: Count
+    incidents: Annotated[tuple[IncidentSeen, ...], Meta(max_length=WORST)]  # the newest last
+    incidents_seen: Count  # by this manager
+
+
+ToOperator = Answer | Overview

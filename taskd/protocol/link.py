@@ -4,6 +4,7 @@ numbered envelopes."""
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import zmq
@@ -69,13 +70,16 @@ class Link:
         """Send a message; False when the queue is full: the manager has been away for long."""
         return self.say(codec.encode(message), 0)
 
-    def say(self, body: bytes, number: int, node: int | None = None) -> bool:
+    def say(
+        self, body: bytes, number: int, node: int | None = None, at: float | None = None
+    ) -> bool:
         """Send an encoded message under `number` of core.delivery; False as above. `node`: the
-        sender when it was first sent; a standby may have become a node since."""
+        sender when it was first sent, `at`; a standby may have become a node since."""
         self._seq += 1
         sender = self.node if node is None else node
+        at = time.monotonic() if at is None else at
         envelope = Envelope(
-            VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number
+            VERSION, self._job, sender, self.identity.name, self._seq, body, 0, number, at
         )
         try:
             self.socket.send(seal(envelope), zmq.NOBLOCK)

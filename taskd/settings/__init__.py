@@ -23,6 +23,7 @@ from taskd.settings.combinations import (
     examine,
     examine_variables,
     parameter_at,
+    without_secrets,
 )
 from taskd.settings.device_info import Api, chips, device_info, node_name
 from taskd.settings.documented import ProcessRecovery
@@ -154,4 +155,5 @@ __all__ = [
     "undecided",
     "unprotected",
     "verify",
+    "without_secrets",
 ]

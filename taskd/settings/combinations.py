@@ -120,6 +120,12 @@ def examine(given: Given) -> Findings:
     return Findings(tuple(refused), tuple(notices))
 
 
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are set, by name, but for those whose value is a secret."""
+    known = (p for p in PARAMETERS.values() if p.where is Where.ENVIRONMENT and not p.secret)
+    return {p.name: text for p in known if (text := p.text(environ)) is not None}
+
+
 def parameter_at(name: str, where: Where) -> Parameter[Any, Any]:
     """The parameter of that name at that place. Raises BadSetting if there is none: a parameter set
     in the wrong place is never read."""

@@ -37,6 +37,7 @@ class Parameter(Generic[T, D]):
     where: Where = Where.ENVIRONMENT
     needed: tuple[str, ...] = ()  # the modes of the guides' Table 1
     remedy: str = "correct it or unset it"
+    secret: bool = False  # its value is written nowhere
 
     def parse(self, text: str) -> T:
         """Parse a value. Raises BadSetting."""

@@ -101,6 +101,7 @@ TASKD_SECRET = Parameter(
     " (`protocol/secret_file.py`); a job of several nodes, or with a standby, uses"
     " `MINDX_TASK_ID` if that is a random UUID and is otherwise refused. An empty value is"
     " refused. See [security.md](security.md).",
+    secret=True,
 )
 TASKD_SECRET_FILE = Parameter(
     "TASKD_SECRET_FILE",
@@ -277,7 +278,7 @@ TASKD_LOG_PATH = Parameter(
     kinds.text("a directory"),
     "./taskd_log",
     "./taskd_log",
-    "Directory of the logs and of `incidents.jsonl`; created if missing.",
+    "Directory of the logs and of the job's journal; created if missing.",
 )
 TASKD_FILE_LOG_LEVEL = Parameter(
     "TASKD_FILE_LOG_LEVEL",

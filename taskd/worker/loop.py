@@ -64,6 +64,9 @@ class Loop:
             recorder.pass_number += 1
             return True
         self._end, self._loads_from = total, -1
+        if total is not None:
+            planned = from_rank.StepsPlanned(session.rank, session.incarnation, total)
+            session.channel.send(planned)
         self.batches.clear()
         recorder.new_pass(
             session.random.take(),

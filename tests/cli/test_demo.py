@@ -3,7 +3,6 @@ that were falsified."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -178,56 +177,3 @@ def test_the_demo(tmp_path: Path) -> None:
     assert re.search(r"surviving processes kept\s*│\s*3 of 3", done.stdout), done.stdout
     assert "EQUAL" in done.stdout and "NOT equal" not in done.stdout
     assert list(tmp_path.glob("taskd-demo-*")) == []  # nothing is left behind
-
-
-class TestStatus:
-    INCIDENT = {
-        "time": 1.0,
-        "job": "j",
-        "kind": "incident",
-        "incident": 1,
-        "strategy": "recover-in-place",
-        "faults": ["rank 3: killed by [SIGKILL]"],
-        "ranks": [3],
-        "step": 77,
-        "seconds": 0.08,
-        "phases": {"DETECT": 0.0, "INTERRUPT": 0.005},
-        "tried": ["recover-in-place: done"],
-        "began": 1.0,
-    }
-
-    def journal(self, directory: Path, *lines: str) -> list[str]:
-        (directory / "incidents.jsonl").write_text("".join(line + "\n" for line in lines))
-        return ["status", "--log-path", str(directory)]
-
-    def test_lines(self, tmp_path: Path) -> None:
-        end = {
-            "time": 2.0,
-            "job": "j",
-            "kind": "end",
-            "ok": True,
-            "reason": "every node ended well",
-        }
-        arguments = self.journal(tmp_path, json.dumps(self.INCIDENT), json.dumps(end))
-        result = CliRunner(env={"COLUMNS": "200"}).invoke(main, arguments)
-        assert result.exit_code == 0, result.output
-        for text in ("recover-in-place", "[SIGKILL]", "80.0", "5.0", "ended well: every node"):
-            assert text in result.output
-
-    def test_json(self, tmp_path: Path) -> None:
-        result = CliRunner().invoke(
-            main, [*self.journal(tmp_path, json.dumps(self.INCIDENT)), "--json"]
-        )
-        assert json.loads(result.output) == [self.INCIDENT]
-
-    def test_damaged_lines_are_left_out(self, tmp_path: Path) -> None:
-        arguments = self.journal(
-            tmp_path, json.dumps(self.INCIDENT), "{", "[]", '{"kind": "incident"}'
-        )
-        result = CliRunner(env={"COLUMNS": "200"}).invoke(main, arguments)
-        assert result.exit_code == 0
-        assert "3 lines" in result.output and "recover-in-place" in result.output
-
-    def test_no_journal(self, tmp_path: Path) -> None:
-        result = CliRunner().invoke(main, ["status", "--log-path", str(tmp_path)])
-        assert result.exit_code == 1 and "--log-path" in result.output

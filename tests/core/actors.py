@@ -37,7 +37,9 @@ GUARDED = (
 )
 
 # commands that the world does not carry out
-UNHEARD = c.Note | c.MarkSubHealthy | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
+UNHEARD = (
+    c.Note | c.Entry | c.MarkSubHealthy | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
+)
 
 
 @dataclass

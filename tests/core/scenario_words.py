@@ -185,6 +185,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"{f', {chr(32).join(x.strategies)}' if x.strategies else ''}{f', of {x.strategy}' if x.strategy else ''}"
         f"{f': {x.text}' if x.text else ''}{_results(x)}"
     ),
+    c.Entry: lambda x: f"journal: {x.kind}",
     c.Closed: _closed,
 }
 
@@ -192,7 +193,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
 def words(said: list[c.Command], notes: bool) -> list[str]:
     """Render each command as a line; the paragraph of GiveUp is not repeated."""
     # an agent is admitted unless refused or fenced; a node is marked when it is reported
-    hidden: tuple[type, ...] = (c.Admit, c.MarkSubHealthy, *(() if notes else (c.Note,)))
+    hidden: tuple[type, ...] = (c.Admit, c.Entry, c.MarkSubHealthy, *(() if notes else (c.Note,)))
     out, given_up = [], None
     for command in said:
         if isinstance(command, hidden):

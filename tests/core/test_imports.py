@@ -32,7 +32,13 @@ ALLOWED = {
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
     "manager": BELOW
-    | {"taskd.manager", "taskd.mindcluster", "taskd.kubernetes", "taskd.profiling"},
+    | {
+        "taskd.journal",
+        "taskd.kubernetes",
+        "taskd.manager",
+        "taskd.mindcluster",
+        "taskd.profiling",
+    },
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster", "taskd.profiling"},
@@ -54,6 +60,8 @@ ALLOWED = {
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),
     "control.py": BELOW,
+    "journal": {"taskd.journal"},
+    "status": {"taskd.journal", "taskd.messages", "taskd.status"},
 }
 # The zygote is a process of its own, and it forks ranks.
 BESIDES = {"agent/zygote.py": {"taskd.worker"}}
@@ -83,7 +91,8 @@ def imported(source, package=""):
                 )
             yield base, True
             if base == "taskd":
-                yield from ((f"taskd.{alias.name}", False) for alias in node.names)
+                modules = (a.name for a in node.names if a.name != "__version__")
+                yield from ((f"taskd.{name}", False) for name in modules)
 
 
 def strangers(source, allowed, package=""):

@@ -105,10 +105,11 @@ CLOSED = c.Closed(
 
 
 def test_the_journal_appends_one_object_per_line(tmp_path):
-    journal = Journal(str(tmp_path / "new"), "job", wall=lambda: 1000.0)
-    journal.closed(CLOSED, now=103.0)
+    journal = Journal(str(tmp_path / "new"), "job", wall=lambda: 1000.0, clock=lambda: 103.0)
+    journal.closed(CLOSED)
     journal.end(True, "every node ended well")
-    first, second = map(json.loads, journal.path.read_text().splitlines())
+    incidents = tmp_path / "new" / "incidents.jsonl"
+    first, second = map(json.loads, incidents.read_text().splitlines())
     assert (
         first["began"] == 997.0
         and first["phases"] == {"INTERRUPT": 0.25, "RESTORE": 0.25}

@@ -270,10 +270,10 @@ def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypat
     (agent,) = manager.protected(1)
     step = Coordinator.step
 
-    def broken(self, event, now):
+    def broken(self, event, now, *at):
         if isinstance(event, from_rank.RankRaised):
             raise RuntimeError("a defect")
-        return step(self, event, now)
+        return step(self, event, now, *at)
 
     monkeypatch.setattr(Coordinator, "step", broken)
     with caplog.at_level(logging.ERROR, "taskd.manager"):

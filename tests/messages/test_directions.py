@@ -16,7 +16,10 @@ from taskd.messages.values import Message, Position
 from .making import DECODERS, EVERY_TYPE, enveloped, made, members
 
 # Relayed messages, and those that go both ways; no other message has two directions.
-FORWARDED = members(codec.FROM_RANK) - {from_rank.Progress}  # relayed unchanged by the agent
+FORWARDED = members(codec.FROM_RANK) - {
+    from_rank.Progress,
+    from_rank.StepsPlanned,
+}  # relayed unchanged by the agent
 PASSED_ON = members(codec.TO_RANK) - {to_rank.TakeUp, to_rank.Unprotected}
 IN_TWO = {
     **{cls: {"from a rank", "from an agent"} for cls in FORWARDED},

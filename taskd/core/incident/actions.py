@@ -109,6 +109,8 @@ class Actions:
         """Decide at which step to resume, and whose state to use."""
         members = [self._member(incident, number) for number in self._job.ranks]
         job = self._job
+        steps = (m.position.step for m in members if m.position is not None)
+        incident.round.reached = max(steps, default=-1)
         if job.handlers and all(m.position is None or not m.position.step for m in members):
             job.restart = f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}"
             return None

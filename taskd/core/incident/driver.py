@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import ladder
+from taskd.core.incident import ladder, times
 from taskd.core.incident.actions import Actions
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
@@ -55,6 +55,7 @@ class Recovery:
         while following is not None:
             move, why = self._with_a_strategy(incident, *following)
             incident.enter(after(incident.phase, move), now)
+            incident.tell_phase(self._job)
             incident.deadline = now + self._actions.limit(incident.phase)
             following = self._actions.enter(incident, why, now) or self._actions.finished(incident)
         if incident.phase is Phase.CLOSED:
@@ -107,7 +108,8 @@ class Recovery:
         assert incident is not None
         if kind is not None:
             incident.kinds[kind.rank] = kind.fault
-        self._job.note(incident.add(text, explains))
+        self._job.note(incident.add(text, explains), told=True)
+        incident.tell_fault(self._job, text)
         return incident
 
     def _open(self, now: float) -> None:
@@ -120,7 +122,8 @@ class Recovery:
         incident.enter(Phase.DETECT, now)
         for rank, how in self._job.take_for_dead().items():
             incident.faults.append(f"rank {rank}: {how}")
-            self._job.note(f"incident {incident.number}: rank {rank}: {how}")
+            incident.tell_fault(self._job, incident.faults[-1])
+            self._job.note(f"incident {incident.number}: rank {rank}: {how}", told=True)
 
     def fault(
         self,
@@ -135,8 +138,7 @@ class Recovery:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
         stacks before they are killed."""
-        incident = self.join(text, now=now, kind=kind)
-        incident.hung |= hung
+        self.join(text, now=now, kind=kind).hung |= hung
         if evicted:
             self.evict(evicted, now)
         else:
@@ -187,6 +189,7 @@ class Recovery:
         ranks = self._job.topology.nodes[number].ranks
         if self.incident is not None:
             self.incident.forget(ranks)
+        self._job.tell("lost", node=number, why=why)
         span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
         self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
         self.nodes.keep_records()
@@ -207,6 +210,7 @@ class Recovery:
             self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)
         elif event.rank not in incident.new:
             incident.round.reports[event.rank] = event.position
+            incident.round.times.note(times.INTERRUPTED, event.rank, self._job.at)
             self.advance(now)
 
     def busy(self, event: from_agent.RankBusy, now: float) -> None:
@@ -229,6 +233,7 @@ class Recovery:
     def ready(self, event: from_rank.RankReady, now: float) -> None:
         if self.incident is not None and event.rank in self.incident.new:
             self.incident.ready.add(event.rank)
+            self.incident.round.times.note(times.READY, event.rank, self._job.at)
             self.advance(now)
 
     def rebuilt(self, event: from_rank.RankRebuilt, now: float) -> None:
@@ -236,18 +241,21 @@ class Recovery:
         if incident is not None and event.generation == self._job.generation:
             incident.round.rebuilt.add(event.rank)
             incident.rebuild_reported.add(event.rank)
+            incident.round.times.note(times.REBUILT, event.rank, self._job.at)
             self.advance(now)
 
     def restored(self, event: from_rank.RankRestored, now: float) -> None:
         incident = self._in(Phase.RESTORE)
         if incident is not None and event.generation == self._job.generation:
             incident.round.restored[event.rank] = event.digest
+            incident.round.times.note(times.RESTORED, event.rank, self._job.at)
             self.advance(now)
 
     def committed(self, rank: int, now: float) -> None:
         """The rank has committed the step, or need not: it has finished, paused or exited."""
         if (incident := self._in(Phase.RESUME)) is not None:
             incident.round.committed.add(rank)
+            incident.round.times.note(times.COMMITTED, rank, self._job.at)
             self.advance(now)
 
     def _in(self, phase: Phase) -> Incident | None:

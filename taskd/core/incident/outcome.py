@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskd.core import commands as c
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
+from taskd.core.incident.times import told
 from taskd.core.state import JobState
 from taskd.messages import to_agent
 
@@ -17,7 +18,8 @@ def close(job: JobState, incident: Incident, now: float) -> None:
     phases.pop(Phase.CLOSED.value, None)
     job.note(
         f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
-        f" ms; step {step} is committed on all ranks"
+        f" ms; step {step} is committed on all ranks",
+        told=True,
     )
     job.say(
         c.Closed(
@@ -30,6 +32,8 @@ def close(job: JobState, incident: Incident, now: float) -> None:
             phases,
             (*incident.tried, f"{incident.strategy}: done"),
             incident.began,
+            incident.round.reached,
+            tuple(told(incident.times, incident.began)),
         )
     )
 
@@ -56,7 +60,31 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         job.retried += 1
         job.regroup = True
         job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
+        _tell(job, incident, "restarted", now)
         return
     reason = f"The job ends: {reason}"
+    _tell(job, incident, "ended", now)
     job.say(to_agent.GiveUp(reason))
     job.end(False, reason)
+
+
+def _tell(job: JobState, incident: Incident, result: str, now: float) -> None:
+    """Write an incident that was not repaired into the journal, as Closed does for the others."""
+    phases = incident.timeline.durations(now)
+    for phase in (Phase.CLOSED, Phase.ENDED):
+        phases.pop(phase.value, None)
+    job.tell(
+        "incident",
+        incident=incident.number,
+        began=incident.began,
+        result=result,
+        strategy=incident.strategy,
+        faults=list(incident.faults),
+        ranks=sorted(incident.replaced),
+        step=-1,
+        reached=incident.round.reached,
+        seconds=now - incident.began,
+        phases=phases,
+        tried=list(incident.tried),
+        rounds=told(incident.times, incident.began),
+    )

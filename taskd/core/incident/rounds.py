@@ -14,6 +14,7 @@ from taskd.core.incident.ladder import Damage, Rung
 from taskd.core.incident.phases import Move
 from taskd.core.incident.state import Incident, Round
 from taskd.core.incident.takeover import Takeover
+from taskd.core.incident.times import RankTimes
 from taskd.core.state import JobState
 from taskd.messages import to_agent, to_rank
 from taskd.messages.from_rank import OTHER
@@ -98,10 +99,19 @@ class Rounds:
         job = self._job
         if rung.strategy != incident.strategy:
             passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
-            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}")
+            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", told=True)
+            job.tell(
+                "decision",
+                incident=incident.number,
+                strategy=rung.strategy,
+                reason=rung.reason,
+                passed_over=list(rung.skipped),
+            )
             incident.strategy, incident.first = rung.strategy, incident.rounds
         incident.rounds += 1
-        incident.round = Round()
+        times = RankTimes(incident.rounds, incident.strategy, len(job.ranks), now)
+        incident.round = Round(times=times)
+        incident.times.append(times)
         job.interruption += 1
         if rung.strategy == "recover":
             for node in self._nodes.broken(incident):

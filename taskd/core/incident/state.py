@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Phase
+from taskd.core.incident.times import NEWEST, RankTimes
 from taskd.core.repair import Member
-from taskd.core.state import RankState
+from taskd.core.state import JobState, RankState
 from taskd.core.topology import Node
 from taskd.messages.values import Plan, Position
 
@@ -40,6 +41,8 @@ class Round:
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
     committed: set[int] = field(default_factory=set)
+    reached: int = -1  # the highest step that a rank had come to
+    times: RankTimes = field(default_factory=lambda: RankTimes(0, "", 0, 0.0))
     dump: Dump | Checkpoint | None = None
 
 
@@ -85,6 +88,8 @@ class Incident:
     tried: list[str] = field(default_factory=list)  # in words
     rounds: int = 0
     first: int = 0  # rounds before the current strategy's first
+    # of the newest rounds; each has some MB in a job of 100,000 ranks
+    times: deque[RankTimes] = field(default_factory=lambda: deque(maxlen=NEWEST))
     # ranks
     replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
     new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state
@@ -111,6 +116,18 @@ class Incident:
     def enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self.timeline.enter(phase.value, now)
+
+    def tell_phase(self, job: JobState) -> None:
+        job.tell(
+            "phase",
+            incident=self.number,
+            round=self.rounds + (self.phase is Phase.INTERRUPT),  # it begins with that phase
+            strategy=self.rung.strategy if self.rung is not None else "",
+            phase=self.phase.value,
+        )
+
+    def tell_fault(self, job: JobState, text: str) -> None:
+        job.tell("fault", incident=self.number, began=self.began, text=text)
 
     def add(self, text: str, explains: bool = True) -> str:
         """Add a fault; return the note about it. `explains`: it may be the cause of failed

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core.election.election import STANDBY
-from taskd.core.incident.state import Incident
+from taskd.core.incident.state import Incident, Moving
 from taskd.core.state import JobState
 from taskd.messages import to_agent
 
@@ -138,6 +138,7 @@ class Takeover:
         moving.ranks = {
             r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
         }
+        self._tell(moving, "begun", moving.why)
         self.lose(moving.node)
         self._give(incident, moving.node, moving.assignee, (node.records,), moving.why, node.agent)
         self.keep_records()
@@ -147,6 +148,7 @@ class Takeover:
         moving, incident.moving = incident.moving, None
         assert moving is not None and moving.before is not None
         moving.done = True
+        self._tell(moving, "done", moving.why)
         why = f"node {moving.node} has moved: {moving.why}"
         self._job.fence(moving.before.agent, moving.node, why)
 
@@ -155,6 +157,7 @@ class Takeover:
         moving, incident.moving = incident.moving, None
         assert moving is not None
         moving.failed = why
+        self._tell(moving, "put back", why)
         number, topology = moving.node, self._job.topology
         if moving.before is None:
             return
@@ -173,6 +176,9 @@ class Takeover:
         else:  # its messages meanwhile were ignored
             self._job.say(c.AskToRegister((moving.before.agent,)))
         self.keep_records()
+
+    def _tell(self, moving: Moving, state: str, why: str) -> None:
+        self._job.tell("move", node=moving.node, agent=moving.assignee, state=state, why=why)
 
     def keep_records(self, only: int | None = None) -> None:
         """Assign every living node, or node `only`, living keepers for its records, if lost nodes

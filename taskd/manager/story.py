@@ -1,0 +1,214 @@
+"""Writes into the journal what happens to a job: the commands of `core`, what agents say of their
+clocks, and at a bounded rate where the ranks are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from taskd import __version__
+from taskd.core import commands as c
+from taskd.core.coordinator import Coordinator
+from taskd.core.overview import answer
+from taskd.core.progress import Progress, Seen
+from taskd.core.state import JobState
+from taskd.manager.journal import Journal
+from taskd.manager.outcome import Outcome
+from taskd.manager.peers import Peer
+from taskd.messages import to_agent, to_rank
+from taskd.messages.to_operator import WORST, Overview
+from taskd.protocol.addresses import Address
+
+EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
+CLOCKS = 60.0  # seconds between two entries about clocks
+NEWS = 0.005  # seconds by which a clock has moved to be written again: far below any phase
+
+Entry = tuple[str, dict[str, Any]]
+_ENTRIES: dict[type, Callable[[Any], Entry]] = {
+    c.Entry: lambda x: (x.kind, x.data),
+    c.TakeCharge: lambda x: (
+        "charge",
+        {"term": x.term, "votes": x.votes, "voters": x.voters},
+    ),
+    c.Refuse: lambda x: ("refused", {"node": x.node, "agent": x.agent, "why": x.reason}),
+    to_agent.Fence: lambda x: ("fenced", {"node": x.node, "agent": x.agent, "why": x.reason}),
+    to_agent.Prepare: lambda x: (
+        "prepare",
+        {"node": x.node, "agent": x.agent, "why": x.reason},
+    ),
+    to_agent.TakeOver: lambda x: (
+        "takeover",
+        {"node": x.node, "agent": x.agent, "former": x.former, "why": x.reason},
+    ),
+    to_agent.StandDown: lambda x: (
+        "stand-down",
+        {"node": x.node, "agent": x.agent, "why": x.reason},
+    ),
+    to_agent.Replace: lambda x: (
+        "replace",
+        {"rank": x.rank, "incarnation": x.incarnation, "why": x.reason},
+    ),
+    to_agent.Kill: lambda x: (
+        "kill",
+        {"rank": x.rank, "incarnation": x.incarnation, "why": x.reason},
+    ),
+    to_agent.RestartAll: lambda x: ("restart", {"why": x.reason}),
+    to_agent.KeepSwitch: lambda x: ("recovery", {"on": x.switches % 2 == 0}),
+    to_rank.Pause: lambda x: ("pause", {"step": x.step, "moving": x.moving}),
+    to_rank.Continue: lambda x: ("continue", {}),
+}
+
+
+class Story:
+    """`recent`: the last incidents that are over, as written."""
+
+    def __init__(self, journal: Journal, job: JobState) -> None:
+        self._journal, self._job = journal, job
+        self.progress = Progress()
+        self.rate = 0.0
+        self.recent: deque[dict[str, Any]] = deque(maxlen=WORST)
+        self._agents: dict[int, str] = {}  # of the nodes, as written
+        # node -> seconds that its clock is ahead, and the bound, not written yet
+        self._clocks: dict[int, tuple[float, float]] = {}
+        self._told: dict[int, tuple[float, float]] = {}  # those that are written
+        self._next, self._next_clocks = 0.0, 0.0
+
+    def begin(
+        self, manager: str, place: Address, successor: bool, given: Mapping[str, str]
+    ) -> None:
+        """The manager listens at `place`. `given`: settings, none of them a secret."""
+        settings = self._job.settings
+        self._journal.begin(
+            {
+                "taskd": __version__,
+                "manager": manager,
+                "host": place[0],
+                "port": place[1],
+                "successor": successor,
+                "nodes": settings.nodes,
+                "ranks_per_node": settings.ranks_per_node,
+                "ladder": list(settings.ladder),
+                "settings": dict(given),
+            }
+        )
+
+    def leave(self, outcome: Outcome | None) -> None:
+        """The manager ends; `outcome.ok` is None if the job goes on without it."""
+        if outcome is not None and outcome.ok is None:
+            self._journal.write("leave", {"why": outcome.reason})
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def carried_out(self, command: c.Command) -> None:
+        """A command was carried out: write what it is about."""
+        if isinstance(command, c.Note):
+            if not command.told:
+                self._journal.write("note", {"text": command.text})
+        elif (entry := _ENTRIES.get(type(command))) is not None:
+            kind, data = entry(command)
+            if kind == "incident":
+                self._over(data)
+            elif kind == "lost":
+                self.progress.drop(data["node"])
+                self._agents.pop(data["node"], None)
+            self._journal.write(kind, data)
+        elif isinstance(command, c.Admit):
+            self._admitted(command)
+        elif isinstance(command, c.Closed):
+            self._over({"result": "repaired", **vars(command)})
+            self._journal.closed(command)
+        elif isinstance(command, to_agent.End):
+            self.write_progress(self._job.at, self._job.released if command.ok else -1)
+            self._journal.end(command.ok, command.reason)
+
+    def _admitted(self, command: c.Admit) -> None:
+        """Agents register again and again; written is which agent has which node."""
+        if self._agents.get(command.node) == command.agent:
+            return
+        self._agents[command.node] = command.agent
+        node = self._job.topology.nodes[command.node]
+        self._journal.write(
+            "join",
+            {
+                "node": command.node,
+                "agent": command.agent,
+                "first": node.ranks[0],
+                "ranks": len(node.ranks),
+                "epoch": node.epoch,
+                "address": node.records[0] or node.store[0],
+            },
+        )
+
+    def _over(self, incident: dict[str, Any]) -> None:
+        kept = {name: value for name, value in incident.items() if name != "rounds"}
+        self.recent.append({**kept, "began": self._journal.unix(incident["began"])})
+
+    # -- what agents say -----------------------------------------------------------------------
+
+    def clock(self, peer: Peer) -> None:
+        """The agent's clock is known, or better than before."""
+        if peer.node < 0 or peer.clock.offset is None:
+            return
+        ahead, bound = peer.clock.offset.seconds, peer.clock.offset.bound
+        before, wrong = self._told.get(peer.node, (inf, 0.0))
+        if abs(ahead - before) > max(wrong, NEWS):
+            self._clocks[peer.node] = ahead, bound
+
+    def overview(self, coordinator: Coordinator, request: str, now: float) -> Overview:
+        seen, unix = self._see(now), self._journal.unix(now)
+        return answer(
+            coordinator, request, self._journal.job, seen, self.rate, self.recent, now, unix
+        )
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Called about once a second."""
+        self._journal.flush()
+        if now >= self._next and self.write_progress(now):
+            self._next = now + EVERY
+        if self._clocks and now >= self._next_clocks:
+            self._next_clocks = now + CLOCKS
+            told = sorted(self._clocks.items())
+            self._told.update(told)
+            self._clocks.clear()
+            self._journal.write(
+                "clocks",
+                {
+                    "nodes": [node for node, _ in told],
+                    "ahead": [round(ahead, 6) for _, (ahead, _) in told],
+                    "bound": [round(bound, 6) for _, (_, bound) in told],
+                },
+            )
+
+    def _see(self, now: float) -> Seen:
+        """Where the ranks are. Takes a moment in a large job: not for each message."""
+        seen = self.progress.look()
+        self.rate = self.progress.rate(seen.step, now)
+        return seen
+
+    def write_progress(self, now: float, finished: int = -1) -> bool:
+        """Write where the ranks are, if that is known. `finished`: all ranks have come to that
+        step, which no heartbeat may have said yet."""
+        seen = self._see(now)
+        if finished > seen.step:
+            seen = replace(seen, step=finished, highest=max(finished, seen.highest))
+        if seen.step < 0:
+            return False
+        self._journal.write(
+            "progress",
+            {
+                "step": seen.step,
+                "highest": seen.highest,
+                "total": seen.total,
+                "rate": round(self.rate, 3),
+                "usual": round(seen.usual, 6),
+                "phases": seen.phases,
+                "slow": [[s.rank, s.node, round(s.usual, 6)] for s in seen.slow],
+                "heard": round(max(now - seen.heard, 0.0), 3),
+            },
+        )
+        return True

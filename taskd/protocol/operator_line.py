@@ -1,0 +1,61 @@
+"""An operator's requests to a manager, each with one answer, and what can go wrong."""
+
+from __future__ import annotations
+
+from taskd.messages import codec, from_operator, to_operator
+from taskd.messages.envelope import OPERATOR
+from taskd.protocol import question
+from taskd.protocol.addresses import Address
+from taskd.protocol.keys import Keys
+from taskd.protocol.link import Link
+
+
+class ControlError(RuntimeError):
+    """The request was refused or got no answer; the text says which, and the remedy."""
+
+
+class NoManager(ControlError):
+    """There is no manager to ask."""
+
+
+class NoAnswer(ControlError):
+    """The manager did not answer in time."""
+
+
+class OperatorLine:
+    """A connection to the manager at `address`. Not thread-safe."""
+
+    def __init__(self, address: Address, keys: Keys, job: str) -> None:
+        self._address = address
+        self._link = Link(address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
+
+    def ask(
+        self, message: from_operator.FromOperator, request: str, timeout: float
+    ) -> to_operator.ToOperator:
+        """The manager's answer to `message`. Raises ControlError, NoAnswer and NoManager."""
+        try:
+            # the manager drops an invalid message without an answer
+            codec.FROM_OPERATOR.decode(codec.encode(message))
+        except codec.BadMessage as error:
+            raise ControlError(str(error)) from None
+        try:
+            answer: to_operator.ToOperator | None = question.ask(
+                self._link, message, lambda a: a.request == request, timeout
+            )
+        except question.ManagerGone:
+            raise ControlError(
+                "the manager has ended during the request: check with taskd status what has been"
+                " done, and repeat it"
+            ) from None
+        if answer is not None:
+            return answer
+        if not self._link.answered and not self._link.connected:
+            host, port = self._address
+            raise NoManager(
+                f"no manager of this job answers at {host}:{port}: set TASKD_MANAGER_ADDR (or"
+                " TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job has them"
+            )
+        raise NoAnswer(f"no answer within {timeout:g} s")
+
+    def close(self) -> None:
+        self._link.close()

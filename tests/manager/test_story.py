@@ -1,0 +1,204 @@
+"""What a manager writes down and tells operators, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from taskd.journal import files
+from taskd.journal.reading import Reader
+from taskd.messages import (
+    codec,
+    from_agent,
+    from_operator,
+    from_rank,
+    to_agent,
+    to_operator,
+    to_rank,
+)
+from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal
+from taskd.messages.values import Position
+from taskd.settings import without_secrets
+
+AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
+
+
+def records(tmp_path, kind=None):
+    found = list(Reader().files(files.of_job(tmp_path / "log", "job")))
+    return found if kind is None else [r for r in found if r.kind == kind]
+
+
+def say(agent, message, at):
+    """A message that was sent at `at` on the agent's clock."""
+    agent.seq += 1
+    body = codec.encode(message)
+    agent.socket.send(
+        seal(Envelope(VERSION, agent.job, agent.node, agent.incarnation, agent.seq, body, 0, 0, at))
+    )
+
+
+def overview(manager):
+    operator = manager.agent(OPERATOR, ())
+    operator.send(from_operator.OverviewAsked("request"))
+    return operator.expect(to_operator.Overview)
+
+
+def beat(agent, at=0.0, **more):
+    say(agent, from_agent.Heartbeat(2, **more), at)
+
+
+def synchronize(agent, ahead):
+    """The manager asks for the time, and gets it."""
+    beat(agent)
+    asked = agent.expect(to_agent.TimeAsked).at
+    beat(agent, asked + ahead, asked=asked)
+    return asked
+
+
+PROGRESS = from_agent.NodeProgress((7, 6), bytes((1, 2)), (20_000, 20_000), 100)
+
+
+def test_an_operator_sees_the_steps_that_heartbeats_tell(start):
+    manager = start(2)
+    a, b = manager.protected(2)
+    seen = overview(manager)
+    assert (seen.state, seen.job, seen.nodes, seen.ranks) == ("training", "job", 2, 4)
+    assert (seen.step, seen.total, seen.listed) == (-1, 0, ())
+    beat(a, progress=PROGRESS)
+    beat(b, progress=from_agent.NodeProgress((7, 7), bytes((1, 1)), (90_000, 0), 100))
+    manager.serves(b)
+    seen = overview(manager)
+    assert (seen.step, seen.highest, seen.total, seen.usual) == (6, 7, 100, 0.02)
+    assert seen.phases == {"computing": 3, "updating": 1}
+    assert [(r.rank, r.node, r.slow) for r in seen.listed] == [
+        (0, 0, False),
+        (1, 0, False),
+        (2, 1, True),
+        (3, 1, False),
+    ]
+
+
+def test_a_job_that_has_not_formed_says_who_is_missing(start):
+    manager = start(3)
+    manager.agent(0, (0, 1)).join()
+    manager.wait(lambda: manager.server.members.agents)
+    seen = overview(manager)
+    assert seen.state == "starting" and seen.troubles == 2
+    assert [(n.node, n.state) for n in seen.troubled] == [
+        (1, "has not joined"),
+        (2, "has not joined"),
+    ]
+
+
+@pytest.mark.parametrize("progress", [(1,), (1, 2, 3)])
+def test_a_heartbeat_that_does_not_fit_its_ranks_says_nothing(start, progress):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    some = len(progress)
+    beat(agent, progress=from_agent.NodeProgress(progress, bytes(some), (0,) * some))
+    manager.serves(agent)
+    assert overview(manager).step == -1
+
+
+def test_moments_of_ranks_are_on_one_clock_however_far_the_agents_clocks_are_off(start, tmp_path):
+    manager = start(2)
+    a, b = manager.protected(2)
+    synchronize(a, 0.0)
+    now = synchronize(b, AHEAD)
+    manager.serves(b)
+    clock = manager.server.members.agents[1].clock
+    assert abs(clock.offset.seconds - AHEAD) <= clock.offset.bound
+
+    position = Position(7, 7, final=frozenset({7}), stripes=frozenset({7}))
+    say(a, from_rank.CollectiveFailed(0, 0, 7, "a link is cut"), now)
+    interruption = b.expect(to_rank.Interrupt).interruption
+    for agent, rank, at in ((a, 0, now + 1e6), (a, 1, 0.0), (b, 2, 1.0), (b, 3, AHEAD + 1e6)):
+        # of the future, unknown, of long ago: none of that is believed
+        say(agent, from_rank.RankInterrupted(rank, 0, interruption, position), at)
+    for agent in (a, b):
+        generation = agent.expect(to_rank.Rebuild).generation
+        for rank in agent.ranks:
+            agent.send(from_rank.RankRebuilt(rank, 0, generation))
+    for agent in (a, b):
+        agent.expect(to_rank.Restore)
+        for rank in agent.ranks:
+            agent.send(from_rank.RankRestored(rank, 0, generation, "same"))
+    for agent in (a, b):
+        agent.expect(to_rank.Resume)
+        for rank in agent.ranks:
+            agent.send(from_rank.StepCommitted(rank, 0, generation, 7))
+    manager.wait(lambda: records(tmp_path, "incident"))
+    (incident,) = (r.data for r in records(tmp_path, "incident"))
+    (round_,) = incident["rounds"]
+    assert round_["interrupted"][2] == round_["began"]  # not before the round
+    for event in ("interrupted", "rebuilt", "restored", "committed"):
+        assert all(
+            round_["began"] <= moment <= incident["seconds"] * 1e3 + 0.1 for moment in round_[event]
+        ), round_
+    phases = [r.text("phase") for r in records(tmp_path, "phase")]
+    assert phases == ["INTERRUPT", "DECIDE", "REPLACE", "REBUILD", "RESTORE", "RESUME", "CLOSED"]
+    seen = overview(manager)
+    assert [i.result for i in seen.incidents] == ["repaired"] and seen.incidents_seen == 1
+
+
+def test_an_incident_under_way_is_seen(start):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    agent.send(from_rank.CollectiveFailed(0, 0, 7, "a link is cut"))
+    agent.expect(to_rank.Interrupt)
+    seen = overview(manager)
+    assert seen.state == "repairing"
+    (incident,) = seen.incidents
+    assert (incident.result, incident.phase, incident.round) == ("under way", "INTERRUPT", 1)
+    assert "a link is cut" in incident.faults[0]
+
+
+def test_the_job_begins_joins_and_ends_in_the_journal(start, tmp_path):
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    beat(agent, progress=PROGRESS)
+    for rank in agent.ranks:
+        agent.send(from_rank.RankFinished(rank, 0, 100))
+    agent.expect(to_rank.Release)
+    agent.join(generation=1)  # registers again: it is the same agent
+    agent.send(from_agent.AgentLeft(0, True))
+    assert manager.outcome().ok is True
+    found = records(tmp_path)
+    assert [r.kind for r in found if r.kind not in ("note", "clocks")] == [
+        "start",
+        "join",
+        "protected",
+        "progress",
+        "end",
+    ]
+    assert found[0].data["nodes"] == 1 and found[0].data["version"] == 1
+    (progress,) = records(tmp_path, "progress")
+    assert progress.data["step"] == 100  # later than any heartbeat has said
+    join = next(r for r in found if r.kind == "join")
+    assert (join.data["node"], join.data["first"], join.data["ranks"]) == (0, 0, 2)
+
+
+def test_a_manager_that_leaves_says_so(start, tmp_path):
+    manager = start(1)
+    manager.protected(1)
+    manager.server.stop("SIGTERM was received; the job goes on")
+    manager.outcome()
+    assert records(tmp_path)[-1].kind == "leave"
+
+
+def test_no_secret_is_among_the_settings():
+    environ = {"TASKD_SECRET": "hunter2", "TASKD_PORT": "9601", "HOME": "/root", "TASKD_FORK": " "}
+    assert without_secrets(environ) == {"TASKD_PORT": "9601"}
+
+
+def test_a_journal_that_cannot_be_written_does_not_stop_the_manager(start, tmp_path, caplog):
+    (tmp_path / "log").write_text("a file where the directory would be")
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
+        manager = start(1)
+        (agent,) = manager.protected(1)
+        beat(agent, progress=PROGRESS)
+        assert overview(manager).state == "training"
+    assert caplog.text.count("cannot be written") == 1
+    assert json.dumps(overview(manager).phases)
