@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_operator, from_rank, to_rank
 from taskd.messages.to_rank import RANGES
 
-# A rank is slow if the median rank waits for so much of a step longer than it does: below, it is
-# noise (on two shared cores, four equal ranks differ by up to 6 % of a step).
+# A rank is slow if the median rank waits for so much of a step longer than it does. Less is not
+# worth a night's sleep, and equal ranks on a busy machine differ, too.
 SHARE = 0.15
 SURE = 2  # reports in a row, one every few seconds, before it is named, and before it is not
 MOST_NAMED = 10  # in one line
@@ -96,12 +97,21 @@ class Profiling:
             return
         rank.sure, rank.slow = 0, late is not None
         if late is not None:
-            self._job.note(
+            text = (
                 f"rank {event.rank} makes the others wait {late * 1e3:.0f} ms in each step of"
                 f" {taken * 1e3:.0f} ms, since step {rank.since}"
             )
         else:
-            self._job.note(f"rank {event.rank} no longer makes the others wait")
+            text = f"rank {event.rank} no longer makes the others wait"
+        self._job.say(c.Note(text, told=True))
+        self._job.tell(
+            "slow",
+            rank=event.rank,
+            state="begun" if rank.slow else "over",
+            since=rank.since,
+            late=late or 0.0,
+            step=taken,
+        )
 
     def _late(self, rank: _Rank, now: float) -> float | None:
         """By how many seconds a step the others wait longer than this rank; None if it is as fast
