@@ -36,6 +36,14 @@ class Challenge:
 
 
 @dataclass(frozen=True)
+class AskForStandby:
+    """Ask the cluster for a standby for `node`; or, not `wanted`, no longer."""
+
+    node: int
+    wanted: bool
+
+
+@dataclass(frozen=True)
 class MarkSubHealthy:
     """Have the cluster know that the machine of `node` is sub-healthy; `why`, if it is known."""
 
@@ -155,6 +163,7 @@ Command = (
     | TellClusterD
     | Note
     | MarkSubHealthy
+    | AskForStandby
     | Entry
     | Closed
     | to_rank.Interrupt

@@ -216,6 +216,7 @@ class Switch:
         if agent is None:
             if plan.deadline is None:
                 job.note(f"node {plan.node} waits for a standby to move to")
+                job.say(c.AskForStandby(plan.node, True))
                 plan.deadline = now + job.settings.reschedule
             return False
         self._reserve(plan, agent, now)
@@ -267,6 +268,8 @@ class Switch:
         return True
 
     def _break_off(self, plan: _Plan, why: str) -> bool:
+        if plan.stage is Stage.WAITING and plan.deadline is not None:
+            self._job.say(c.AskForStandby(plan.node, False))
         self._stand_down(plan, why)
         self._plans.remove(plan)
         self._job.note(text := f"node {plan.node} does not move, the job goes on as it is: {why}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taskd.kubernetes.access import Access
     from taskd.kubernetes.following import Following
     from taskd.kubernetes.lease import Lease
+    from taskd.kubernetes.standbys import Standbys
 
 log = logging.getLogger("taskd.manager")
 
@@ -34,6 +35,9 @@ class KubernetesLine:
     def sub_healthy(self, node: str, why: str) -> None:
         """A node of the job is sub-healthy, by its name or address."""
 
+    def standby(self, address: str, wanted: bool) -> None:
+        """A standby is wanted beside the pod at `address`, or no longer."""
+
     def over(self) -> None:
         """The job is over."""
 
@@ -46,9 +50,15 @@ class Open(KubernetesLine):
     """`known`: the labels that count as long as the object that is followed has never had them."""
 
     def __init__(
-        self, following: Following, lease: Lease, labels: Labels, known: Mapping[str, str]
+        self,
+        following: Following,
+        lease: Lease,
+        standbys: Standbys,
+        labels: Labels,
+        known: Mapping[str, str],
     ) -> None:
         self._following, self._lease, self._labels = following, lease, labels
+        self._standbys = standbys
         self._known = dict(known)
         self._begun = False
         self.descriptor = following.descriptor
@@ -62,6 +72,9 @@ class Open(KubernetesLine):
 
     def sub_healthy(self, node: str, why: str) -> None:
         self._lease.mark(node, why)
+
+    def standby(self, address: str, wanted: bool) -> None:
+        self._standbys.wish(address, wanted)
 
     def over(self) -> None:
         self._lease.release()
@@ -78,6 +91,7 @@ class Open(KubernetesLine):
     def close(self) -> None:
         self._following.close()
         self._lease.close()
+        self._standbys.close()
 
 
 def access(environ: Mapping[str, str]) -> Access | None:
@@ -115,9 +129,10 @@ def make(
         return KubernetesLine()
     from taskd.kubernetes.following import Following
     from taskd.kubernetes.lease import Lease
+    from taskd.kubernetes.standbys import Standbys
 
     if isinstance(last := known.get(label_key(job)), str):
         pod = {**pod, documented.PROCESS_RECOVER_ENABLE.name: last}
     # an empty text is a label that was removed, and no label at all one that was never looked at
     labels = Labels(job, continuity, sub_healthy, pod, "")
-    return Open(Following(way), Lease(way, job), labels, pod)
+    return Open(Following(way), Lease(way, job), Standbys(way), labels, pod)

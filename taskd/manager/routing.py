@@ -81,6 +81,7 @@ class Routing:
             c.TellClusterD: cluster.tell,
             to_operator.Answer: operators.answer,
             c.MarkSubHealthy: self._sub_healthy,
+            c.AskForStandby: self._ask_for_standby,
             c.Note: lambda note: log.info("%s", note.text),
             c.TakeCharge: self._take_charge,
             c.SendRoster: self._send_roster,
@@ -120,6 +121,10 @@ class Routing:
         if (peer := self._members.agents.get(command.node)) is not None:
             name = peer.host or peer.records[0] or str(peer.node)
             self._kubernetes.sub_healthy(name, command.why)
+
+    def _ask_for_standby(self, command: c.AskForStandby) -> None:
+        if (peer := self._members.agents.get(command.node)) is not None and peer.records[0]:
+            self._kubernetes.standby(peer.records[0], command.wanted)
 
     def _keep_switch(self, command: to_agent.KeepSwitch) -> None:
         """Tell the agents and, for the case that they all end, write it down."""

@@ -38,7 +38,14 @@ GUARDED = (
 
 # commands that the world does not carry out
 UNHEARD = (
-    c.Note | c.Entry | c.MarkSubHealthy | to_operator.Answer | c.Refuse | c.Challenge | c.Resign
+    c.Note
+    | c.Entry
+    | c.MarkSubHealthy
+    | c.AskForStandby
+    | to_operator.Answer
+    | c.Refuse
+    | c.Challenge
+    | c.Resign
 )
 
 

@@ -124,6 +124,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
     c.AskToRegister: lambda x: f"ask {', '.join(x.agents)} to register again",
     c.RequestVotes: lambda x: f"ask {', '.join(x.agents)} for their votes, with roster {x.stamp}",
     c.TakeCharge: lambda x: f"in charge in term {x.term}, by {x.votes} of {x.voters} votes",
+    c.AskForStandby: lambda x: (
+        f"ask for a standby for node {x.node}" if x.wanted else f"no standby for node {x.node}"
+    ),
     c.SendRoster: lambda x: f"roster {x.stamp}: {', '.join(sorted(x.members))}",
     c.Resign: lambda x: f"resign: {x.reason}",
     to_agent.KeepRecords: lambda x: (

@@ -71,6 +71,15 @@ def test_the_roles_for_device_info_are_what_kubernetes_takes(version):
     assert all(rule["resourceNames"] for rule in write)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_role_for_standbys_is_what_kubernetes_takes(version):
+    role, binding = yaml.safe_load_all((FOLDER / "role-standbys.yaml").read_text())
+    for thing in (role, binding):
+        kubernetes_validate.validate(thing, version, strict=True)
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_nothing_in_them_is_refused(name):
     done = CliRunner().invoke(main, ["env", "--check", str(FOLDER / name)])

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
-ROLES = ("role.yaml", "role-device-info.yaml")
+ROLES = ("role.yaml", "role-device-info.yaml", "role-standbys.yaml")
 NAMESPACE, SYSTEM = "train", "kube-system"
 Key = tuple[str, str, str]  # group, plural, name
 
@@ -261,7 +261,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             patch = self._body()
             if not self._begin("patch", group, plural, name):
                 return
-            if self.headers["Content-Type"] != "application/json-patch+json":
+            kind = self.headers["Content-Type"]
+            if kind not in ("application/json-patch+json", "application/merge-patch+json"):
                 self._refuse(415, "UnsupportedMediaType")
                 return
             with cluster.changed:
@@ -269,6 +270,9 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
                     self._refuse(404, "NotFound")
                     return
                 thing = copy.deepcopy(known)
+                if isinstance(patch, dict):
+                    _merge(thing, patch)
+                    patch = []
                 for step in patch:
                     *path, last = step["path"].strip("/").split("/")
                     at = thing
@@ -285,11 +289,27 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+def _merge(thing: dict[str, Any], patch: dict[str, Any]) -> None:
+    """A merge patch: null removes."""
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            _merge(thing.setdefault(key, {}), value)
+        elif value is None:
+            thing.pop(key, None)
+        else:
+            thing[key] = value
+
+
 def _chosen(thing: dict[str, Any], query: dict[str, list[str]]) -> bool:
     """Whether the selectors have it."""
     metadata = thing["metadata"]
     if "fieldSelector" in query:
-        return query["fieldSelector"] == [f"metadata.name={metadata['name']}"]
+        known = {
+            "metadata.name": metadata["name"],
+            "status.podIP": (thing.get("status") or {}).get("podIP"),
+        }
+        field, _, value = query["fieldSelector"][0].partition("=")
+        return known.get(field) == value
     if "labelSelector" in query:
         name, _, value = query["labelSelector"][0].partition("=")
         return (metadata.get("labels") or {}).get(name) == value

@@ -1,0 +1,85 @@
+"""Asks Ascend Operator for a pod beside that of a node that is to move, as ClusterD does: by two
+annotations of the node's pod. The new pod's launcher becomes a standby.
+
+The Role is in examples/kubernetes/role-standbys.yaml. Without it, one warning says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from typing import Any
+
+from kubernetes import client
+
+from taskd.kubernetes import access
+from taskd.kubernetes.access import CONNECT, READ, Access
+
+IN_FLOW, OPERATOR = "inHotSwitchFlow", "needOperatorOpe"
+CREATE = {IN_FLOW: "true", OPERATOR: "create"}
+MOST = 1000  # wishes that wait
+MERGE = "application/merge-patch+json"
+
+log = logging.getLogger("taskd.manager")
+
+
+class Standbys:
+    """In a thread: an API that is away holds nothing up."""
+
+    def __init__(self, way: Access) -> None:
+        self._way = way
+        # the address of a node's pod, and whether a pod is wanted beside it; None: the end
+        self._wishes: queue.Queue[tuple[str, bool] | None] = queue.Queue(MOST)
+        self._thread: threading.Thread | None = None
+
+    def wish(self, address: str, wanted: bool) -> None:
+        """Never waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="taskd standbys", daemon=True)
+            self._thread.start()
+        try:
+            self._wishes.put_nowait((address, wanted))
+        except queue.Full:
+            log.warning("a standby is not asked for: %d requests wait already", MOST)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._wishes.put(None)
+            self._thread.join(CONNECT)
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (wish := self._wishes.get()) is not None:
+            try:
+                self._ask(*wish)
+            except Exception as error:  # whatever the client raises, the next one is tried
+                log.warning(
+                    "no standby is asked for beside the pod at %s: %s", wish[0], access.told(error)
+                )
+
+    def _ask(self, address: str, wanted: bool) -> None:
+        api, limit = client.CoreV1Api(self._way.api), (CONNECT, READ)
+        found = api.list_namespaced_pod(
+            self._way.namespace, field_selector=f"status.podIP={address}", _request_timeout=limit
+        ).items
+        if len(found) != 1:
+            log.warning(
+                "no standby is asked for: %d pods of namespace %s have the address %s; POD_IP of"
+                " each pod must be its own",
+                len(found),
+                self._way.namespace,
+                address,
+            )
+            return
+        name = str(found[0].metadata and found[0].metadata.name)
+        marks: dict[str, Any] = dict(CREATE) if wanted else dict.fromkeys(CREATE)
+        api.patch_namespaced_pod(
+            name,
+            self._way.namespace,
+            {"metadata": {"annotations": marks}},
+            _request_timeout=limit,
+            _content_type=MERGE,
+        )
+        log.info("a standby for pod %s is %s", name, "asked for" if wanted else "not needed")
