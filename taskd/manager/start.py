@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import cluster_line, kubernetes_line, pod_labels, whereabouts
+from taskd.manager import cluster_line, kubernetes_line, pod_labels, watch, whereabouts
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.device_codes import DeviceCodes
@@ -94,6 +94,7 @@ def make(
         continuity=continuity,
         cluster=cluster_line.make(environ, config.job),
         kubernetes=line,
+        watch=watch.make(given),
         sources=()
         if line.descriptor >= 0
         else (

@@ -23,6 +23,7 @@ from taskd.settings.combinations import (
     examine,
     examine_variables,
     parameter_at,
+    without_secret_values,
     without_secrets,
 )
 from taskd.settings.documented import ProcessRecovery
@@ -37,6 +38,7 @@ from taskd.settings.injected import (
 )
 from taskd.settings.kinds import BadSetting
 from taskd.settings.kubernetes import kubernetes_api, pod_name
+from taskd.settings.monitoring import metrics_address, notified
 from taskd.settings.parameter import Parameter, Section, Where
 from taskd.settings.reading import (
     FALLBACK_JOB,
@@ -123,6 +125,8 @@ __all__ = [
     "manager_address",
     "manager_is_named",
     "manager_wait",
+    "metrics_address",
+    "notified",
     "own_address",
     "patches",
     "port",
@@ -140,5 +144,6 @@ __all__ = [
     "undecided",
     "unprotected",
     "verify",
+    "without_secret_values",
     "without_secrets",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import clusterd, documented, kinds, kubernetes
+from taskd.settings import clusterd, documented, kinds, kubernetes, monitoring
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -388,6 +388,7 @@ SECTIONS = (
         ),
     ),
     clusterd.SECTION,
+    monitoring.SECTION,
     Section(
         "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
     ),

@@ -31,7 +31,17 @@ ALLOWED = {
     "messages": {"taskd.messages"},
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
-    "manager": BELOW | {"taskd.journal", "taskd.manager", "taskd.mindcluster", "taskd.kubernetes"},
+    "manager": BELOW
+    | {
+        "taskd.journal",
+        "taskd.kubernetes",
+        "taskd.manager",
+        "taskd.metrics",
+        "taskd.mindcluster",
+        "taskd.notify",
+    },
+    "metrics": {"taskd.core", "taskd.journal", "taskd.messages", "taskd.metrics"},
+    "notify": {"taskd", "taskd.core", "taskd.notify"},
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster"},
