@@ -18,6 +18,7 @@ from http import HTTPStatus
 
 REQUEST = 8192  # bytes; Prometheus sends some 400
 CONNECTIONS = 32
+BACKLOG = 512  # a full one makes everybody wait for a second
 TIME = 5.0  # seconds for a request and its answer; they take milliseconds
 FRESH = 0.5
 AGAIN = 10.0  # seconds until a port that was in use is tried again
@@ -64,16 +65,17 @@ class Endpoint:
             return
         async with server:
             await self._over.wait()
-            for task in tuple(self._open):
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._open, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def _listen(self, over: asyncio.Event) -> asyncio.Server | None:
         told = False
         while True:
             try:
                 server = await asyncio.start_server(
-                    self._connected, self.host, self.port, limit=REQUEST, backlog=CONNECTIONS
+                    self._connected, self.host, self.port, limit=REQUEST, backlog=BACKLOG
                 )
             except OSError as error:
                 if not told:
@@ -102,7 +104,9 @@ class Endpoint:
         assert task is not None
         self._open[task] = None
         if len(self._open) > CONNECTIONS:
-            next(iter(self._open)).cancel()
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.cancel()
         try:
             await asyncio.wait_for(self._answer(reader, writer), TIME)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):

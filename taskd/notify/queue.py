@@ -59,12 +59,10 @@ class Target:
 
     def abandon(self) -> int:
         """Give up; returns how many notices are not delivered."""
-        left = self._queue.qsize()
-        while not self._queue.empty():
-            try:
-                self._queue.get_nowait()
-            except queue.Empty:
-                break
+        left = 0
+        with contextlib.suppress(queue.Empty):
+            while True:
+                left += self._queue.get_nowait() is not None
         self._delivery.abandon()
         return left
 

@@ -21,6 +21,7 @@ from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
 from taskd.manager.sources import Source
+from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
@@ -197,6 +198,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         cluster: ClusterLine | None = None,
         kubernetes: KubernetesLine | None = None,
         sources: tuple[Source, ...] = (),
+        watch: Watch | None = None,
         **settings: Any,
     ) -> Running:
         journal, more = (
@@ -209,6 +211,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                     ("cluster", cluster),
                     ("kubernetes", kubernetes),
                     ("sources", sources),
+                    ("watch", watch),
                 )
                 if value is not None
             },
