@@ -37,7 +37,7 @@ def _gauge(name: str, meaning: str, *labels: str) -> Metric:
 
 METRICS = (
     _gauge("taskd_build_info", "1; the version of taskd", "version"),
-    _gauge("taskd_job_info", "1; the job, as its manager was told", "job"),
+    _gauge("taskd_job_info", "1; the job, by its MINDX_TASK_ID", "name"),
     _gauge("taskd_manager_start_timestamp_seconds", "when this manager began"),
     _gauge("taskd_manager_term", "term of this manager, 1 for the first of a job"),
     Metric(
@@ -59,7 +59,7 @@ METRICS = (
     _gauge(
         "taskd_slow_rank_seconds", "that time, of the slowest ranks, at most 10", "rank", "node"
     ),
-    _counter("taskd_spent_seconds", "what the time of the job went to", "on"),
+    _counter("taskd_spent_seconds", "what the time of the job went to", "activity"),
     _gauge("taskd_goodput_ratio", "share of that time that was training"),
     _gauge("taskd_repairs_enabled", "1 if faults are repaired, 0 while that is paused"),
     _counter("taskd_faults", "faults, of which an incident may have several"),
