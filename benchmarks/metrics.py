@@ -1,4 +1,6 @@
-"""What metrics cost a manager: a turn of its loop, an entry of the journal, a look, a scrape.
+"""What metrics cost a manager: a turn of its loop, an entry of the journal, a look, a scrape; and
+how late a thread that waits for messages gets its turn, alone, beside processes that compute, and
+beside as many that scrape all the time.
 
 python benchmarks/metrics.py [--ranks 100000]
 """
@@ -6,6 +8,9 @@ python benchmarks/metrics.py [--ranks 100000]
 from __future__ import annotations
 
 import argparse
+import select
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -14,10 +19,17 @@ from taskd.core.incident.phases import Phase
 from taskd.core.topology import Node, Topology
 from taskd.journal.reading import Record
 from taskd.manager.watch import agents
+from taskd.metrics.endpoint import Endpoint
 from taskd.metrics.exposition import Exposition
 from taskd.metrics.figures import RESULTS, Figures
 
 ROUNDS = 5
+SCRAPERS, WAITS = 4, 3000
+SCRAPE = """
+import sys, urllib.request
+while True:
+    urllib.request.urlopen(sys.argv[1]).read()
+"""
 
 
 def microseconds(action: Callable[[], object], times: int) -> float:
@@ -29,6 +41,41 @@ def microseconds(action: Callable[[], object], times: int) -> float:
             action()
         best = min(best, (time.perf_counter() - begin) / times)
     return best * 1e6
+
+
+def lateness() -> str:
+    """How late a wait of 1 ms ends, as the manager's poll would."""
+    late = []
+    for _ in range(WAITS):
+        begin = time.perf_counter()
+        select.select([], [], [], 0.001)
+        late.append((time.perf_counter() - begin - 0.001) * 1e3)
+    late.sort()
+    return f"{late[WAITS // 2]:.2f} / {late[WAITS * 99 // 100]:.2f} / {late[-1]:.2f} ms"
+
+
+def beside(program: str, *arguments: str) -> str:
+    """The same beside SCRAPERS processes."""
+    command = [sys.executable, "-c", program, *arguments]
+    processes = [subprocess.Popen(command) for _ in range(SCRAPERS)]
+    try:
+        time.sleep(1.0)
+        return lateness()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def scraped(exposition: Exposition) -> str:
+    endpoint = Endpoint("127.0.0.1", 0, exposition.text)
+    endpoint.start()
+    while not endpoint.port:
+        time.sleep(0.01)
+    try:
+        return beside(SCRAPE, f"http://127.0.0.1:{endpoint.port}/metrics")
+    finally:
+        endpoint.close()
 
 
 def main() -> None:
@@ -70,6 +117,10 @@ def main() -> None:
     print(f"{ranks} ranks on {nodes} nodes; {lines} lines, {len(text)} bytes a scrape")
     for name, cost in costs.items():
         print(f"{name:36} {cost:10.1f} us")
+    print("a wait of 1 ms is late by (median / 99 % / most)")
+    print(f"{'alone':36} {lateness()}")
+    print(f"{f'beside {SCRAPERS} processes that compute':36} {beside('while True: pass')}")
+    print(f"{f'beside {SCRAPERS} processes that scrape':36} {scraped(exposition)}")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,14 @@ def test_a_lost_node_counts_for_its_incident_and_no_other():
     assert value(made, "taskd_lost_nodes") == 1
 
 
+def test_nodes_beyond_the_first_are_counted_together():
+    made = figures(*[("join", {"node": n, "first": n, "ranks": 1}) for n in range(NODES + 20)])
+    for rank in (*range(NODES + 20), 0):
+        made.take(Record("incident", 10.0, {**INCIDENT, "ranks": (rank,)}))
+    counted = made.values["taskd_node_incidents"]
+    assert len(counted) == NODES + 1 and counted[("other",)] == 20 and counted[("0",)] == 2
+
+
 def test_the_incident_under_way():
     made = figures(("fault", {"incident": 1, "began": 9.0}))
     assert value(made, "taskd_incident_began_timestamp_seconds") == 9.0
