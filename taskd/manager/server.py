@@ -163,7 +163,7 @@ class Server:
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
-        self.watch.open(self.coordinator, self.journal, self.drops)
+        self._safely(self.watch.open, self.coordinator, self.journal, self.drops)
         self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
         shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
         place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
@@ -191,7 +191,7 @@ class Server:
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
-            self.watch.close()
+            self._safely(self.watch.close)
         log.info("manager leaves: %s", self.outcome.reason)
         return self.outcome
 
