@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from taskd.core.incident.ladder import ENDING, HOT_SWITCH, STRATEGIES
-from taskd.core.incident.phases import Phase
+from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.overview import STATES
 from taskd.journal.goodput import Spent
 from taskd.journal.reading import Record
@@ -53,11 +53,17 @@ class Figures:
         self.histograms: dict[str, dict[Labels, Histogram]] = {
             metric.name: {} for metric in METRICS if metric.kind == HISTOGRAM
         }
-        for metric in METRICS:  # a counter that appears with its first event has no rate then
+        # what appears with its first event has no rate for that one
+        for metric in METRICS:
             if metric.kind == COUNTER and not metric.labels:
-                self.values[metric.name][()] = 0.0
+                self.add(metric.name, by=0.0)
         for result in RESULTS:
             self._histogram("taskd_incident_seconds", result)
+            for strategy in ladder:
+                self.add("taskd_incidents", strategy, result, by=0.0)
+        for phase in Phase:
+            if phase not in FINAL:
+                self._histogram("taskd_phase_seconds", phase.value)
         self._histogram("taskd_manager_loop_seconds")
         self.spent = Spent()
         self._ranks = ranks

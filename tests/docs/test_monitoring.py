@@ -16,7 +16,9 @@ import yaml
 from taskd import settings
 from taskd.core.notices import Notices
 from taskd.core.slow_ranks import BEGINS
+from taskd.journal.reading import Record
 from taskd.metrics import figures
+from taskd.metrics.exposition import Exposition
 from taskd.metrics.table import COUNTER, HISTOGRAM, METRICS
 from taskd.notify import queue
 
@@ -192,8 +194,9 @@ def test_the_pod_monitor_finds_the_pods_that_the_policies_are_about():
     assert monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["replacement"] == "taskd"
 
 
-def run(*command: str) -> None:
-    done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True)
+def run(*command: str, said: str = "") -> None:
+    command = ("promtool", *command)
+    done = subprocess.run(command, cwd=FOLDER, input=said, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -202,6 +205,21 @@ def test_promtool_takes_the_rules_and_the_configuration_and_the_rules_do_what_th
     run("check", "rules", "alerts.yml")
     run("test", "rules", "alerts_test.yml")
     run("check", "config", "prometheus.yml")
+
+
+@promtool
+def test_promtool_has_nothing_against_the_metrics():
+    counted = figures.Figures(4, ("retry", "exit"))
+    counted.take(Record("start", 1.0, {"job": 'a "job"\n', "taskd": "1"}))
+    counted.take(Record("lost", 2.0, {"node": 0}))
+    counted.take(Record("incident", 2.0, {"strategy": "retry", "result": "repaired"}))
+    slow = {"phases": {"computing": 4}, "slow": [[1, 0, 2.0]]}
+    counted.take(Record("progress", 3.0, slow))
+    counted.look(4.0, "training", 1, {"no key": 1})
+    counted.agents({"running": 1})
+    counted.put("taskd_notices", 1, "failed")
+    assert all(counted.values.values()) and all(counted.histograms.values())
+    run("check", "metrics", said=Exposition(counted).text(False)[0].decode())
 
 
 @promtool
