@@ -133,26 +133,37 @@ def incident_seen(past: Mapping[str, Any]) -> IncidentSeen:
     )
 
 
+def state_of(job: Coordinator) -> str:
+    """What the job does, one of STATES."""
+    if job.job.over:
+        return "over"
+    if not job.election.in_charge:
+        return "voting"
+    if job.recovery.incident is not None:
+        return "repairing"
+    if not job.job.protected:
+        return "starting"
+    return "training" if job.pause.step is None else "paused"
+
+
 def status(job: Coordinator) -> tuple[str, str]:
     """What the job does: one of STATES, and in words."""
-    state, incident = job.job, job.recovery.incident
-    if state.over:
-        return "over", "over"
-    if not job.election.in_charge:
-        return "voting", "this manager waits for the votes of a majority of the agents"
-    if incident is not None:
-        return "repairing", (
+    word, incident = state_of(job), job.recovery.incident
+    if word == "voting":
+        return word, "this manager waits for the votes of a majority of the agents"
+    if word == "repairing" and incident is not None:
+        return word, (
             f"incident {incident.number} is being repaired: {incident.phase.value} by"
             f" {incident.strategy}, round {incident.rounds}"
         )
-    if not state.protected:
-        return "starting", (
-            f"starting: {sum(rank.joined for rank in state.ranks.values())} ranks have called"
+    if word == "starting":
+        return word, (
+            f"starting: {sum(rank.joined for rank in job.job.ranks.values())} ranks have called"
             " protect()"
         )
-    if job.pause.step is not None:
-        return "paused", f"paused before step {job.pause.step}"
-    return "training", "training, protected"
+    if word == "paused":
+        return word, f"paused before step {job.pause.step}"
+    return word, "training, protected" if word == "training" else word
 
 
 def _runs(node: Node) -> bool:

@@ -40,7 +40,7 @@ class Record:
 
     def several(self, name: str) -> list[Any]:
         value = self.data.get(name)
-        return value if isinstance(value, list) else []
+        return list(value) if isinstance(value, list | tuple) else []
 
     def table(self, name: str) -> dict[str, Any]:
         value = self.data.get(name)

@@ -21,6 +21,7 @@ from typing import Any
 
 from taskd.core import commands
 from taskd.journal import files
+from taskd.journal.reading import Record
 from taskd.manager import line_file
 
 INCIDENTS = "incidents.jsonl"
@@ -53,6 +54,7 @@ class Journal:
         self._waiting: deque[bytes] = deque()
         self._lost = 0  # lines
         self._warned = False
+        self.listeners: list[Callable[[Record], None]] = []  # told each entry, in its order
 
     @property
     def path(self) -> Path:
@@ -74,11 +76,17 @@ class Journal:
         data = bounded(data)
         if type(began := data.get("began")) is float:
             data["began"] = self.unix(began)
-        self._waiting.append(self._line(kind, data))
+        entry = Record(kind, self._now(), data)
+        self._waiting.append(_line(entry))
         while len(self._waiting) > WAITING:
             self._waiting.popleft()
             self._lost += 1
         self.flush()
+        for tell in self.listeners:
+            try:
+                tell(entry)
+            except Exception:
+                log.exception("an entry of kind %s is not counted or told", kind)
 
     def closed(self, incident: commands.Closed) -> None:
         """An incident that was repaired."""
@@ -106,7 +114,7 @@ class Journal:
                 self._warn(self.path, "another manager writes it")
                 return
             if self._lost:
-                self._append(self._line("gap", {"lost": self._lost}))
+                self._append(_line(Record("gap", self._now(), {"lost": self._lost})))
                 self._lost = 0
             while self._waiting:
                 self._append(self._waiting[0])
@@ -159,7 +167,8 @@ class Journal:
             if newer.exists():
                 newer.replace(older)
         if self._ready() and self._start is not None:
-            self._append(self._line("start", {**self._start, "repeated": True}))
+            again = {**self._start, "repeated": True}
+            self._append(_line(Record("start", self._now(), again)))
 
     def _forget(self) -> None:
         if self._descriptor >= 0:
@@ -168,10 +177,6 @@ class Journal:
 
     def _now(self) -> float:
         return self.unix(self._clock())
-
-    def _line(self, kind: str, data: Mapping[str, Any]) -> bytes:
-        entry = {"time": self._now(), "kind": kind, **data}
-        return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
     def _append_incident(self, data: dict[str, Any]) -> None:
         """Append to incidents.jsonl. Lines of several managers never mix: each is one write to a
@@ -193,6 +198,11 @@ class Journal:
             self._warned = True
             remedy = "set TASKD_LOG_PATH to a directory with room that this user may write to"
             log.warning("%s cannot be written: %s; %s", path, why, remedy)
+
+
+def _line(entry: Record) -> bytes:
+    whole = {"time": entry.time, "kind": entry.kind, **entry.data}
+    return json.dumps(whole, separators=(",", ":")).encode() + b"\n"
 
 
 def bounded(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from taskd.manager.slack import slack
 from taskd.manager.sources import Source
 from taskd.manager.story import Story
 from taskd.manager.voters import Voters
+from taskd.manager.watch import Watch
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
 from taskd.protocol.gate import Gate
@@ -79,6 +80,7 @@ class Server:
     cluster: ClusterLine = field(default_factory=ClusterLine)
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
     device_info: DeviceInfoLine = field(default_factory=DeviceInfoLine)
+    watch: Watch = field(default_factory=Watch)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
@@ -147,9 +149,7 @@ class Server:
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
         allow_files(self.settings.nodes + 200)
-        self._context: zmq.Context[Any] = zmq.Context(
-            io_threads=1 if self.settings.nodes <= 1000 else 2
-        )
+        self._context: zmq.Context[Any] = zmq.Context(1 if self.settings.nodes <= 1000 else 2)
         try:
             with slack():  # ZeroMQ's threads start with the first socket
                 self._gate = Gate(self._context, self.keys, self._refused_key)
@@ -170,15 +170,12 @@ class Server:
         for descriptor in (self.codes.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
+        self._safely(self.watch.open, self.coordinator, self.journal, self.drops)
         self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
+        shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
+        place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
         log.info(
-            "manager of job %s: %d nodes x %d ranks, listening on %s:%d, ladder: %s",
-            self.job,
-            self.settings.nodes,
-            self.settings.ranks_per_node,
-            self.host,
-            self.port,
-            ", ".join(self.settings.ladder),
+            "manager of job %s: %s, listening on %s, ladder: %s", self.job, shape, place, ladder
         )
 
     def run(self) -> Outcome:
@@ -203,6 +200,7 @@ class Server:
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
+            self._safely(self.watch.close)
         log.info("manager leaves: %s", self.outcome.reason)
         return self.outcome
 
@@ -217,6 +215,7 @@ class Server:
 
     def _turn(self, before: float) -> float:
         start = self.clock()
+        self.watch.turn(start - before)
         due = self._due()
         timeout = max(0.0, due - start)
         ready = self._poll(timeout)
@@ -355,6 +354,7 @@ class Server:
             if self.continuity is not None:
                 self._safely(self.continuity.write)
             self._safely(self._story.look, now)
+            self._safely(self.watch.look, now)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning

@@ -16,6 +16,7 @@ from taskd.manager import (
     kubernetes_line,
     pod_labels,
     profile_switch,
+    watch,
     whereabouts,
 )
 from taskd.manager.config import Config
@@ -112,5 +113,6 @@ def make(
         cluster=cluster_line.make(environ, config.job),
         kubernetes=line,
         device_info=device_info_line.make(environ),
+        watch=watch.make(given),
         sources=sources,
     )

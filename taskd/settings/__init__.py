@@ -23,6 +23,7 @@ from taskd.settings.combinations import (
     examine,
     examine_variables,
     parameter_at,
+    without_secret_values,
     without_secrets,
 )
 from taskd.settings.device_info import Api, chips, device_info, node_name
@@ -38,6 +39,7 @@ from taskd.settings.injected import (
 )
 from taskd.settings.kinds import BadSetting
 from taskd.settings.kubernetes import kubernetes_api, pod_name
+from taskd.settings.monitoring import metrics_address, notified
 from taskd.settings.parameter import Parameter, Section, Where
 from taskd.settings.profiling import profiling_limit, profiling_path, profiling_switch
 from taskd.settings.reading import (
@@ -133,6 +135,8 @@ __all__ = [
     "manager_is_named",
     "manager_wait",
     "node_name",
+    "metrics_address",
+    "notified",
     "own_address",
     "patches",
     "pod_rescheduling",
@@ -155,5 +159,6 @@ __all__ = [
     "undecided",
     "unprotected",
     "verify",
+    "without_secret_values",
     "without_secrets",
 ]

@@ -126,6 +126,16 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {p.name: text for p in known if (text := p.text(environ)) is not None}
 
 
+def without_secret_values(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment but for the variables whose value is a secret, for a process that is not part
+    of the job."""
+    return {name: text for name, text in environ.items() if not _is_secret(name)}
+
+
+def _is_secret(name: str) -> bool:
+    return name in PARAMETERS and PARAMETERS[name].secret
+
+
 def parameter_at(name: str, where: Where) -> Parameter[Any, Any]:
     """The parameter of that name at that place. Raises BadSetting if there is none: a parameter set
     in the wrong place is never read."""

@@ -35,6 +35,15 @@ TASKD_POD_RESCHEDULING = Parameter(
     " replaces it, and restarts all ranks; the other pods stay. The guides' label"
     " `pod-rescheduling`; on by default where `MS_ENABLE_TFT` has RSC.",
 )
+TASKD_FAULT_RETRY_TIMES = Parameter(
+    "TASKD_FAULT_RETRY_TIMES",
+    documented.RETRY_TIMES,
+    0,
+    "0",
+    "How often all ranks are restarted where they are when no strategy is left; the guides'"
+    " label `fault-retry-times`. 0: never; the scheduler sees the job fail.",
+    remedy="unset it for 0",
+)
 TASKD_WAIT_RESCHEDULE_TIMEOUT = Parameter(
     "TASKD_WAIT_RESCHEDULE_TIMEOUT",
     documented.RESCHEDULE,

@@ -44,8 +44,9 @@ class Parameter(Generic[T, D]):
         try:
             return self.kind.parse(text)
         except ValueError as error:
+            shown = "(not shown)" if self.secret else text
             raise BadSetting(
-                self.name, text, self.kind.allowed, str(error) or self.remedy
+                self.name, shown, self.kind.allowed, str(error) or self.remedy
             ) from None
 
     def read(self, given: Mapping[str, str]) -> T | D:

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20  # Kubernetes allows 256 KiB of annotations
 # which of taskd's variables each sets
 VARIABLES: dict[Parameter[Any, Any], Parameter[Any, Any]] = {
     documented.RECOVER_STRATEGY: variables.TASKD_RECOVER_STRATEGY,
-    documented.FAULT_RETRY_TIMES: variables.TASKD_FAULT_RETRY_TIMES,
+    documented.FAULT_RETRY_TIMES: kubernetes.TASKD_FAULT_RETRY_TIMES,
     documented.WAIT_RESCHEDULE_TIMEOUT: kubernetes.TASKD_WAIT_RESCHEDULE_TIMEOUT,
     documented.SUB_HEALTHY: variables.TASKD_SUBHEALTHY_STRATEGY,
     documented.POD_RESCHEDULING: kubernetes.TASKD_POD_RESCHEDULING,

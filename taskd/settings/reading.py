@@ -160,7 +160,7 @@ def sub_healthy_strategy(environ: Mapping[str, str]) -> str:
 
 
 def retry_times(environ: Mapping[str, str]) -> int:
-    return v.TASKD_FAULT_RETRY_TIMES.read(environ)
+    return kubernetes.TASKD_FAULT_RETRY_TIMES.read(environ)
 
 
 def pod_info(environ: Mapping[str, str]) -> str:

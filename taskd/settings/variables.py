@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import clusterd, device_info, documented, kinds, kubernetes, profiling
+from taskd.settings import (
+    clusterd,
+    device_info,
+    kinds,
+    kubernetes,
+    monitoring,
+    profiling,
+)
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -165,15 +172,6 @@ TASKD_SUBHEALTHY_STRATEGY = Parameter(
     "ignore",
     "What to do about a sub-healthy node; the guides' label `subHealthyStrategy`; `taskd run"
     " --subhealthy-strategy`.",
-)
-TASKD_FAULT_RETRY_TIMES = Parameter(
-    "TASKD_FAULT_RETRY_TIMES",
-    documented.RETRY_TIMES,
-    0,
-    "0",
-    "How often all ranks are restarted where they are when no strategy is left; the guides'"
-    " label `fault-retry-times`. 0: never; the scheduler sees the job fail.",
-    remedy="unset it for 0",
 )
 TASKD_FAULT_CONFIG = Parameter(
     "TASKD_FAULT_CONFIG",
@@ -366,7 +364,7 @@ SECTIONS = (
             kubernetes.TASKD_KUBERNETES,
             kubernetes.POD_NAME,
             TASKD_SUBHEALTHY_STRATEGY,
-            TASKD_FAULT_RETRY_TIMES,
+            kubernetes.TASKD_FAULT_RETRY_TIMES,
             kubernetes.TASKD_WAIT_RESCHEDULE_TIMEOUT,
             TASKD_FAULT_CONFIG,
             TASKD_FAULT_TABLE,
@@ -385,6 +383,7 @@ SECTIONS = (
     ),
     clusterd.SECTION,
     profiling.SECTION,
+    monitoring.SECTION,
     Section(
         "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
     ),

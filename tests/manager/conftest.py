@@ -22,6 +22,7 @@ from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
 from taskd.manager.sources import Source
+from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
@@ -199,6 +200,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         kubernetes: KubernetesLine | None = None,
         device_info: DeviceInfoLine | None = None,
         sources: tuple[Source, ...] = (),
+        watch: Watch | None = None,
         **settings: Any,
     ) -> Running:
         journal, more = (
@@ -212,6 +214,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                     ("kubernetes", kubernetes),
                     ("device_info", device_info),
                     ("sources", sources),
+                    ("watch", watch),
                 )
                 if value is not None
             },

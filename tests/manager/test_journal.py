@@ -198,3 +198,18 @@ def test_an_incident_is_in_both_files_with_the_same_facts(tmp_path):
     assert "rounds" not in old and "reached" not in old  # as it always was
     for field in old.keys() - {"time", "job", "kind"}:
         assert record.data[field] == old[field], field
+
+
+def test_listeners_hear_what_is_written_and_cannot_keep_it_from_being_written(tmp_path, caplog):
+    journal, heard = make(tmp_path, wall=lambda: 1000.0, clock=lambda: 0.0), []
+    journal.listeners += [lambda entry: 1 / 0, heard.append]
+    journal.write("fault", {"incident": 1, "began": -2.0, "text": "x" * 5000})
+    (written,), damaged = read(tmp_path)
+    assert damaged == 0 and heard == [written] and written.number("began") == 998.0
+    assert "ZeroDivisionError" in caplog.text
+    journal._lock.release()
+    other = make(tmp_path)
+    other.write("note", {"text": "it holds the lock"})
+    journal.write("note", {"text": "cannot be written now"})
+    assert [entry.kind for entry in heard] == ["fault", "note"]
+    other.close()

@@ -58,6 +58,10 @@ def fits(kind: str, value: object) -> bool:
         return value in (-1, 0, 2) and type(value) is int
     if kind.startswith("one of"):
         return value in kind.removeprefix("one of ").split(", ")
+    if kind.startswith("PORT,"):
+        return type(value) is tuple and value[0] != "" and 1 <= value[1] <= 65535
+    if kind.startswith("at most"):
+        return type(value) is tuple and 1 <= len(value) <= 4 and all(value)
     if kind.startswith("HOST"):
         return (
             type(value) is tuple
@@ -86,16 +90,17 @@ def fits(kind: str, value: object) -> bool:
 @example(text="on\0")
 def test_any_text(name, text):
     parameter = ANY[name]
+    shown = "(not shown)" if parameter.secret else text.strip()
     try:
         value = parameter.read({name: text})
     except BadSetting as error:
         assert (
             error.name == name
-            and error.value == text.strip()
+            and error.value == shown
             and error.allowed == parameter.kind.allowed
             and error.remedy
         )
-        assert repr(text.strip()) in str(error)
+        assert repr(shown) in str(error)
         return
     assert (
         value == parameter.default if not text.strip() else fits(parameter.kind.allowed, value)

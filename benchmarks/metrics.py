@@ -1,0 +1,127 @@
+"""What metrics cost a manager: a turn of its loop, an entry of the journal, a look, a scrape; and
+how late a thread that waits for messages gets its turn, alone, beside processes that compute, and
+beside as many that scrape all the time.
+
+python benchmarks/metrics.py [--ranks 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from taskd.core.incident.ladder import DEFAULT, STRATEGIES
+from taskd.core.incident.phases import Phase
+from taskd.core.topology import Node, Topology
+from taskd.journal.reading import Record
+from taskd.manager.watch import agents
+from taskd.metrics.endpoint import Endpoint
+from taskd.metrics.exposition import Exposition
+from taskd.metrics.figures import RESULTS, Figures
+
+ROUNDS = 5
+SCRAPERS, WAITS = 4, 3000
+SCRAPE = """
+import sys, urllib.request
+while True:
+    urllib.request.urlopen(sys.argv[1]).read()
+"""
+
+
+def microseconds(action: Callable[[], object], times: int) -> float:
+    """Of one call, in the best of ROUNDS."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        for _ in range(times):
+            action()
+        best = min(best, (time.perf_counter() - begin) / times)
+    return best * 1e6
+
+
+def lateness() -> str:
+    """How late a wait of 1 ms ends, as the manager's poll would."""
+    late = []
+    for _ in range(WAITS):
+        begin = time.perf_counter()
+        select.select([], [], [], 0.001)
+        late.append((time.perf_counter() - begin - 0.001) * 1e3)
+    late.sort()
+    return f"{late[WAITS // 2]:.2f} / {late[WAITS * 99 // 100]:.2f} / {late[-1]:.2f} ms"
+
+
+def beside(program: str, *arguments: str) -> str:
+    """The same beside SCRAPERS processes."""
+    command = [sys.executable, "-c", program, *arguments]
+    processes = [subprocess.Popen(command) for _ in range(SCRAPERS)]
+    try:
+        time.sleep(1.0)
+        return lateness()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def scraped(exposition: Exposition) -> str:
+    endpoint = Endpoint("127.0.0.1", 0, exposition.text)
+    endpoint.start()
+    while not endpoint.port:
+        time.sleep(0.01)
+    try:
+        return beside(SCRAPE, f"http://127.0.0.1:{endpoint.port}/metrics")
+    finally:
+        endpoint.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=100_000)
+    ranks = parser.parse_args().ranks
+    nodes = ranks // 8
+    figures = Figures(ranks, DEFAULT)
+    for node in range(nodes):
+        figures.take(Record("join", 1.0, {"node": node, "first": node * 8, "ranks": 8}))
+    phases = dict.fromkeys((p.value for p in Phase), 0.1)
+    incident = {"seconds": 1.0, "phases": phases, "ranks": (1,), "step": 1, "reached": 1}
+    for strategy in STRATEGIES:  # every series that there can be, nearly
+        for result in RESULTS:
+            for rank in range(0, 800, 8):
+                entry = {**incident, "strategy": strategy, "result": result, "ranks": (rank,)}
+                figures.take(Record("incident", 2.0, entry))
+    slow = [[rank, rank // 8, 1.5] for rank in range(10)]
+    progress = {"step": 1, "phases": {"computing": ranks}, "slow": slow}
+    figures.take(Record("progress", 3.0, progress))
+    topology = Topology(ranks)
+    topology.nodes = {n: Node(tuple(range(n * 8, n * 8 + 8)), ("", 0), 0) for n in range(nodes)}
+    over = Record("incident", 4.0, {**incident, "strategy": "retry", "result": "repaired"})
+    exposition = Exposition(figures)
+    costs = {
+        "a turn of the loop": microseconds(lambda: figures.turn(0.001), 10_000),
+        "an entry that an incident is over": microseconds(lambda: figures.take(over), 1000),
+        "an entry of progress": microseconds(
+            lambda: figures.take(Record("progress", 5.0, progress)), 1000
+        ),
+        "a look, once a second": microseconds(
+            lambda: figures.look(6.0, "training", 1, {"no key": 1}), 1000
+        ),
+        "counting the agents, every 5 s": microseconds(lambda: agents(topology, nodes), 3),
+        "a scrape, in its own thread": microseconds(lambda: exposition.text(False), 10),
+    }
+    text, _ = exposition.text(False)
+    lines = len(text.splitlines())
+    print(f"{ranks} ranks on {nodes} nodes; {lines} lines, {len(text)} bytes a scrape")
+    for name, cost in costs.items():
+        print(f"{name:36} {cost:10.1f} us")
+    print("a wait of 1 ms is late by (median / 99 % / most)")
+    print(f"{'alone':36} {lateness()}")
+    print(f"{f'beside {SCRAPERS} processes that compute':36} {beside('while True: pass')}")
+    print(f"{f'beside {SCRAPERS} processes that scrape':36} {scraped(exposition)}")
+
+
+if __name__ == "__main__":
+    main()

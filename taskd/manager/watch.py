@@ -1,0 +1,149 @@
+"""What watches the manager's job from outside: metrics (TASKD_METRICS_PORT) and notices
+(TASKD_NOTIFY). Both follow the entries of the journal, so they say what it says. Nothing here
+waits: other threads serve and deliver."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from taskd import settings
+from taskd.core import overview
+from taskd.core.coordinator import Coordinator
+from taskd.core.notices import Notices
+from taskd.core.topology import Node, Topology
+from taskd.journal.reading import Record
+from taskd.manager.journal import Journal
+from taskd.manager.peers import Drops
+from taskd.metrics.figures import Figures
+from taskd.notify.delivery import Delivery
+from taskd.notify.queue import Target, Targets
+from taskd.protocol import secret
+from taskd.settings.monitoring import COMMAND
+
+if TYPE_CHECKING:
+    from taskd.metrics.endpoint import Endpoint
+
+AGENTS = 5.0  # seconds between two counts of the agents: some 10 ms in a job of 100,000 nodes
+SHORT = 8  # characters; a secret that is shorter would hide parts of ordinary words
+
+log = logging.getLogger("taskd.manager")
+
+
+class Watch:
+    """`address`: where metrics are offered, `targets`: who is told; None: nowhere, nobody."""
+
+    def __init__(
+        self, address: tuple[str, int] | None = None, targets: Targets | None = None
+    ) -> None:
+        self._address, self._targets = address, targets
+        self.endpoint: Endpoint | None = None
+        self.figures: Figures | None = None
+        self._counted = 0.0
+
+    def open(self, coordinator: Coordinator, journal: Journal, drops: Drops) -> None:
+        """Before the first entry of the journal."""
+        self._coordinator, self._journal, self._drops = coordinator, journal, drops
+        self._state, self._next = coordinator.job, 0.0
+        if self._address is not None and (found := _endpoint(self._address, coordinator)):
+            self.endpoint, self.figures = found
+            journal.listeners.append(self.figures.take)
+            self.endpoint.start()
+        if self._targets is not None:
+            self._notices = Notices(journal.job)
+            journal.listeners.append(self._tell)
+            self._targets.start()
+
+    def _tell(self, entry: Record) -> None:
+        assert self._targets is not None
+        for notice in self._notices.take(entry.kind, entry.time, entry.data):
+            self._targets.tell(notice)
+
+    def turn(self, seconds: float) -> None:
+        """A turn of the loop took so long, without the wait for messages."""
+        if self.figures is not None:
+            self.figures.turn(seconds)
+
+    def look(self, now: float) -> None:
+        """Called about once a second."""
+        figures = self.figures
+        if figures is None:
+            return
+        figures.look(
+            self._journal.unix(now),
+            overview.state_of(self._coordinator),
+            self._coordinator.election.candidate.term,
+            self._drops.total,
+        )
+        if self._targets is not None:
+            for result, number in self._targets.results.items():
+                figures.put("taskd_notices", number, result)
+        if now >= self._next:
+            self._next = now + AGENTS
+            figures.agents(agents(self._state.topology, self._state.settings.nodes))
+
+    def close(self) -> None:
+        """The manager has left its loop, and has said what it had to say to its agents."""
+        if self.endpoint is not None:
+            self.endpoint.close()
+        if self._targets is not None:
+            self._targets.close()
+
+
+def agents(topology: Topology, nodes: int) -> dict[str, int]:
+    """How many nodes have an agent that does what; and how many standbys wait."""
+    counts = Counter(_does(node) for node in topology.nodes.values())
+    counts["missing"] = max(nodes - len(topology.nodes), 0)
+    counts["standby"] = len(topology.standbys)
+    return {s: counts[s] for s in ("running", "missing", "moving", "lost", "ended", "standby")}
+
+
+def _does(node: Node) -> str:
+    if node.assignee or node.lost:
+        return "moving" if node.assignee else "lost"
+    return "running" if node.ended is None else "ended"
+
+
+def _endpoint(
+    address: tuple[str, int], coordinator: Coordinator
+) -> tuple[Endpoint, Figures] | None:
+    try:
+        from taskd.metrics.endpoint import Endpoint
+        from taskd.metrics.exposition import Exposition
+    except ImportError as error:
+        log.warning(
+            "no metrics are offered: %s; pip install taskd[metrics], or unset TASKD_METRICS_PORT",
+            error,
+        )
+        return None
+    job = coordinator.job
+    figures = Figures(len(job.ranks), job.settings.ladder)
+    return Endpoint(*address, Exposition(figures).text), figures
+
+
+def make(environ: Mapping[str, str]) -> Watch:
+    """Raises settings.BadSetting and keys.BadSecret."""
+    given = settings.notified(environ)
+    targets = None
+    if given:
+        hidden = secret.configured(environ)
+        text = "" if hidden is None else hidden.decode(errors="surrogateescape")
+        known = json.dumps(text)[1:-1]  # as it would stand in a notice
+        targets = Targets(
+            (Target(_delivery(text, environ)) for text in given),
+            lambda text: text.replace(known, "***") if len(known) >= SHORT else text,
+        )
+    return Watch(settings.metrics_address(environ), targets)
+
+
+def _delivery(target: str, environ: Mapping[str, str]) -> Delivery:
+    if not target.startswith(COMMAND):
+        from taskd.notify.webhook import Webhook  # urllib takes a moment
+
+        return Webhook(target)
+    from taskd.notify.command import Command
+
+    return Command(target.removeprefix(COMMAND), settings.without_secret_values(environ))

@@ -1,0 +1,80 @@
+"""What is told of a job's entries."""
+
+from __future__ import annotations
+
+import json
+
+from taskd.core.notices import LISTED, TEXT, Notices
+from taskd.core.slow_ranks import BEGINS
+
+INCIDENT = {
+    "incident": 1,
+    "began": 5.0,
+    "seconds": 0.25,
+    "result": "repaired",
+    "strategy": "recover-in-place",
+    "faults": ["rank 1: killed by SIGKILL"],
+    "ranks": (1,),
+    "step": 35,
+}
+
+
+def take(notices, kind, **data):
+    return notices.take(kind, 7.0, data)
+
+
+def test_an_incident_is_told_when_it_begins_and_when_it_is_over():
+    notices = Notices("job")
+    (begun,) = take(notices, "fault", incident=1, began=5.0, text="rank 1: killed by SIGKILL")
+    assert begun == {
+        "version": 1,
+        "event": "incident",
+        "job": "job",
+        "time": 7.0,
+        "state": "begun",
+        "incident": 1,
+        "began": 5.0,
+        "faults": ["rank 1: killed by SIGKILL"],
+    }
+    assert take(notices, "fault", incident=1, began=5.0, text="rank 2: killed") == []
+    (over,) = take(notices, "incident", **INCIDENT)
+    assert (over["state"], over["result"], over["ranks"], over["replaced"]) == (
+        "over",
+        "repaired",
+        [1],
+        1,
+    )
+    assert len(take(notices, "fault", incident=2, began=6.0, text="rank 1: killed")) == 1
+
+
+def test_a_lost_node_the_end_and_a_slow_rank():
+    notices = Notices("job")
+    (lost,) = take(notices, "lost", node=1, why="its launcher is gone")
+    assert (lost["event"], lost["node"], lost["why"]) == ("lost-node", 1, "its launcher is gone")
+    (end,) = take(notices, "end", ok=False, reason="no strategy is left")
+    assert (end["event"], end["ok"], end["why"]) == ("end", False, "no strategy is left")
+    found = [
+        notice
+        for _ in range(BEGINS + 5)
+        for notice in take(notices, "progress", slow=[[7, 0, 1.62]], usual=1.05, step=200)
+    ]
+    (slow,) = found
+    assert (slow["event"], slow["rank"], slow["node"], slow["seconds"]) == ("slow-rank", 7, 0, 1.62)
+
+
+def test_everything_else_is_not_told():
+    for kind in ("start", "join", "note", "phase", "decision", "a kind of later"):
+        assert take(Notices("job"), kind, settings={"TASKD_PORT": "1"}) == []
+
+
+def test_notices_are_small():
+    notices = Notices("j" * 256)
+    many = {
+        **INCIDENT,
+        "faults": ["x" * 4000] * 100,
+        "ranks": tuple(range(100_000)),
+    }
+    (notice,) = take(notices, "incident", **many)
+    assert len(notice["faults"]) == len(notice["ranks"]) == LISTED
+    assert notice["replaced"] == 100_000
+    assert len(json.dumps(notice)) < LISTED * (TEXT + 10) + 1000

@@ -1,0 +1,233 @@
+"""examples/monitoring and docs/monitoring.md, held against the metrics that there are, and with
+promtool where that is installed (Debian's package `prometheus`)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from taskd import settings
+from taskd.core.notices import Notices
+from taskd.core.slow_ranks import BEGINS
+from taskd.journal.reading import Record
+from taskd.metrics import figures
+from taskd.metrics.exposition import Exposition
+from taskd.metrics.table import COUNTER, HISTOGRAM, METRICS
+from taskd.notify import queue
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "monitoring"
+TEXT = (ROOT / "docs" / "monitoring.md").read_text()
+ALERTS = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
+DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+PORT = 9602
+promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+# every series that Prometheus gets, with its labels
+SERIES = {
+    name: {*metric.labels, *(("le",) if name.endswith("_bucket") else ())}
+    for metric in METRICS
+    for name in (
+        [f"{metric.name}_{part}" for part in ("bucket", "sum", "count")]
+        if metric.kind == HISTOGRAM
+        else [metric.shown]
+    )
+}
+TARGET = {"job", "instance"}  # labels that Prometheus adds
+
+
+def expressions() -> list[str]:
+    found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    found += [note["expr"] for note in DASHBOARD["annotations"]["list"]]
+    return found + [rule["expr"] for rule in ALERTS]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_expressions_name_metrics_and_labels_that_there_are(expression):
+    names = re.findall(r"\btaskd_\w+", expression)
+    assert names or "up{" in expression
+    assert set(names) <= set(SERIES), set(names) - set(SERIES)
+    for name, selector in re.findall(r"\b(taskd_\w+)\{(.*?)\}", expression):
+        used = set(re.findall(r'(\w+)\s*(?:=~|!=|!~|=)\s*"', selector))
+        assert used <= SERIES[name] | TARGET, f"{name} has no {used - SERIES[name] - TARGET}"
+    labels = set().union(TARGET, *(SERIES[name] for name in names))
+    for group in re.findall(r"\b(?:by|on)\s*\((.*?)\)", expression):
+        assert {label.strip() for label in group.split(",")} <= labels
+
+
+def test_counters_are_asked_for_by_their_whole_name():
+    """What is wrong is noticed: a counter has no series of its name alone."""
+    assert "taskd_incidents_total" in SERIES and "taskd_incidents" not in SERIES
+
+
+def test_the_dashboard_is_one():
+    assert DASHBOARD["schemaVersion"] >= 36 and DASHBOARD["uid"] and DASHBOARD["title"] == "taskd"
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["type"] in ("stat", "timeseries", "table") and panel["targets"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+    names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) - {"__rate_interval"}
+    assert used == names == {"datasource", "job", "instance"}
+
+
+def test_every_metric_is_documented_and_used():
+    rows = dict(re.findall(r"^\| `(taskd_\w+)(?:\{.*?\})?` \| (\w+) \|", TEXT, re.MULTILINE))
+    assert rows == {metric.shown: metric.kind for metric in METRICS}
+    for metric in METRICS:
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        assert f"`{metric.shown}{labels}`" in TEXT, metric.name
+    shown = " ".join(expressions())
+    # what is for looking up, not for a picture or an alert
+    rest = {m.shown for m in METRICS if m.name not in shown}
+    assert rest == {
+        "taskd_build_info",
+        "taskd_job_info",
+        "taskd_manager_start_timestamp_seconds",
+        "taskd_manager_term",
+        "taskd_heartbeat_age_seconds",
+        "taskd_step_highest",
+        "taskd_step_end",
+        "taskd_faults_total",
+    }
+
+
+def test_names_follow_the_conventions():
+    for metric in METRICS:
+        assert metric.name.startswith("taskd_") and not metric.name.endswith("_total")
+        if metric.kind == HISTOGRAM:
+            assert metric.name.endswith("_seconds")
+            assert list(metric.buckets) == sorted(set(metric.buckets))
+        assert not TARGET & set(metric.labels)
+        assert metric.kind != COUNTER or metric.shown.endswith("_total")
+
+
+def test_every_alert_is_documented():
+    assert set(re.findall(r"^\| `(Taskd\w+)` \|", TEXT, re.MULTILINE)) == {
+        rule["alert"] for rule in ALERTS
+    }
+    tested = (FOLDER / "alerts_test.yml").read_text()
+    for rule in ALERTS:
+        assert re.search(rf"alertname: {rule['alert']}\n\s+exp_alerts", tested), rule["alert"]
+
+
+def test_the_limits_are_those_of_the_code():
+    assert f"first {figures.NODES} nodes" in TEXT
+    assert f"{queue.WAITING} notices" in TEXT and f"{queue.DRAIN:g} s" in TEXT
+    assert f"{BEGINS * 10} s" in TEXT
+
+
+def test_the_examples_of_notices_are_what_is_told():
+    examples = [
+        json.loads(line)
+        for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+        for line in block.splitlines()
+    ]
+    assert all(e["version"] == 1 for e in examples)
+    notices = Notices("train")
+    entries = [
+        ("fault", {"incident": 1, "began": 1.0, "text": "x"}),
+        (
+            "incident",
+            {
+                "incident": 1,
+                "began": 1.0,
+                "seconds": 0.2,
+                "result": "repaired",
+                "strategy": "recover",
+                "faults": ["x"],
+                "ranks": (1,),
+                "step": 3,
+            },
+        ),
+        ("lost", {"node": 1, "why": "x"}),
+        *[("progress", {"slow": [[1, 0, 2.0]], "usual": 1.0, "step": 3})] * BEGINS,
+        ("end", {"ok": True, "reason": "x"}),
+    ]
+    told = [notice for kind, data in entries for notice in notices.take(kind, 2.0, data)]
+    assert [list(e) for e in examples] == [list(n) for n in told]
+    assert [(e["event"], e.get("state")) for e in examples] == [
+        (n["event"], n.get("state")) for n in told
+    ]
+
+
+def test_the_port_is_the_same_everywhere():
+    for name in ("prometheus.yml", "podmonitor.yaml", "network-policy.yaml"):
+        ports = set(re.findall(r"\b9[0-9]{3}\b", (FOLDER / name).read_text()))
+        assert ports == {str(PORT)}, name
+    assert settings.metrics_address({"TASKD_METRICS_PORT": f"10.0.0.1:{PORT}"}) == (
+        "10.0.0.1",
+        PORT,
+    )
+
+
+@pytest.mark.parametrize("version", ("1.25", kubernetes_validate.latest_version()))
+def test_the_network_policy_is_what_kubernetes_takes(version):
+    policy = yaml.safe_load((FOLDER / "network-policy.yaml").read_text())
+    kubernetes_validate.validate(policy, version, strict=True)
+
+
+def test_the_pod_monitor_finds_the_pods_that_the_policies_are_about():
+    monitor = yaml.safe_load((FOLDER / "podmonitor.yaml").read_text())
+    pods = monitor["spec"]["selector"]["matchLabels"]
+    for path in (FOLDER / "network-policy.yaml", ROOT / "examples/kubernetes/network-policy.yaml"):
+        assert yaml.safe_load(path.read_text())["spec"]["podSelector"]["matchLabels"] == pods
+    assert 'up{job="taskd"}' in (FOLDER / "alerts.yml").read_text()
+    assert monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["replacement"] == "taskd"
+
+
+def run(*command: str, said: str = "") -> None:
+    command = ("promtool", *command)
+    done = subprocess.run(command, cwd=FOLDER, input=said, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@promtool
+def test_promtool_takes_the_rules_and_the_configuration_and_the_rules_do_what_they_should():
+    run("check", "rules", "alerts.yml")
+    run("test", "rules", "alerts_test.yml")
+    run("check", "config", "prometheus.yml")
+
+
+@promtool
+def test_promtool_has_nothing_against_the_metrics():
+    counted = figures.Figures(4, ("retry", "exit"))
+    counted.take(Record("start", 1.0, {"job": 'a "job"\n', "taskd": "1"}))
+    counted.take(Record("lost", 2.0, {"node": 0}))
+    counted.take(Record("incident", 2.0, {"strategy": "retry", "result": "repaired"}))
+    slow = {"phases": {"computing": 4}, "slow": [[1, 0, 2.0]]}
+    counted.take(Record("progress", 3.0, slow))
+    counted.look(4.0, "training", 1, {"no key": 1})
+    counted.agents({"running": 1})
+    counted.put("taskd_notices", 1, "failed")
+    assert all(counted.values.values()) and all(counted.histograms.values())
+    run("check", "metrics", said=Exposition(counted).text(False)[0].decode())
+
+
+@promtool
+def test_promtool_takes_the_expressions_of_the_dashboard(tmp_path):
+    rules = [
+        {"record": f"panel:{i}", "expr": expression.replace("$__rate_interval", "5m")}
+        for i, expression in enumerate(expressions())
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    run("check", "rules", str(path))
