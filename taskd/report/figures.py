@@ -66,7 +66,7 @@ def cost(story: Story, incident: Incident, assumed: Assumptions | None) -> Cost:
     """What an incident cost.
 
     repaired:  lost = seconds + (reached - step) * usual
-    restarted: lost = from its begin until the job had come to `reached` again, else to the last entry
+    restarted: lost = from its begin until the job has come to `reached` again, or the last entry
     otherwise: lost = seconds
 
     `seconds` of a repaired incident end when every rank has committed the interrupted step. The

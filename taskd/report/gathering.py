@@ -271,9 +271,8 @@ def _sentence(record: Record) -> str:
     if record.kind in ("fault", "note", "end"):
         return said
     if record.kind == "start":
-        return (
-            "the next manager takes the job over" if record.data.get("successor") else "it starts"
-        )
+        took = record.data.get("successor") is True
+        return "the next manager takes the job over" if took else "the job starts"
     return ": ".join(filter(None, (", ".join(named), said))) + passed
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -97,19 +98,27 @@ def _incidents(account: Account, most: int) -> RenderableType:
 
 def _repairs(account: Account) -> RenderableType:
     """Mean seconds in each phase, by strategy."""
-    met = {p for times in account.strategies.values() for p in times.phases}
-    phases = [p for p in PHASES if p in met]
-    table = _table("MTTR", "repairs", "mean", *phases)
+    columns = dict(account.strategies)
+    if account.mttr is None:
+        return Text("no incident was repaired")
+    if len(columns) != 1:
+        columns["all"] = account.mttr
+    table = _table("MTTR", *columns)
 
-    def row(name: str, times: Times) -> None:
-        spent = (span(times.phases[p]) if p in times.phases else "-" for p in phases)
-        table.add_row(*map(_text, (name, str(times.count), span(times.mean), *spent)))
+    def row(name: str, said: Callable[[Times], str]) -> None:
+        table.add_row(*map(_text, (name, *map(said, columns.values()))))
 
-    for name, times in account.strategies.items():
-        row(name, times)
-    if account.mttr is not None and len(account.strategies) > 1:
-        row("all", account.mttr)
-    return table if account.strategies else Text("no incident was repaired")
+    row("repairs", lambda times: str(times.count))
+    for phase in PHASES:
+        if phase in account.mttr.phases:
+            row(phase, partial(_spent, phase))
+    row("mean", lambda times: span(times.mean))
+    row("95%", lambda times: span(times.p95))
+    return table
+
+
+def _spent(phase: str, times: Times) -> str:
+    return span(times.phases.get(phase, 0.0))
 
 
 def _counts(title: str, counts: Sequence[Count]) -> RenderableType:
@@ -135,7 +144,7 @@ def _table(*columns: str) -> Table:
     table.caption_justify = "left"
     left: Iterable[str] = (columns[0], "began", "cause", "strategy", "result")
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right")
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return table
 
 

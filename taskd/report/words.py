@@ -1,5 +1,5 @@
-"""The account in words: the first sentences of a report, which answer four questions. Is it training
-now, what happened, what did it cost, which node or rank is to blame?"""
+"""The account in words: the first sentences of a report, which answer four questions. Is it
+training now, what happened, what did it cost, which node or rank is to blame?"""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def assumed(account: Account) -> str:
     """What a restart from the last checkpoint is compared with, in words."""
     said = account.assumed
     every = f"{said.every:,.0f} steps" if said.steps else span(said.every)
-    how = " as long as this job took to start" if said.measured else ""
+    how = ", as long as this job took to start" if said.measured else ""
     return (
-        f"Compared with a restart of all ranks from the last checkpoint, one saved every {every}, and"
-        f" {span(said.restart)} until all ranks train again{how}. Change it with --checkpoint-every"
-        " and --restart-seconds."
+        "Compared with a restart of all ranks from the last checkpoint: it is assumed that one is"
+        f" saved every {every}, and that all ranks train again after {span(said.restart)}{how}."
+        " --checkpoint-every and --restart-seconds change that."
     )
 
 
