@@ -20,6 +20,7 @@ from taskd.report.story import EVENTS, PHASES, Incident, Line, Places, Round
 
 ALL = 64  # ranks of a round that are all shown
 WORST = 24  # of more, those that were last in any event, and the replaced ones
+COUNTED = 12  # nodes, devices, causes and codes, each
 SPOTS = 120  # moments of a slow rank
 
 
@@ -78,10 +79,10 @@ def columns(account: Account) -> dict[str, Any]:
             for name, times in (*account.strategies.items(), ("all", account.mttr))
             if times is not None and (name != "all" or len(account.strategies) > 1)
         ],
-        "nodes": [_count(c) for c in account.nodes[:100]],
-        "devices": [_count(c) for c in account.devices[:100]],
-        "causes": [_count(c) for c in account.causes[:100]],
-        "codes": [_count(c) for c in account.codes[:100]],
+        "nodes": _counts(account.nodes),
+        "devices": _counts(account.devices),
+        "causes": _counts(account.causes),
+        "codes": _counts(account.codes),
         "slow": [_slow(s, zero) for s in account.slow],
     }
     data["texts"] = list(texts.known)
@@ -230,6 +231,11 @@ def _times(name: str, times: Times) -> list[Any]:
     spent = [[p, _ms(times.phases[p])] for p in PHASES if p in times.phases]
     figures = (times.mean, times.median, times.p95, times.most)
     return [name, times.count, *map(_ms, figures), spent]
+
+
+def _counts(counts: Sequence[Count]) -> list[Any]:
+    """How many there are, and the first of them."""
+    return [len(counts), [_count(c) for c in counts[:COUNTED]]]
 
 
 def _count(count: Count) -> list[Any]:

@@ -7,6 +7,7 @@ is from the moment at which every rank was protected for the first time to the l
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def cost(story: Story, incident: Incident, assumed: Assumptions | None) -> Cost:
         lost = incident.seconds + again * incident.usual
         least = False
     elif incident.result == RESTARTED:
-        after = [s for s in story.samples if s.at >= incident.ended]
+        after = story.samples[bisect_left(story.samples, incident.ended, key=lambda s: s.at) :]
         again = max(incident.reached - after[0].step, 0) if after and incident.reached >= 0 else 0
         lost, least = _until(after, incident.reached, last) - incident.began, True
     else:

@@ -30,8 +30,8 @@ def state(account: Account) -> str:
         return f"{word}{at}{rate}{detail}."
     left = f"; its manager had left: {story.left}" if story.left else ""
     return (
-        f"No manager was asked or answers, and the journal has no end: last heard"
-        f" {clock(story.last)}, when it was {_doing(account)}{at}{left}."
+        f"Last heard {clock(story.last)}, when it was {_doing(account)}{at}{left}; its journal has"
+        " no end, and no manager was asked or answers."
     )
 
 

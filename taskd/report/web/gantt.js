@@ -26,10 +26,9 @@ function rankRows(detail) {
     if (!rows.has(rank)) rows.set(rank, { rank, rounds: [] });
     rows.get(rank).rounds.push({ round, moments: round.moments.map((m) => (m ? m[index] : null)) });
   }));
-  const found = [...rows.values()];
   const more = Math.max(0, ...detail.rounds.map((round) => round.all - round.ranks.length));
-  if (more > 0) found.push({ folded: more, rounds: detail.rounds.map((round) => ({ round })) });
-  return found;
+  const folded = { folded: more, rounds: detail.rounds.map((round) => ({ round })) };
+  return more > 0 ? [folded, ...rows.values()] : [...rows.values()];
 }
 
 function phaseStarts(detail, number) {

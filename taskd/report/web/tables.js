@@ -43,14 +43,14 @@ function stack(spent, most) {
   return root;
 }
 
-function counts(name, what, told) {
+function counts(name, what, [all, told]) {
   if (!told.length) return null;
   const most = Math.max(...told.map(([, times]) => times));
-  const rows = told.slice(0, 12).map(([label, times, lost, between]) => [
+  const rows = told.map(([label, times, lost, between]) => [
     el("button", { type: "button", class: "link", title: "Show these incidents", onclick: () => narrow(label) }, label),
     length(times / most), times.toLocaleString("en-US"), span(lost), span(between),
   ]);
-  const more = told.length > 12 ? el("p", { class: "quiet" }, `and ${told.length - 12} more: see taskd report --json`) : "";
+  const more = all > told.length ? el("p", { class: "quiet" }, `and ${(all - told.length).toLocaleString("en-US")} more: see taskd report --json`) : "";
   return card(name, "", table([what, "", "incidents", "lost", "MTBF"], rows), more);
 }
 
@@ -63,7 +63,7 @@ function narrow(label) {
 }
 
 function length(share) {
-  return svg("svg", { width: 90, height: 10, "aria-hidden": "true" }, svg("rect", { class: "bar", width: Math.max(share * 90, 1), height: 10, rx: 2 }));
+  return svg("svg", { class: "length", width: 90, height: 10, "aria-hidden": "true" }, svg("rect", { class: "bar", width: Math.max(share * 90, 1), height: 10, rx: 2 }));
 }
 
 function slowRanks() {

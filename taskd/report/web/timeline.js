@@ -2,7 +2,7 @@
 // the same few pixels is one mark, so that thousands of incidents are as fast as ten.
 
 const timeline = { from: 0, to: Math.max(data.length, 1), width: 0 };
-const LEFT = 52, RIGHT = 12, TOP = 14, GOOD = 74, MARKS = 30, HEIGHT = 168;
+const LEFT = 64, RIGHT = 12, TOP = 14, GOOD = 74, MARKS = 30, HEIGHT = 168;
 
 const place = (ms) => LEFT + ((ms - timeline.from) / (timeline.to - timeline.from)) * (timeline.width - LEFT - RIGHT);
 const momentAt = (x) => timeline.from + ((x - LEFT) / (timeline.width - LEFT - RIGHT)) * (timeline.to - timeline.from);
@@ -102,7 +102,7 @@ function axes() {
   if (data.rates.length) found.push(svg("text", { x: LEFT, y: TOP - 4 }, `up to ${Math.round(highest / 1.05).toLocaleString("en-US")} steps/min`));
   found.push(svg("text", { x: LEFT - 6, y: base + MARKS / 2 + 4, "text-anchor": "end" }, total ? "incidents" : ""));
   found.push(svg("line", { class: "axis", x1: LEFT, x2: right, y1: base + MARKS, y2: base + MARKS }));
-  const sizes = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800].map((s) => s * 1000);
+  const sizes = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000].map((s) => s * 1000);
   const wanted = (timeline.to - timeline.from) / Math.max((timeline.width - LEFT) / 110, 2);
   const step = sizes.find((size) => size >= wanted) || sizes[sizes.length - 1];
   for (let at = Math.ceil((data.zero + timeline.from) / step) * step - data.zero; at <= timeline.to; at += step) {
