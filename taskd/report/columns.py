@@ -16,10 +16,11 @@ from taskd.report import words
 from taskd.report.account import Account, Count, Slow, node_of
 from taskd.report.causes import Fault, to_blame
 from taskd.report.figures import Times
+from taskd.report.rounds import WORST, latest
 from taskd.report.story import EVENTS, PHASES, Incident, Line, Places, Round
 
+SORTED = 16  # ranks that are shown in their order
 ALL = 64  # ranks of a round that are all shown
-WORST = 24  # of more, those that were last in any event, and the replaced ones
 COUNTED = 12  # nodes, devices, causes and codes, each
 SPOTS = 120  # moments of a slow rank
 
@@ -208,22 +209,11 @@ def _round(told: Round, incident: Incident, texts: _Texts) -> list[Any]:
 
 
 def _shown(told: Round, incident: Incident) -> np.ndarray:
-    """The places of the ranks that are shown, the latest first."""
-    every = np.arange(len(told.ranks))
-    if len(every) > ALL:
-        places: set[int] = set()
-        for times in told.times.values():
-            known = np.where(np.isnan(times), -np.inf, times)
-            last = np.argpartition(known, -WORST // len(EVENTS))[-WORST // len(EVENTS) :]
-            places.update(int(n) for n in last if known[n] > -np.inf)
-        replaced = np.nonzero(np.isin(told.ranks, incident.ranks))[0]
-        places.update(replaced[:WORST].tolist())
-        every = np.array(sorted(places), dtype=np.int64)
-    if not len(every):
-        return every
-    stacked = np.array([np.nan_to_num(t, nan=-1.0)[every] for t in told.times.values()])
-    latest = stacked.max(axis=0) if len(stacked) else np.zeros(len(every))
-    return every[np.lexsort((told.ranks[every], -latest))] if len(every) > ALL // 4 else every
+    """The places of the ranks that are shown; of many, the latest first."""
+    places = np.arange(len(told.ranks))
+    if len(places) <= SORTED:
+        return places
+    return latest(told, incident.ranks, None if len(places) <= ALL else WORST)
 
 
 def _times(name: str, times: Times) -> list[Any]:

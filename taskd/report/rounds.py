@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from taskd.report.story import EVENTS, Round
 
 MOST = 1_000_000  # ranks that are believed
+WORST = 24  # ranks of a large job that are shown
 
 
 def read(told: Any) -> Round | None:
@@ -38,6 +40,26 @@ def read(told: Any) -> Round | None:
         times,
         first,
     )
+
+
+def latest(told: Round, replaced: Sequence[int], most: int | None = WORST) -> np.ndarray:
+    """The places of the ranks that were last in any event, and of the replaced ones, the latest
+    first: about `most` of them, None for all."""
+    every = np.arange(len(told.ranks))
+    if most is not None and len(every) > most:
+        places: set[int] = set()
+        each = -(-most // len(EVENTS))
+        for times in told.times.values():
+            known = np.where(np.isnan(times), -np.inf, times)
+            last = np.argpartition(known, -each)[-each:]
+            places.update(int(n) for n in last if known[n] > -np.inf)
+        found = np.nonzero(np.isin(told.ranks, np.array(replaced, dtype=np.int64)))[0]
+        places.update(found[:most].tolist())
+        every = np.array(sorted(places), dtype=np.int64)
+    if not len(every) or not told.times:
+        return every
+    end = np.array([np.nan_to_num(t, nan=-1.0)[every] for t in told.times.values()]).max(axis=0)
+    return every[np.lexsort((told.ranks[every], -end))]
 
 
 def _last(known: dict[str, Any]) -> tuple[int, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
