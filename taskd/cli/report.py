@@ -106,15 +106,11 @@ def command(
 
     docs/report.md has the formula of each figure.
     """
-    from taskd.report import account
-
-    place = journal or log_path or _logs()
     job = os.environ.get("MINDX_TASK_ID") if journal is None else None
-    story, damaged = _read(place, job)
-    every, steps = checkpoint_every or (None, False)
-    assumed = account.assumptions(story, every, steps, restart_seconds)
+    story, damaged = find(journal or log_path or _logs(), job)
     running = journal is None and story.end is None
-    told = account.of_story(story, assumed, _now(story.job) if running else None)
+    now = _now(story.job) if running else None
+    told = assumed_account(story, checkpoint_every, restart_seconds, now)
     write(told, html, trace)
     if as_json:
         from taskd.report.plain import plain
@@ -131,6 +127,20 @@ def command(
             click.echo(f"{kind}: {path}", err=as_json)
     if damaged:
         click.echo(f"{damaged} lines of the journal are no entries and are skipped", err=True)
+
+
+def assumed_account(
+    story: Story,
+    checkpoint_every: tuple[float, bool] | None = None,
+    restart_seconds: float | None = None,
+    now: Now | None = None,
+) -> Account:
+    """The account with what is assumed about restarts; what is None has its default."""
+    from taskd.report import account
+
+    every, steps = checkpoint_every or (None, False)
+    assumed = account.assumptions(story, every, steps, restart_seconds)
+    return account.of_story(story, assumed, now)
 
 
 def write(told: Account, html: Path | None, trace: Path | None) -> None:
@@ -163,7 +173,9 @@ def _all(reader: Reader, newest: Path) -> Iterator[Record]:
             yield from reader.lines(file)
 
 
-def _read(place: Path, job: str | None) -> tuple[Story, int]:
+def find(place: Path, job: str | None = None) -> tuple[Story, int]:
+    """The story of the journal at `place`, a file or a directory, and how many lines are no
+    entries. `job` chooses in a directory; None for the one written last. Raises ClickException."""
     try:
         if place.is_dir():
             newest = files.path(place, job) if job is not None else files.newest(place)

@@ -52,14 +52,7 @@ def _shown(told: Round, incident: Incident, every: bool) -> np.ndarray:
 def _names(account: Account, shown: list[list[np.ndarray]]) -> Iterable[dict[str, Any]]:
     """The names of the processes and threads that have an event."""
     story = account.story
-    yield _meta("process_name", JOB, 0, f"job {story.job}")
-    yield {
-        "ph": "M",
-        "name": "process_sort_index",
-        "pid": JOB,
-        "tid": 0,
-        "args": {"sort_index": -1},
-    }
+    yield _meta("process_name", JOB, None, f"job {story.job}")
     for thread, name in ((PHASES, "phases"), (INCIDENTS, "incidents"), (LOG, "decisions and log")):
         yield _meta("thread_name", JOB, thread, name)
     ranks = sorted(
