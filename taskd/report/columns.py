@@ -125,10 +125,10 @@ def _figures(account: Account) -> Iterable[list[str]]:
     if account.mtbf is not None:
         count = words.counted(len(account.story.incidents), "incident")
         yield [words.span(account.mtbf), "MTBF", count]
-    lost, other = account.checkpoint
+    other = account.checkpoint[1]
     if other > 0:
-        times = f"{other / lost:,.0f} times as much" if lost > 0 and other / lost >= 2 else ""
-        yield [words.span(other), "by restarts instead", times]
+        note = f"assumed: a checkpoint every {words.every(account)}"
+        yield [words.span(other), "by restarts instead", note]
     if account.start is not None:
         yield [words.span(account.start), "to start", "until all ranks were protected"]
     if account.paused_seconds:

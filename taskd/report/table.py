@@ -144,7 +144,7 @@ def _table(*columns: str) -> Table:
     table.caption_justify = "left"
     left: Iterable[str] = (columns[0], "began", "cause", "strategy", "result")
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+        table.add_column(_text(name), justify="left" if name in left else "right", overflow="fold")
     return table
 
 

@@ -52,7 +52,7 @@ def cost(account: Account) -> str:
         text += f" and {counted(account.again, 'step')} done twice"
     lost, other = account.checkpoint
     if other > 0:
-        text += f"; restarts from the last checkpoint would have cost {span(other)}"
+        text += f"; restarts from checkpoints every {every(account)} would have cost {span(other)}"
         text += f" instead of {span(lost)}" if abs(lost - account.lost_seconds) > 0.05 else ""
     return text + "."
 
@@ -67,7 +67,8 @@ def blame(account: Account) -> Iterable[str]:
     else:
         for counts, what in ((account.nodes, "node"), (account.devices, "device")):
             if (worst := most_to_blame(counts, account.story.nodes, what)) is not None:
-                yield f"{_upper(worst.name)} is in {len(worst.incidents)} of them."
+                times = len(worst.incidents)
+                yield f"{_upper(worst.name)} is in {'all' if times == count else times} of them."
                 break
         else:
             if account.causes:
@@ -116,14 +117,19 @@ def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
+def every(account: Account) -> str:
+    """How often checkpoints are assumed to be saved."""
+    said = account.assumed
+    return f"{said.every:,.0f} steps" if said.steps else span(said.every)
+
+
 def assumed(account: Account) -> str:
     """What a restart from the last checkpoint is compared with, in words."""
     said = account.assumed
-    every = f"{said.every:,.0f} steps" if said.steps else span(said.every)
     how = ", as long as this job took to start" if said.measured else ""
     return (
         "Compared with a restart of all ranks from the last checkpoint: it is assumed that one is"
-        f" saved every {every}, and that all ranks train again after {span(said.restart)}{how}."
+        f" saved every {every(account)}, and that all ranks train again after {span(said.restart)}{how}."
         " --checkpoint-every and --restart-seconds change that."
     )
 

@@ -59,9 +59,12 @@ function detailOf(n) {
 
 let searched = null;
 
-// The incidents that have every word of the filter in their words.
+const plain = (words) => ` ${words.toLowerCase().replace(/[^\p{L}\p{N}-]+/gu, " ").trim()} `;
+
+// The incidents that have every word of the filter in their words; "rank 3" is one word, and a
+// number is not a part of another.
 function matching(filter) {
-  const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const wanted = (plain(filter).match(/(?:rank|node) \d+|\S+/g) || []).map((word) => (/\d$/.test(word) ? ` ${word} ` : word));
   const every = [...Array(total).keys()];
   if (!wanted.length) return every;
   searched = searched || every.map((n) => {
@@ -69,7 +72,7 @@ function matching(filter) {
     const ranks = data.details[n][1].map((rank) => `rank ${rank}`).join(" ");
     const node = columns.node[n] >= 0 ? `node ${columns.node[n]}` : "";
     const words = [n + 1, causeOf(n), text(columns.strategy[n]), text(columns.result[n]), node, ranks, faults];
-    return words.join(" ").toLowerCase();
+    return plain(words.join(" "));
   });
   return every.filter((n) => wanted.every((word) => searched[n].includes(word)));
 }

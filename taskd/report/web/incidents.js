@@ -17,9 +17,7 @@ function drawList() {
 
 function heads() {
   const names = [["", "#"], ["", ""], ["when", "began"], ["", "cause"], ["strategy", "strategy"], ["took right", "took"], ["right", "lost"], ["steps right", "steps twice"]];
-  const row = el("div", { class: "row heads", role: "presentation" }, names.map(([css, name]) => el("span", { class: css }, name)));
-  row.style.position = "sticky";
-  return row;
+  return el("div", { class: "row heads", role: "presentation" }, names.map(([css, name]) => el("span", { class: css }, name)));
 }
 
 function drawRows() {
@@ -34,14 +32,14 @@ function drawRows() {
   });
   if (list.all && list.shown.length > PRINTED) rows.push(el("p", { class: "quiet" }, `and ${count(list.shown.length - PRINTED, "more incident")}`));
   space.replaceChildren(...rows);
-  box.setAttribute("aria-activedescendant", list.selected >= 0 ? `incident-${list.selected}` : "");
+  box.setAttribute("aria-activedescendant", list.selected >= 0 ? `row-${list.selected}` : "");
 }
 
 function rowOf(n) {
   const cell = (words, css = "") => el("span", { class: css, title: words }, words);
   const state = text(columns.result[n]);
   return el("div", {
-    class: "row", role: "option", id: `incident-${n}`, "aria-selected": String(n === list.selected), onclick: () => open(n),
+    class: "row", role: "option", id: `row-${n}`, "aria-selected": String(n === list.selected), onclick: () => open(n),
   },
     cell(String(n + 1)), el("span", { title: state }, sign(stateOf(n))), cell(`${day(columns.began[n])} ${clock(columns.began[n])}`, "when"),
     cell(causeOf(n)), cell(text(columns.strategy[n]) || state, "strategy"), cell(span(columns.took[n]), "took right"),
