@@ -16,6 +16,7 @@ from taskd.report.story import OPEN, REPAIRED, Incident, Line, Places, Sample, S
 
 LINES = 200  # of an incident, and of the job outside of incidents
 TEXT = 1000  # characters of a line
+FAR = 1e10  # Unix times and seconds beyond it are no times, and numbers no ranks
 SAID = {  # what is a line of its own; the text is the first of these fields that is there
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
@@ -57,6 +58,8 @@ class _Gathered:
     per_node: int = 0
 
     def take(self, record: Record) -> None:
+        if not 0 <= record.time < FAR:
+            return
         if record.kind == "start":
             if record.data.get("repeated") is not True and record.data.get("successor") is not True:
                 self.__init__()  # type: ignore[misc]
@@ -88,8 +91,8 @@ class _Gathered:
     def start(self, record: Record) -> None:
         story = self.story
         story.job, story.version = record.text("job"), record.text("taskd")
-        story.nodes = max(record.whole("nodes"), 0)
-        self.per_node = max(record.whole("ranks_per_node"), 0)
+        story.nodes = _rank(record, "nodes")
+        self.per_node = _rank(record, "ranks_per_node")
         story.ranks = story.nodes * self.per_node
         story.ladder = tuple(s for s in record.several("ladder") if isinstance(s, str))
         if record.data.get("repeated") is not True:
@@ -100,8 +103,8 @@ class _Gathered:
 
     def join(self, record: Record) -> None:
         node = record.whole("node", -1)
-        if node >= 0:
-            self.joined[node] = record.whole("first"), record.whole("ranks")
+        if 0 <= node < FAR:
+            self.joined[node] = _rank(record, "first"), _rank(record, "ranks")
             self.story.hosts[node] = record.text("address")[:100]
             self.story.lost.pop(node, None)
 
@@ -130,18 +133,18 @@ class _Gathered:
             for row in record.several("slow")
             if isinstance(row, list)
             and len(row) == 3
-            and all(type(x) in (int, float) and 0 <= x < 1e12 for x in row)
+            and all(type(x) in (int, float) and 0 <= x < FAR for x in row)
             and type(row[0]) is type(row[1]) is int
         )
-        step = record.whole("step", -1)
-        self.story.total = max(record.whole("total"), 0)
+        step = _step(record, "step")
+        self.story.total = max(_step(record, "total"), 0)
         self.story.samples.append(
             Sample(
                 record.time,
                 step,
-                max(record.whole("highest", -1), step),
-                max(record.number("rate"), 0.0),
-                max(record.number("usual"), 0.0),
+                max(_step(record, "highest"), step),
+                _seconds(record, "rate"),
+                _seconds(record, "usual"),
                 slow,
             )
         )
@@ -168,7 +171,7 @@ class _Gathered:
 
     def fault(self, record: Record) -> None:
         number = record.whole("incident")
-        began = min(record.number("began", record.time), record.time)
+        began = _began(record)
         if self.open is None or self.open.number != number:
             if self.open is not None:
                 self._cut(record.time)
@@ -185,7 +188,7 @@ class _Gathered:
 
     def replace(self, record: Record) -> None:
         if self.open is not None:
-            self.open.ranks.add(record.whole("rank"))
+            self.open.ranks.add(_rank(record, "rank"))
 
     def incident(self, record: Record) -> None:
         known, self.open = self.open, None
@@ -195,14 +198,16 @@ class _Gathered:
         self.story.incidents.append(
             Incident(
                 number=record.whole("incident"),
-                began=min(record.number("began", record.time), record.time),
-                seconds=max(record.number("seconds"), 0.0),
+                began=_began(record),
+                seconds=_seconds(record, "seconds"),
                 result=record.text("result") or REPAIRED,
                 strategy=record.text("strategy"),
                 faults=tuple(_texts(record.several("faults"))) or tuple(known.faults),
-                ranks=tuple(sorted({r for r in record.several("ranks") if type(r) is int})),
-                step=record.whole("step", -1),
-                reached=record.whole("reached", -1),
+                ranks=tuple(
+                    sorted({r for r in record.several("ranks") if type(r) is int and 0 <= r < FAR})
+                ),
+                step=_step(record, "step"),
+                reached=_step(record, "reached"),
                 phases=_phases(record.table("phases")),
                 tried=tuple(_texts(record.several("tried"))),
                 rounds=tuple(r for r in told if r is not None),
@@ -276,6 +281,30 @@ def _sentence(record: Record) -> str:
     return ": ".join(filter(None, (", ".join(named), said))) + passed
 
 
+def _began(record: Record) -> float:
+    """When an incident began: before it was written, and not before all times."""
+    return max(min(record.number("began", record.time), record.time), 0.0)
+
+
+def _seconds(record: Record, name: str) -> float:
+    return min(max(record.number(name), 0.0), FAR)
+
+
+def _rank(record: Record, name: str) -> int:
+    """A rank, a node, or how many there are."""
+    found = record.whole(name)
+    return found if 0 <= found < FAR else 0
+
+
+def _step(record: Record, name: str) -> int:
+    found = record.whole(name, -1)
+    return found if 0 <= found < 1e15 else -1
+
+
+def _ranks(values: list[Any]) -> Iterable[int]:
+    return (value for value in values if type(value) is int and 0 <= value < FAR)
+
+
 def _texts(values: list[Any]) -> Iterable[str]:
     return (value[:TEXT] for value in values[:101] if isinstance(value, str))
 
@@ -284,7 +313,7 @@ def _phases(table: dict[str, Any]) -> dict[str, float]:
     return {
         name[:40]: float(seconds)
         for name, seconds in table.items()
-        if type(seconds) in (int, float) and 0 <= seconds < 1e12
+        if type(seconds) in (int, float) and 0 <= seconds < FAR
     }
 
 

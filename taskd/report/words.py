@@ -129,8 +129,8 @@ def assumed(account: Account) -> str:
     how = ", as long as this job took to start" if said.measured else ""
     return (
         "Compared with a restart of all ranks from the last checkpoint: it is assumed that one is"
-        f" saved every {every(account)}, and that all ranks train again after {span(said.restart)}{how}."
-        " --checkpoint-every and --restart-seconds change that."
+        f" saved every {every(account)}, and that all ranks train again after"
+        f" {span(said.restart)}{how}. --checkpoint-every and --restart-seconds change that."
     )
 
 

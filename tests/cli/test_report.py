@@ -102,8 +102,13 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "every", "unit"),
-    [("40", 40, "steps"), ("30min", 1800, "seconds"), ("90s", 90, "seconds"), ("1.5h", 5400, "seconds")],
-)  # fmt: skip
+    [
+        ("40", 40, "steps"),
+        ("30min", 1800, "seconds"),
+        ("90s", 90, "seconds"),
+        ("1.5h", 5400, "seconds"),
+    ],
+)
 def test_how_often_checkpoints_are_saved(tmp_path, given, every, unit):
     write(tmp_path, [*STORY, END])
     told = data(tmp_path, "--checkpoint-every", given, "--restart-seconds", 60)

@@ -15,8 +15,10 @@ from taskd.journal.reading import Reader, Record
 from taskd.report import figures, gathering, words
 from taskd.report.account import Now, assumptions, of_story
 from taskd.report.causes import fault, to_blame
+from taskd.report.columns import columns
 from taskd.report.plain import plain
 from taskd.report.table import render
+from taskd.report.trace import trace
 from tests.report.journals import (
     BEGIN,
     END,
@@ -230,7 +232,7 @@ FIELDS = sorted({name for r in [*STORY, END] for name in r.data} | {"lost", "dev
 values = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-5, 10**18),
+    st.integers(-5, 10**30),
     st.floats(allow_nan=False),
     st.text(max_size=8),
     st.lists(st.one_of(st.none(), st.integers(-5, 99), st.floats(), st.text(max_size=3))),
@@ -239,7 +241,7 @@ values = st.one_of(
 entries = st.builds(
     Record,
     st.sampled_from([*gathering._FOLLOW, *gathering.SAID, "of another version"]),
-    st.floats(0, 10_000),
+    st.one_of(st.floats(0, 10_000), st.floats(allow_nan=False, allow_infinity=False)),
     st.dictionaries(
         st.sampled_from(FIELDS),
         values,
@@ -251,14 +253,18 @@ entries = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(entries, st.sampled_from([*STORY, END])), min_size=1, max_size=20))
 def test_any_journal_has_figures(records):
-    account = told(records)
+    story = gathering.of_records(records)
+    if story is None:  # of no time that there is
+        return
+    account = _of(story)
     whole = account.span[1] - account.span[0]
     assert all(c.seconds >= 0 and c.again >= 0 for c in account.costs)
     assert all((c.checkpoint or 0.0) >= 0 for c in account.costs)
     assert 0 <= account.lost_seconds + account.paused_seconds <= whole * (1 + 1e-9) + 1e-6
     assert account.goodput is None or 0 <= account.goodput <= 1
     assert all(good is None or 0 <= good <= 1 for _, good in account.bins)
-    json.dumps(plain(account), allow_nan=False)
+    for data in (plain(account), columns(account), trace(account)):
+        json.dumps(data, allow_nan=False)
     Console(file=io.StringIO(), width=80).print(render(account))
 
 
