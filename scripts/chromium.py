@@ -1,7 +1,7 @@
 """Drives a headless Chromium through a pipe: pages, keys, pictures, and what its console says.
 
 The DevTools protocol, as JSON between two file descriptors, each message ended by a zero byte. Used
-by scripts/report_picture.py and by the tests of the report.
+by scripts/report_picture.py, benchmarks/report.py and the tests of the report.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ class Browser:
                 self._message(end)
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is. Raises RuntimeError where it fails."""
-        told = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """What a JavaScript expression is, or the promise of one. Raises RuntimeError where it
+        fails."""
+        how = {"returnByValue": True, "awaitPromise": True}
+        told = self._call("Runtime.evaluate", expression=expression, **how)
         if "exceptionDetails" in told:
             raise RuntimeError(f"{expression}: {json.dumps(told['exceptionDetails'])[:500]}")
         return told["result"].get("value")
