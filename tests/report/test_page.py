@@ -225,6 +225,7 @@ def test_hostile_texts_in_a_browser(browser, tmp_path):
     assert browser.value("document.title").startswith("taskd report: </title>")
     assert count(browser, "main img, main script, #detail b") == 0
     assert "<!--<script> ]]> &lt;b&gt; %DATA%" in text_of(browser, "#detail")
+    assert "null" not in text_of(browser, "main")
     assert browser.said == []
 
 
@@ -247,6 +248,7 @@ def test_a_journal_that_has_hardly_begun(browser, tmp_path, records):
     show(browser, tmp_path, told(records))
     browser.press("ArrowDown")
     browser.press("Enter")
+    assert not set(text_of(browser, "main").split()) & {"null", "undefined", "NaN"}
     assert browser.said == []
 
 

@@ -2,7 +2,7 @@
 
 function drawDetail(n) {
   const detail = detailOf(n), box = byId("detail");
-  box.replaceChildren(
+  box.replaceChildren(...[
     heading(n),
     el("p", {}, sentence(n, detail)),
     el("ul", { class: "faults" }, detail.faults.map((fault) => el("li", {}, fault))),
@@ -10,7 +10,7 @@ function drawDetail(n) {
     detail.entered.length || detail.rounds.length ? gantt(n, detail) : phaseTable(detail),
     ...attempts(detail),
     ...said(n, detail),
-  );
+  ].filter(Boolean));
   box.hidden = false;
 }
 
@@ -22,7 +22,9 @@ function heading(n) {
 
 function sentence(n, detail) {
   const strategy = text(columns.strategy[n]), result = text(columns.result[n]);
-  const parts = [`${result === "not over" ? "Not over by the last entry" : result[0].toUpperCase() + result.slice(1)}${strategy ? ` by ${strategy}` : ""}, ${span(columns.took[n])}`];
+  const how = result === "not over" ? "Not over where the journal ends" : result[0].toUpperCase() + result.slice(1);
+  const by = strategy ? `${result === "not over" ? ", under" : " by"} ${strategy}` : "";
+  const parts = [`${how}${by}, ${span(columns.took[n])}`];
   if (detail.replaced) {
     const shown = detail.ranks.slice(0, 12).join(", ");
     parts.push(`replaced: ${detail.replaced === 1 ? "rank" : "ranks"} ${shown}${detail.replaced > 12 ? ` and ${detail.replaced - 12} more` : ""}`);

@@ -51,7 +51,7 @@ function counts(name, what, [all, told]) {
     length(times / most), times.toLocaleString("en-US"), span(lost), span(between),
   ]);
   const more = all > told.length ? el("p", { class: "quiet" }, `and ${(all - told.length).toLocaleString("en-US")} more: see taskd report --json`) : "";
-  return card(name, "", table([what, "", "incidents", "lost", "MTBF"], rows), more);
+  return card(name, "counts", table([what, "", "incidents", "lost", "MTBF"], rows), more);
 }
 
 // The filter takes the words that a label has in common with the list.
@@ -63,7 +63,7 @@ function narrow(label) {
 }
 
 function length(share) {
-  return svg("svg", { class: "length", width: 90, height: 10, "aria-hidden": "true" }, svg("rect", { class: "bar", width: Math.max(share * 90, 1), height: 10, rx: 2 }));
+  return svg("svg", { class: "length", width: 70, height: 10, "aria-hidden": "true" }, svg("rect", { class: "bar", width: Math.max(share * 70, 1), height: 10, rx: 2 }));
 }
 
 function slowRanks() {
