@@ -25,6 +25,7 @@ from tests.report.journals import BEGIN, END, STORY, incident, record, start, to
 HOSTILE = (
     "rank 1: </script><script>document.title='broken out'</script>",
     "rank 2: <img src=x onerror=\"document.title='broken out'\">",
+    "rank 4: </script x><b id=out>, </SCRIPT/",
     "rank 3: <!--<script> ]]> &lt;b&gt; %DATA% %SCRIPT% \u2028 \ud800 \x00 \x1b[2J",
 )
 needs_chromium = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed")
@@ -188,8 +189,12 @@ def test_the_keyboard(browser, tmp_path):
     assert "replace rank 3 on the same node (passed over: retry: rank 3 has no process)" in detail
     # the job and six ranks
     assert count(browser, "#detail .gantt .name") == 7
-    # each rank's wait ends, and its work begins, with the phase of the job
+    # of the job and of the replacement
     assert count(browser, "#detail .gantt .REPLACE") == 2
+    # each rank's wait ends, and its work begins, with the phase of the job
+    bars = "[...document.querySelectorAll('#detail .gantt .RESUME')]"
+    assert browser.value(f"new Set({bars}.map(bar => bar.getAttribute('x'))).size") == 1
+    assert browser.value(f"{bars}.length") == 7
     browser.press("ArrowDown")  # the open one follows
     assert "Incident 2" in text_of(browser, "#detail")
     browser.press("Escape")
