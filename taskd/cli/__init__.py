@@ -20,6 +20,11 @@ COMMANDS = {
         "train a small GPT, kill a rank, and compare with an undisturbed run",
     ),
     "status": ("status", "command", "show what a job is doing now, and its incidents"),
+    "report": (
+        "report",
+        "command",
+        "what happened to a job and what it cost: tables, a page, JSON, a trace",
+    ),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let paused ranks go on"),
     "recovery": (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taskd.demo import records
     from taskd.demo.stage import Stage
 
+REPORT = Path("taskd_log", "demo-report.html")
 RANKS = 4
 STEPS = 240
 PHASES = ("DETECT", "INTERRUPT", "REPLACE", "REBUILD", "RESTORE", "RESUME")
@@ -52,10 +53,19 @@ class Fault:
 @click.option(
     "--keep", is_flag=True, help="Keep the records and logs of both runs, and print where they are."
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=REPORT,
+    show_default=True,
+    help="Where the report of the disturbed run is written, a page for the browser.",
+)
 @click.option("--steps", type=click.IntRange(10), default=STEPS, hidden=True)
-def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: int) -> None:
+def command(
+    rank: int | None, kills: int, seed: int | None, keep: bool, report: Path, steps: int
+) -> None:
     """Train a small GPT with 4 ranks on this machine, kill one of them with SIGKILL, and compare
-    with an undisturbed run.
+    with an undisturbed run. Ends with a report of the disturbed run, as `taskd report` writes it.
 
     Takes about a minute. Exit code 0: the rank was replaced while the others stayed, no step was
     lost, and every loss and every parameter is equal to the undisturbed run's, bit for bit.
@@ -77,6 +87,7 @@ def command(rank: int | None, kills: int, seed: int | None, keep: bool, steps: i
     failed = False
     try:
         failed = not _play(console, work, rank, kills, seed, steps)
+        _report(console, work / "protected" / "log", report)
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(128 + signal.SIGINT)
@@ -149,6 +160,25 @@ def _play(
         highlight=False,
     )
     return True
+
+
+def _report(console: Console, logs: Path, path: Path) -> None:
+    """Write the report of the disturbed run, and print where it is. Without it the demo is no less
+    true."""
+    from taskd.cli.report import assumed_account, find, write
+
+    if not logs.is_dir():  # that run was not begun
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(assumed_account(find(logs)[0]), path, None)
+    except OSError as error:
+        console.print(f"no report: {path} cannot be written: {error.strerror}", markup=False)
+    except click.ClickException as error:
+        console.print(f"no report: {error.message}", markup=False)
+    else:
+        text = f"What happened, as a page: {path.absolute().as_uri()}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _plan(kills: int, steps: int, rank: int | None, seed: int) -> list[tuple[int, int]]:

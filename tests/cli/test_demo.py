@@ -170,10 +170,16 @@ def test_the_demo(tmp_path: Path) -> None:
         "20",
         "--seed",
         "3",
+        "--report",
+        str(tmp_path / "reports" / "demo.html"),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"80 losses\s*│\s*equal", done.stdout), done.stdout
     assert re.search(r"surviving processes kept\s*│\s*3 of 3", done.stdout), done.stdout
     assert "EQUAL" in done.stdout and "NOT equal" not in done.stdout
+    # it ends with the report
+    report = tmp_path / "reports" / "demo.html"
+    assert done.stdout.splitlines()[-1].endswith(report.as_uri())
+    assert "killed by SIGKILL" in report.read_text()
     assert list(tmp_path.glob("taskd-demo-*")) == []  # nothing is left behind

@@ -65,6 +65,7 @@ ALLOWED = {
     "start.py": set(),
     "control.py": BELOW,
     "journal": {"taskd.journal"},
+    "report": {"taskd.journal", "taskd.report", "taskd.status"},
     "status": {"taskd.journal", "taskd.messages", "taskd.status"},
 }
 # The zygote is a process of its own, and it forks ranks.

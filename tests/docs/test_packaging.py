@@ -77,7 +77,7 @@ def test_files_of_the_wheel(wheel):
     tree = {
         str(p.relative_to(ROOT))
         for p in (ROOT / "taskd").rglob("*")
-        if p.suffix in suffixes or p.name == "py.typed"
+        if p.suffix in suffixes or p.name == "py.typed" or p.parent == ROOT / "taskd/report/web"
     }
     assert packaged - native == tree
     assert any(n.endswith("/LICENSE") for n in names)

@@ -1,0 +1,235 @@
+"""`taskd report`: what happened to a job, what it cost, and which node or rank is to blame."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from taskd import settings
+from taskd.journal import files
+from taskd.journal.reading import Reader, Record
+
+if TYPE_CHECKING:
+    from taskd.report.account import Account, Now
+    from taskd.report.story import Story
+
+ANSWER = 1.0  # seconds; a manager answers in milliseconds
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+class Every(click.ParamType):
+    """How often checkpoints are saved: (how many, whether of steps)."""
+
+    name = "STEPS|TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, bool]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(s|min|h)?", value.strip())
+        number = float(found[1]) if found else 0.0
+        if found is None or number <= 0 or (not found[2] and "." in found[1]):
+            self.fail(
+                f"{value!r} is neither a number of steps, as 500, nor a time in s, min or h, as"
+                " 30min; both must be greater than 0"
+            )
+        return (number * UNITS[found[2]], False) if found[2] else (number, True)
+
+
+class Seconds(click.ParamType):
+    name = "SECONDS"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < 1e9:
+            self.fail(f"{value!r} is no number of seconds: allowed is 0 or more")
+        return seconds
+
+
+@click.command()
+@click.argument("journal", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--log-path",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page that needs nothing else and loads nothing.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a trace for https://ui.perfetto.dev.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option(
+    "--checkpoint-every",
+    type=Every(),
+    help="For the comparison with a restart: a checkpoint every so many steps (500) or so much time"
+    " (30min). Default: 30min.",
+)
+@click.option(
+    "--restart-seconds",
+    type=Seconds(),
+    help="For the same: how long a restart takes until all ranks train. Default: as long as this"
+    " job took to start, or 300 if that is not known.",
+)
+def command(
+    journal: Path | None,
+    log_path: Path | None,
+    html: Path | None,
+    trace: Path | None,
+    as_json: bool,
+    checkpoint_every: tuple[float, bool] | None,
+    restart_seconds: float | None,
+) -> None:
+    """Tell the story of a job: whether it trains now, what happened, what it cost, and which node
+    or rank is to blame. As tables, as a page (--html), as JSON, or as a trace (--trace).
+
+    It is read from the job's journal in the log directory, of a job that runs, has ended or was
+    killed. JOURNAL is a file or a directory; without it, the job's manager is also asked what the
+    job does now, and `taskd pause --help` says how it is found. MINDX_TASK_ID chooses among the
+    jobs of a directory; without it, it is the one that was written last.
+
+    docs/report.md has the formula of each figure.
+    """
+    job = os.environ.get("MINDX_TASK_ID") if journal is None else None
+    story, damaged = find(journal or log_path or _logs(), job)
+    running = journal is None and story.end is None
+    now = _now(story.job) if running else None
+    told = assumed_account(story, checkpoint_every, restart_seconds, now)
+    write(told, html, trace)
+    if as_json:
+        from taskd.report.plain import plain
+
+        click.echo(json.dumps(plain(told), indent=1))
+    elif html is None and trace is None:
+        from rich.console import Console
+
+        from taskd.report.table import render
+
+        Console(highlight=False, soft_wrap=True).print(render(told))
+    for kind, path in (("report", html), ("trace", trace)):
+        if path is not None:
+            click.echo(f"{kind}: {path}", err=as_json)
+    if damaged:
+        click.echo(f"{damaged} lines of the journal are no entries and are skipped", err=True)
+
+
+def assumed_account(
+    story: Story,
+    checkpoint_every: tuple[float, bool] | None = None,
+    restart_seconds: float | None = None,
+    now: Now | None = None,
+) -> Account:
+    """The account with what is assumed about restarts; what is None has its default."""
+    from taskd.report import account
+
+    every, steps = checkpoint_every or (None, False)
+    assumed = account.assumptions(story, every, steps, restart_seconds)
+    return account.of_story(story, assumed, now)
+
+
+def write(told: Account, html: Path | None, trace: Path | None) -> None:
+    """Write the page and the trace, each as a whole or not at all. Raises ClickException."""
+    if html is not None:
+        from taskd.report.page import page
+
+        _replace(html, page(told))
+    if trace is not None:
+        from taskd.report.trace import trace as traced
+
+        _replace(trace, json.dumps(traced(told), separators=(",", ":")))
+
+
+def read(newest: Path) -> tuple[Story | None, int]:
+    """The story that a journal tells, None if it has no entry; and how many lines are no entries.
+    Raises OSError."""
+    from taskd.report.gathering import of_records
+
+    reader = Reader()
+    return of_records(_all(reader, newest)), reader.damaged
+
+
+def _all(reader: Reader, newest: Path) -> Iterator[Record]:
+    """A manager may begin the next file in the meantime: the files are opened before any is read,
+    so that each is read once."""
+    with contextlib.ExitStack() as opened:
+        lines = [opened.enter_context(open(file, "rb")) for file in files.of(newest)]
+        for file in lines:
+            yield from reader.lines(file)
+
+
+def find(place: Path, job: str | None = None) -> tuple[Story, int]:
+    """The story of the journal at `place`, a file or a directory, and how many lines are no
+    entries. `job` chooses in a directory; None for the one written last. Raises ClickException."""
+    try:
+        if place.is_dir():
+            newest = files.path(place, job) if job is not None else files.newest(place)
+        else:
+            newest = place if place.exists() else None
+        story, damaged = read(newest) if newest is not None else (None, 0)
+    except OSError as error:
+        raise click.ClickException(f"{place} cannot be read: {error.strerror}") from None
+    if story is None:
+        of = f" of job {job}" if job is not None else ""
+        raise click.ClickException(
+            f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its directory,"
+            " or set --log-path (TASKD_LOG_PATH) and MINDX_TASK_ID as the job has them"
+        )
+    return story, damaged
+
+
+def _logs() -> Path:
+    try:
+        return Path(settings.log_settings(os.environ).path)
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _now(job: str) -> Now | None:
+    """What the manager of that job says; None if none answers, or that of another job."""
+    from taskd.control import Control, ControlError
+    from taskd.protocol.keys import BadSecret
+    from taskd.report.account import Now
+
+    # without a secret there is no job of ours to ask; its journal may be readable
+    with contextlib.suppress(ControlError, BadSecret, settings.BadSetting):
+        control = Control()
+        try:
+            seen = control.overview(timeout=ANSWER)
+        finally:
+            control.close()
+        if seen.job == job:
+            return Now(seen.state, seen.detail, seen.step, seen.rate)
+    return None
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,69 @@
+"""What the text of a fault says: its cause, its device's fault code, and the rank or node it names.
+
+The texts are written for people, and new ones come with every version. One that no row knows is
+counted under its own first words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# The first row that is found names the cause. \1 is what the first group has found.
+CAUSES = (
+    (r"its device is (\w+)", r"device: \1"),
+    (r"memory fault|memory page", "memory fault"),
+    (r"network fault", "network fault"),
+    (r"a collective failed", "collective failed"),
+    (r"no progress", "hung"),
+    (r"silent in [A-Z]+", "silent in a repair"),
+    (r"killed by (SIG\w+)", r"killed by \1"),
+    (r"exit code \d+ after (\w+)", r"raised \1"),
+    (r"exit code|exited with|exited early", "exited"),
+    (r"moves?:|has moved", "moved away"),
+    (r"^node \d+", "node lost"),
+    (r"died|killed", "died"),
+)
+# What the death of one rank does to the others: never the cause where there is another fault.
+CONSEQUENCES = frozenset({"collective failed", "silent in a repair"})
+_CAUSES = tuple((re.compile(pattern), name) for pattern, name in CAUSES)
+_CODE = re.compile(r"\b(?:0x)?([0-9A-Fa-f]{8})\b")
+_WHERE = re.compile(r"(rank|node) (\d{1,9})\b")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`rank` and `node`: the one that the text names, -1 for none. `code`: "" for none."""
+
+    text: str
+    cause: str
+    code: str = ""
+    rank: int = -1
+    node: int = -1
+
+    @property
+    def consequence(self) -> bool:
+        return self.cause in CONSEQUENCES
+
+
+def fault(text: str) -> Fault:
+    where = _WHERE.search(text)
+    rank = int(where[2]) if where and where[1] == "rank" else -1
+    node = int(where[2]) if where and where[1] == "node" else -1
+    for pattern, name in _CAUSES:
+        found = pattern.search(text)
+        if found is not None:
+            code = _CODE.search(text) if name.startswith("device") else None
+            return Fault(text, found.expand(name), code[1].upper() if code else "", rank, node)
+    return Fault(text, _unknown(text), "", rank, node)
+
+
+def to_blame(faults: Sequence[Fault]) -> list[Fault]:
+    """Those that are causes: without what other faults bring about, if there are others."""
+    return [f for f in faults if not f.consequence] or list(faults[:1])
+
+
+def _unknown(text: str) -> str:
+    said = re.sub(r"^(rank|node) \d+:? *", "", text)
+    return re.sub(r"\d+", "N", " ".join(said.split()[:4]))[:40] or "unknown"
