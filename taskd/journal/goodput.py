@@ -1,5 +1,6 @@
 """What the time of a job went to, from its journal, and its goodput: the share of the time since
-the job started that was spent on steps that were new and were kept.
+every rank was in its loop for the first time that was spent on steps that were new and were kept.
+report/figures.py has the same definition, for a journal as a whole.
 
 Every moment counts once, for the first of these that applies:
 
@@ -38,6 +39,8 @@ class Spent:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     time: float | None = None  # None before the first record
     over: bool = False
+    _before: float = 0.0  # seconds until every rank was in its loop for the first time
+    _formed: bool = False
     _protected: bool = False
     _incident: bool = False
     _paused: bool = False
@@ -59,8 +62,8 @@ class Spent:
 
     @property
     def goodput(self) -> float:
-        """From 0 to 1; 0 before any time has passed."""
-        total = sum(self.seconds.values())
+        """From 0 to 1; 0 before any time has passed in the ranks' loops."""
+        total = sum(self.seconds.values()) - self._before
         return self.seconds[TRAINING] / total if total > 0 else 0.0
 
     def until(self, time: float) -> None:
@@ -89,13 +92,14 @@ class Spent:
         if record.data.get("successor") is not True:
             vars(self).update(vars(Spent()))  # the job starts from nothing
         elif self.time is None:
-            self._protected = (
-                True  # it ran before; what the manager finds is an incident of its own
-            )
+            # it ran before; what the manager finds is an incident of its own
+            self._protected = self._formed = True
         if self.time is None:
             self.time = record.time
 
     def _protect(self, record: Record) -> None:
+        if not self._formed:
+            self._formed, self._before = True, self.seconds[STARTING]
         self._protected = True
 
     def _fault(self, record: Record) -> None:
