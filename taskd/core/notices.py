@@ -92,6 +92,12 @@ class Notices:
             for rank in self._slow.look(slow)
         ]
 
+    def _waited_for(self, data: Mapping[str, Any]) -> list[tuple[str, Notice]]:
+        if data["state"] != "begun":
+            return []
+        told = {"rank": data["rank"], "since": data["since"], "late": round(data["late"], 6)}
+        return [("slow-rank", {**told, "taken": round(data["step"], 6)})]
+
 
 _FOLLOW = {
     "fault": Notices._fault,
@@ -99,6 +105,7 @@ _FOLLOW = {
     "lost": Notices._lost,
     "end": Notices._end,
     "progress": Notices._progress,
+    "slow": Notices._waited_for,
 }
 
 

@@ -62,6 +62,15 @@ def test_a_lost_node_the_end_and_a_slow_rank():
     assert (slow["event"], slow["rank"], slow["node"], slow["seconds"]) == ("slow-rank", 7, 0, 1.62)
 
 
+def test_a_rank_that_makes_the_others_wait():
+    notices = Notices("job")
+    entry = {"rank": 2, "since": 91, "late": 0.029, "step": 0.1}
+    (told,) = take(notices, "slow", state="begun", **entry)
+    found = {name: told[name] for name in ("event", "rank", "since", "late", "taken")}
+    assert found == {"event": "slow-rank", "rank": 2, "since": 91, "late": 0.029, "taken": 0.1}
+    assert take(notices, "slow", state="over", **entry) == []
+
+
 def test_everything_else_is_not_told():
     for kind in ("start", "join", "note", "phase", "decision", "a kind of later"):
         assert take(Notices("job"), kind, settings={"TASKD_PORT": "1"}) == []

@@ -160,6 +160,7 @@ def test_the_examples_of_notices_are_what_is_told():
         ),
         ("lost", {"node": 1, "why": "x"}),
         *[("progress", {"slow": [[1, 0, 2.0]], "usual": 1.0, "step": 3})] * BEGINS,
+        ("slow", {"rank": 1, "state": "begun", "since": 1, "late": 0.1, "step": 0.5}),
         ("end", {"ok": True, "reason": "x"}),
     ]
     told = [notice for kind, data in entries for notice in notices.take(kind, 2.0, data)]
