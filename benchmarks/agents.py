@@ -78,7 +78,7 @@ def receive(line: Connection, folder: Path) -> Any:
 
 def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, float]:
     """Let a collective fail on one rank; return the seconds of each part."""
-    path = folder / journal.NAME
+    path = folder / journal.INCIDENTS
     known = len(path.read_text().splitlines()) if path.exists() else 0
     for line in lines:
         line.send("fault" if line is lines[0] else "arm")

@@ -256,7 +256,7 @@ class Run:
 
     def incidents(self) -> list[dict[str, Any]]:
         """The closed incidents in the manager's journal."""
-        path = self.log / journal.NAME
+        path = self.log / journal.INCIDENTS
         size = path.stat().st_size if path.exists() else 0
         if size != self._journal[0]:
             self._journal = size, [e for e in status.read(path)[0] if e["kind"] == "incident"]

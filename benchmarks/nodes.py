@@ -99,7 +99,7 @@ class Job(Launchers):
         return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
 
     def incidents(self) -> list[dict[str, Any]]:
-        path = self.log / journal.NAME
+        path = self.log / journal.INCIDENTS
         return [e for e in status.read(path)[0] if e["kind"] == "incident"] if path.exists() else []
 
     def host_of(self, rank: int) -> int:

@@ -6,15 +6,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 
 from taskd import settings
 from taskd.adaptor.place import Place
 from taskd.manager import whereabouts
+from taskd.messages import to_agent
 from taskd.protocol import addresses, asking
 from taskd.protocol.keys import Keys
 from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
+
+# A job whose manager is gone has the next one within 0.7 s and the start of a Python process, 3 s
+# on a busy machine. Nothing tells a launcher that is not part of the job: it asks again.
+NEXT, AGAIN = 15.0, 0.5  # seconds
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
@@ -33,6 +39,9 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
         address = place.manager_before_all_have_met()
         has_moved = not addresses.same_host(first[0], address[0])
     answer = asking.arrive(address, keys, job, place.node)
+    if answer is None and place.nodes > 1 and whereabouts.was_elsewhere(os.environ, job):
+        answer = _next_manager(place, keys, job)
+        has_moved = has_moved or answer is not None
     if answer is None:
         return False
     environ = pod_info.environment(os.environ)
@@ -44,3 +53,17 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
     if answer.taken:
         sys.exit(f"taskd: {asking.second(address, job, place.node)}")
     return False
+
+
+def _next_manager(place: Place, keys: Keys, job: str) -> to_agent.UnderWay | None:
+    """The manager of the job was on another machine and does not answer: ask the next one, if one
+    takes charge."""
+    log.warning("the manager of job %s does not answer: waiting for the next one", job)
+    end = time.monotonic() + NEXT
+    while time.monotonic() < end:
+        time.sleep(AGAIN)
+        if whereabouts.follow(os.environ, job, keys):
+            address = place.manager_before_all_have_met()
+            return asking.arrive(address, keys, job, place.node)
+    log.warning("no other manager has taken charge within %.0f s: the job begins anew", NEXT)
+    return None

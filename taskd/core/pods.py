@@ -18,7 +18,7 @@ from taskd.core.incident.takeover import Takeover
 from taskd.core.led import Led
 from taskd.core.state import JobState
 from taskd.core.topology import Node
-from taskd.messages import from_agent
+from taskd.messages import from_agent, to_agent
 
 
 class Pods:
@@ -29,6 +29,9 @@ class Pods:
         self._given: float | None = None  # until when a standby may take a node over
         # until when nodes that a new manager does not know may register with it
         self._gather: float | None = None
+        # why the job is at its end, and until when the loss of a node may explain that
+        self._fault = ""
+        self._end: float | None = None
 
     @property
     def applies(self) -> bool:
@@ -38,18 +41,18 @@ class Pods:
 
     @property
     def waiting(self) -> bool:
-        """Whether a lost node is waited for."""
-        return self._last is not None
+        """Whether a lost node is waited for, or may turn out to be lost."""
+        return self._last is not None or self._end is not None
 
     @property
     def deadline(self) -> float | None:
-        due = (self._last, self._given, self._gather)
+        due = (self._last, self._given, self._gather, self._end)
         return min((t for t in due if t is not None), default=None)
 
     def drop(self) -> None:
         """All ranks are restarted."""
-        self._last = self._given = self._gather = None
-        self._why = ""
+        self._last = self._given = self._gather = self._end = None
+        self._why = self._fault = ""
 
     # -- what is lost ------------------------------------------------------------------------------
 
@@ -59,21 +62,26 @@ class Pods:
         if not self.applies and self._gather is None:
             return False
         self._nodes.lose(number)
-        self._wait(f"node {number} is lost: {why}", now)
+        self._wait(self._fault or f"node {number} is lost: {why}", now)
         return True
 
     def exhausted(self, why: str, now: float) -> None:
-        """No strategy is left for a protected job that has lost nodes, or whose devices take no
-        other process."""
+        """No strategy is left for a protected job. If it has lost nodes, or its devices take no
+        other process, pods are waited for. The other ranks often tell of a node's loss before it is
+        known: the job ends only if no node is lost for a while."""
         for number, node in self._job.topology.nodes.items():
             unusable = [w for r in node.ranks if (w := self._job.ranks[r].unusable)]
             if node.living and unusable:
                 self._nodes.give_up(number, unusable[0])
-        self._wait(why, now)
+        if self._job.topology.lost:
+            self._wait(why, now)
+        else:
+            self._fault, self._end = why, now + self._job.settings.notice
 
     def _wait(self, why: str, now: float) -> None:
         limit = self._job.settings.reschedule
         self._why = self._why or why
+        self._fault, self._end = "", None
         self._last = now + limit
         self._job.note(
             f"{why}; all ranks are restarted as soon as another pod has come, within {limit:.0f} s"
@@ -119,7 +127,7 @@ class Pods:
     def assign(self, now: float) -> None:
         """Give lost nodes to the standbys that there are."""
         topology = self._job.topology
-        if not self.waiting or not topology.standbys:
+        if self._last is None or not topology.standbys:
             return
         if any(not topology.nodes[n].assignee for n in topology.lost):
             self._nodes.assign(None)
@@ -136,7 +144,7 @@ class Pods:
         if not self.waiting:
             return
         job.restart = ""  # a restart without these nodes would wait for them
-        if job.topology.complete and not job.topology.lost:
+        if self._end is None and job.topology.complete and not job.topology.lost:
             job.restart = f"{self._why}; every node has an agent again"
             job.replaced = job.regroup = True
 
@@ -155,6 +163,10 @@ class Pods:
 
     def tick(self, now: float) -> None:
         job, topology = self._job, self._job.topology
+        if self._end is not None and now >= self._end:
+            job.say(to_agent.GiveUp(reason := f"The job ends: {self._fault}"))
+            job.end(False, reason)
+            return
         if self._gather is not None and now >= self._gather:
             self._gather = None
             self._missing(now)

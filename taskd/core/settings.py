@@ -22,6 +22,9 @@ class Settings:
     retries: int = 0
     # pod-rescheduling: a lost node is waited for, and all ranks are restarted with its next pod
     pods: bool = False
+    # until a node that is lost is known to be: its agent's pings are missed for 1.2 s, for 3 s in
+    # jobs of more than 1,000 nodes
+    notice: float = 5.0
     # for ClusterD to name a strategy: it waits 1 s for further faults, 10 s for a pod's end
     advice: float = 60.0
     clusterd: str = "off"  # who decides if there is one: lead, follow; see core.clusterd

@@ -10,6 +10,7 @@ any, has been asked.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Mapping, MutableMapping
 
 from taskd import settings
@@ -44,7 +45,23 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
         return None
 
 
+def was_elsewhere(environ: Mapping[str, str], job: str) -> bool:
+    """Whether the last manager in charge was on another machine, answering or not: the job is under
+    way, or has ended without its manager's knowing."""
+    if settings.manager_is_named(environ):
+        return False
+    known = Continuity(settings.log_path(environ)).read().get(place_key(job))
+    return any(_named(place, environ) for place in (known, _leased(environ, job)))
+
+
 def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
+    if (place := _named(known, environ)) is None:
+        return None
+    return None if asking.arrive(place, keys, job, -1) is None else place
+
+
+def _named(known: object, environ: Mapping[str, str]) -> Address | None:
+    """The place that was left, if it is a manager's on another machine."""
     if not isinstance(known, str):
         return None
     try:
@@ -56,8 +73,9 @@ def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) ->
     if port != settings.port(environ):
         return None
     try:
-        if addresses.is_here(host) or asking.arrive((host, port), keys, job, -1) is None:
+        if addresses.is_here(host):
             return None
+        socket.getaddrinfo(host, port)
     except (OSError, ValueError, TypeError) as error:  # no name that can be looked up
         log.error("%r is no address of a manager: %s; it is ignored", known, error)
         return None

@@ -51,16 +51,16 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
     )
     # a restart cannot work on a device that takes no process, or on a node that is gone
     possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
-    # until another pod comes, which `recover` has waited for
-    waits = job.settings.pods and not incident.leaving and "recover" not in incident.failed
-    if waits and not possible:
-        job.exhausted = reason
-        return
     if possible and not incident.leaving and job.retried < job.settings.retries:
         job.retried += 1
         job.regroup = True
         job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
         _tell(job, incident, "restarted", now)
+        return
+    # until another pod comes, which `recover` has waited for
+    if job.settings.pods and not incident.leaving and "recover" not in incident.failed:
+        _tell(job, incident, "restarted", now)
+        job.exhausted = reason
         return
     reason = f"The job ends: {reason}"
     _tell(job, incident, "ended", now)
