@@ -3,6 +3,7 @@ script."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
@@ -23,7 +24,6 @@ from ports import free_port
 from state_page import StatePage
 
 from taskd import settings
-from taskd.cli import status
 from taskd.demo.records import Kill
 from taskd.manager import journal
 
@@ -32,6 +32,12 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 120.0
 # variables that jobs do not inherit from the benchmark's environment
 FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)
+
+
+def repaired(path: Path) -> list[dict[str, Any]]:
+    """The incidents in an incidents.jsonl; the line that is being written is left out."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [entry for line in lines if (entry := json.loads(line))["kind"] == "incident"]
 
 
 class Failed(RuntimeError):
@@ -259,7 +265,7 @@ class Run:
         path = self.log / journal.INCIDENTS
         size = path.stat().st_size if path.exists() else 0
         if size != self._journal[0]:
-            self._journal = size, [e for e in status.read(path)[0] if e["kind"] == "incident"]
+            self._journal = size, repaired(path)
         return self._journal[1]
 
     def incident(self, number: int) -> dict[str, Any]:

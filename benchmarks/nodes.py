@@ -27,12 +27,11 @@ from typing import Any
 import toy
 from figures import Figures
 from hosts import Hosts, possible
-from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, summary
+from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, repaired, summary
 from launchers import Launchers
 from ports import free_port
 from rich.console import Console
 
-from taskd.cli import status
 from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
@@ -99,8 +98,7 @@ class Job(Launchers):
         return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
 
     def incidents(self) -> list[dict[str, Any]]:
-        path = self.log / journal.INCIDENTS
-        return [e for e in status.read(path)[0] if e["kind"] == "incident"] if path.exists() else []
+        return repaired(self.log / journal.INCIDENTS)
 
     def host_of(self, rank: int) -> int:
         last = self.steps[rank].last()
