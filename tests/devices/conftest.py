@@ -124,6 +124,13 @@ def torch_npu(monkeypatch, calls):
         def recorded_time(self):
             return 7_000_000
 
+    def range_start(message, stream=None, domain="default"):
+        calls.note("range_start", message)
+        return 7
+
+    def range_end(range_id, domain="default"):
+        calls.note("range_end", range_id)
+
     module.npu = SimpleNamespace(
         Event=Event,
         current_device=current_device,
@@ -135,6 +142,7 @@ def torch_npu(monkeypatch, calls):
         _comm_switch_nic=_comm_switch_nic,
         stress_detect=stress_detect,
         _recovery=SimpleNamespace(update_npu_tensor_to_safe=update_npu_tensor_to_safe),
+        mstx=SimpleNamespace(range_start=range_start, range_end=range_end),
     )
     module.distributed = SimpleNamespace(reinit_process_group=reinit_process_group)
     monkeypatch.setitem(sys.modules, "torch_npu", module)

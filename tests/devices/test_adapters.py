@@ -252,3 +252,9 @@ def test_a_device_without_network_cards_or_tests_says_so():
     for task in (lambda: cpu.switch_nics((0,), (True,)), lambda: cpu.stress_test("aic")):
         with pytest.raises(NotImplementedError, match="cpu has no"):
             task()
+
+
+def test_ranges_of_the_vendors_profiler(torch_npu, calls):
+    end = Npu(NPU3).mark("Step step")
+    end()
+    assert calls.names()[-2:] == ["range_start", "range_end"]
