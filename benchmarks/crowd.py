@@ -128,7 +128,9 @@ class Agent:
     def hear(self) -> None:
         # polled, because the descriptor is edge-triggered
         while self.socket.getsockopt(_EVENTS) & _POLLIN:
-            _, _, _, _, _, body, term, number, *_ = msgspec.msgpack.decode(self.socket.recv(_NOBLOCK))
+            _, _, _, _, _, body, term, number, *_ = msgspec.msgpack.decode(
+                self.socket.recv(_NOBLOCK)
+            )
             if number and not self.taken.take(number):
                 continue
             # a map that begins with "type"; a plan for 10,000 ranks need not be decoded
