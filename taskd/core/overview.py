@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from taskd.core.abbreviate import abbreviate
 from taskd.core.progress import Seen
 from taskd.messages.to_operator import (
-    FAULTS,
     WORST,
-    IncidentSeen,
     NodeSeen,
     Overview,
+    incident_seen,
 )
 
 if TYPE_CHECKING:
@@ -109,27 +108,6 @@ def answer(
         standbys=len(topology.standbys),
         incidents=tuple(incidents[-WORST:]),
         incidents_seen=job.recovery.incidents,
-    )
-
-
-def incident_seen(past: Mapping[str, Any]) -> IncidentSeen:
-    """An incident from the fields that the journal has of it."""
-    faults, ranks = list(past["faults"]), list(past["ranks"])
-    return IncidentSeen(
-        incident=past["incident"],
-        began=max(past["began"], 0.0),
-        seconds=max(past["seconds"], 0.0),
-        strategy=past["strategy"],
-        result=past["result"],
-        phase=past.get("phase", ""),
-        round=past.get("round", 0),
-        step=past["step"],
-        reached=past["reached"],
-        ranks=tuple(ranks[:WORST]),
-        replaced=len(ranks),
-        faults=tuple(fault[:1000] for fault in faults[:FAULTS]),
-        more=len(faults),
-        phases={name: max(seconds, 0.0) for name, seconds in past["phases"].items()},
     )
 
 

@@ -18,7 +18,7 @@ from taskd.core.incident.takeover import Takeover
 from taskd.core.led import Led
 from taskd.core.state import JobState
 from taskd.core.topology import Node
-from taskd.messages import from_agent, to_agent
+from taskd.messages import from_agent
 
 
 class Pods:
@@ -164,8 +164,7 @@ class Pods:
     def tick(self, now: float) -> None:
         job, topology = self._job, self._job.topology
         if self._end is not None and now >= self._end:
-            job.say(to_agent.GiveUp(reason := f"The job ends: {self._fault}"))
-            job.end(False, reason)
+            job.give_up(self._fault)
             return
         if self._gather is not None and now >= self._gather:
             self._gather = None

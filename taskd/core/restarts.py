@@ -35,8 +35,7 @@ class Restarts:
             self._forget(why)
             self._parts.pods.exhausted(why, now)
         else:
-            job.say(to_agent.GiveUp(reason := f"The job ends: {why}"))
-            job.end(False, reason)
+            job.give_up(why)
 
     def drop(self, why: str) -> None:
         """Forget everything about processes that are gone."""

@@ -123,6 +123,12 @@ class JobState:
         self.over = True
         self.out.append(to_agent.End(ok, reason))
 
+    def give_up(self, why: str) -> None:
+        """End the job because nothing is left to try; its launchers fail with that reason."""
+        reason = f"The job ends: {why}"
+        self.say(to_agent.GiveUp(reason))
+        self.end(False, reason)
+
     def take_for_dead(self) -> dict[int, str]:
         """Count ranks that exited while others train on as dead; return how each exited."""
         missed = {r: s.quit for r, s in self.ranks.items() if s.quit}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -71,6 +72,27 @@ class IncidentSeen(Struct, frozen=True, forbid_unknown_fields=True):
     faults: Annotated[tuple[Report, ...], Meta(max_length=FAULTS)]
     more: Count  # faults in all
     phases: dict[Name, Seconds]
+
+
+def incident_seen(past: Mapping[str, Any]) -> IncidentSeen:
+    """An incident from the fields that the journal has of it."""
+    faults, ranks = list(past["faults"]), list(past["ranks"])
+    return IncidentSeen(
+        incident=past["incident"],
+        began=max(past["began"], 0.0),
+        seconds=max(past["seconds"], 0.0),
+        strategy=past["strategy"],
+        result=past["result"],
+        phase=past.get("phase", ""),
+        round=past.get("round", 0),
+        step=past["step"],
+        reached=past["reached"],
+        ranks=tuple(ranks[:WORST]),
+        replaced=len(ranks),
+        faults=tuple(fault[:1000] for fault in faults[:FAULTS]),
+        more=len(faults),
+        phases={name: max(seconds, 0.0) for name, seconds in past["phases"].items()},
+    )
 
 
 class Overview(Message, frozen=True):

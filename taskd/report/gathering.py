@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskd.journal.phases import spent
 from taskd.journal.reading import Record
 from taskd.report import rounds
 from taskd.report.story import OPEN, REPAIRED, Incident, Line, Places, Sample, Story
@@ -203,9 +204,7 @@ class _Gathered:
                 result=record.text("result") or REPAIRED,
                 strategy=record.text("strategy"),
                 faults=tuple(_texts(record.several("faults"))) or tuple(known.faults),
-                ranks=tuple(
-                    sorted({r for r in record.several("ranks") if type(r) is int and 0 <= r < FAR})
-                ),
+                ranks=tuple(sorted(set(_ranks(record.several("ranks"))))),
                 step=_step(record, "step"),
                 reached=_step(record, "reached"),
                 phases=_phases(record.table("phases")),
@@ -223,10 +222,6 @@ class _Gathered:
         """The incident has no end in the journal: its manager was gone before."""
         assert self.open is not None
         known, self.open = self.open, None
-        phases: dict[str, float] = {}
-        ends = [*(at for _, _, at in known.entered[1:]), now]
-        for (_, phase, at), end in zip(known.entered, ends, strict=bool(known.entered)):
-            phases[phase] = phases.get(phase, 0.0) + max(end - at, 0.0)
         self.story.incidents.append(
             Incident(
                 number=known.number,
@@ -236,7 +231,7 @@ class _Gathered:
                 strategy=known.strategy,
                 faults=tuple(known.faults),
                 ranks=tuple(sorted(known.ranks)),
-                phases=phases,
+                phases=spent([(phase, at) for _, phase, at in known.entered], now),
                 entered=tuple(known.entered),
                 lines=tuple(known.lines),
                 unsaid=known.unsaid,

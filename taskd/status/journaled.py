@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from taskd.journal.phases import spent
 from taskd.journal.reading import Record
 from taskd.messages.to_operator import (
-    FAULTS,
     LISTED,
     WORST,
     IncidentSeen,
     NodeSeen,
     Overview,
     RankSeen,
+    incident_seen,
 )
 from taskd.status.model import SHOWN, UNDER_WAY, End, Model
 
@@ -32,25 +33,21 @@ class _Open:
     entered: list[tuple[str, float]] = field(default_factory=list)
 
     def seen(self, now: float) -> IncidentSeen:
-        phases: dict[str, float] = {}
-        ends = [*(time for _, time in self.entered[1:]), now]
-        for (phase, begin), end in zip(self.entered, ends, strict=bool(self.entered)):
-            phases[phase] = phases.get(phase, 0.0) + max(end - begin, 0.0)
-        return IncidentSeen(
-            incident=self.number,
-            began=self.began,
-            seconds=max(now - self.began, 0.0),
-            strategy=self.strategy,
-            result=UNDER_WAY,
-            phase=self.phase,
-            round=self.round,
-            step=-1,
-            reached=-1,
-            ranks=tuple(sorted(set(self.replaced))[:WORST]),
-            replaced=len(set(self.replaced)),
-            faults=tuple(self.faults[:FAULTS]),
-            more=len(self.faults),
-            phases=phases,
+        return incident_seen(
+            {
+                "incident": self.number,
+                "began": self.began,
+                "seconds": now - self.began,
+                "strategy": self.strategy,
+                "result": UNDER_WAY,
+                "phase": self.phase,
+                "round": self.round,
+                "step": -1,
+                "reached": -1,
+                "ranks": sorted(set(self.replaced)),
+                "faults": self.faults,
+                "phases": spent(self.entered, now),
+            }
         )
 
 
@@ -269,19 +266,17 @@ def _over(record: Record) -> IncidentSeen:
         for name, seconds in record.table("phases").items()
         if type(seconds) in (int, float) and seconds >= 0
     }
-    return IncidentSeen(
-        incident=max(record.whole("incident"), 0),
-        began=max(record.number("began", record.time), 0.0),
-        seconds=max(record.number("seconds"), 0.0),
-        strategy=record.text("strategy"),
-        result=record.text("result"),
-        phase="",
-        round=0,
-        step=max(record.whole("step", -1), -1),
-        reached=max(record.whole("reached", -1), -1),
-        ranks=tuple(ranks[:WORST]),
-        replaced=len(ranks),
-        faults=tuple(fault[:1000] for fault in faults[:FAULTS]),
-        more=len(faults),
-        phases=phases,
+    return incident_seen(
+        {
+            "incident": max(record.whole("incident"), 0),
+            "began": record.number("began", record.time),
+            "seconds": record.number("seconds"),
+            "strategy": record.text("strategy"),
+            "result": record.text("result"),
+            "step": max(record.whole("step", -1), -1),
+            "reached": max(record.whole("reached", -1), -1),
+            "ranks": ranks,
+            "faults": faults,
+            "phases": phases,
+        }
     )

@@ -21,7 +21,6 @@ from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.core.succession import Succession
 from taskd.core.switch import Switch
-from taskd.messages import to_agent
 from taskd.messages.from_rank import OTHER
 
 # its strategies that taskd has; `recover-in-place` is an extra parameter to `recover`
@@ -264,9 +263,7 @@ class ClusterD:
         self._recovery.leave("ClusterD ends the job", ("dump", "exit"), now)
 
     def _kill(self, event: e.ClusterSignal, now: float) -> None:
-        reason = "The job ends: ClusterD orders it, and schedules it again (killMaster)"
-        self._job.say(to_agent.GiveUp(reason))
-        self._job.end(False, reason)
+        self._job.give_up("ClusterD orders it, and schedules it again (killMaster)")
 
     # -- the strategy ------------------------------------------------------------------------------
 

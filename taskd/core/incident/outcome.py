@@ -7,7 +7,6 @@ from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
 from taskd.core.incident.times import told
 from taskd.core.state import JobState
-from taskd.messages import to_agent
 
 
 def close(job: JobState, incident: Incident, now: float) -> None:
@@ -62,10 +61,8 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         _tell(job, incident, "restarted", now)
         job.exhausted = reason
         return
-    reason = f"The job ends: {reason}"
     _tell(job, incident, "ended", now)
-    job.say(to_agent.GiveUp(reason))
-    job.end(False, reason)
+    job.give_up(reason)
 
 
 def _tell(job: JobState, incident: Incident, result: str, now: float) -> None:
