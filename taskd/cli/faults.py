@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from taskd import settings
+from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
@@ -33,13 +34,6 @@ DIRECTORY = click.option(
         " else the tables shipped with taskd."
     ),
 )
-LOGS = click.option(
-    "--log-path",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
-)
-
-
 TABLE_NAME = click.option(
     "--table",
     type=click.Choice([*LIMITS]),
@@ -201,7 +195,7 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 
 @command.command()
 @click.argument("device")
-@LOGS
+@LOG_PATH
 @JSON
 def release(device: str, log_path: Path | None, as_json: bool) -> None:
     """Let DEVICE be used again; `taskd faults list` names the ManuallySeparateNPU ones.
@@ -245,7 +239,7 @@ def _released(device: str, text: str, as_json: bool) -> None:
 
 
 @command.command("list")
-@LOGS
+@LOG_PATH
 @JSON
 def list_(log_path: Path | None, as_json: bool) -> None:
     """List the ManuallySeparateNPU devices in the journal in the log directory."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from taskd.cli.operate import connected
+from taskd.cli.whole_file import whole_file
 from taskd.messages.to_rank import RANGES
 from taskd.profiling import merging, switches
 
@@ -44,12 +44,9 @@ def off() -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default="trace.json")
 def trace(job: Path, out: Path) -> None:
     """Make one trace of the profiles of all ranks in the directory JOB, for ui.perfetto.dev."""
-    part = out.with_name(f".{out.name}.part")
     try:
-        with open(part, "w") as file:
+        with whole_file(out) as file:
             count = merging.write(job, file)
-        os.replace(part, out)
     except (merging.NoProfile, OSError) as error:
-        part.unlink(missing_ok=True)
         raise click.ClickException(str(error)) from None
     click.echo(f"{count} ranges of {len(merging.ranks(job))} ranks: {out}")

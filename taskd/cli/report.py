@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from taskd import settings
+from taskd.cli.log_path import LOG_PATH
+from taskd.cli.whole_file import whole_file
 from taskd.journal import files
 from taskd.journal.reading import Reader, Record
 
@@ -59,11 +60,7 @@ class Seconds(click.ParamType):
 
 @click.command()
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--log-path",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
-)
+@LOG_PATH
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -220,16 +217,7 @@ def _now(job: str) -> Now | None:
 
 def _replace(path: Path, text: str) -> None:
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with whole_file(path) as file:
+            file.write(text)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None

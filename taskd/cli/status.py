@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from taskd import settings
+from taskd.cli.log_path import LOG_PATH
 from taskd.journal import files
 from taskd.journal.reading import Reader, last_run
 
@@ -33,11 +34,7 @@ WELL, FAILED, SILENT = 0, 3, 4
 
 @click.command()
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--log-path",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the logs (TASKD_LOG_PATH). Default: ./taskd_log.",
-)
+@LOG_PATH
 @click.option("--once", is_flag=True, help="Print it once. Default where there is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print it once, as one JSON object.")
 def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bool) -> None:
@@ -90,6 +87,7 @@ def _live(look: Callable[[], Model]) -> Model:
         Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while not model.over:
+            # what it shows comes by asking: nothing tells a reader of news
             time.sleep(EVERY)
             model = look()
             live.update(render(model), refresh=True)
