@@ -19,7 +19,7 @@ from taskd.settings import pod_info
 log = logging.getLogger("taskd.agent")
 
 # A job whose manager is gone has the next one within 0.7 s and the start of a Python process, 3 s
-# on a busy machine. Nothing tells a launcher that is not part of the job: it asks again.
+# on a busy machine.
 NEXT, AGAIN = 15.0, 0.5  # seconds
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
@@ -39,6 +39,7 @@ def comes_late(place: Place, keys: Keys, job: str) -> bool:
         address = place.manager_before_all_have_met()
         has_moved = not addresses.same_host(first[0], address[0])
     answer = asking.arrive(address, keys, job, place.node)
+    # read again: the next manager may have taken charge since
     if answer is None and place.nodes > 1 and whereabouts.was_elsewhere(os.environ, job):
         answer = _next_manager(place, keys, job)
         has_moved = has_moved or answer is not None
@@ -61,6 +62,7 @@ def _next_manager(place: Place, keys: Keys, job: str) -> to_agent.UnderWay | Non
     log.warning("the manager of job %s does not answer: waiting for the next one", job)
     end = time.monotonic() + NEXT
     while time.monotonic() < end:
+        # nothing tells a launcher that is not part of the job: it asks again
         time.sleep(AGAIN)
         if whereabouts.follow(os.environ, job, keys):
             address = place.manager_before_all_have_met()

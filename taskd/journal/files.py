@@ -27,11 +27,6 @@ def path(directory: Path, job: str, age: int = 0) -> Path:
     return directory / f"journal-{stem(job)}{number}.jsonl"
 
 
-def of_job(directory: Path, job: str) -> list[Path]:
-    """The files of the job's journal, the oldest first."""
-    return of(path(directory, job))
-
-
 def of(newest: Path) -> list[Path]:
     """The files of the journal whose newest one is given, the oldest first."""
     older = (newest.with_name(f"{newest.stem}.{age}.jsonl") for age in range(FILES - 1, 0, -1))

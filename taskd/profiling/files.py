@@ -19,6 +19,13 @@ def folder(base: Path, job: str, rank: int) -> Path:
     return base / plain / str(rank)
 
 
+def kept(directory: Path) -> list[Path]:
+    """The files of a rank, the oldest first. Raises OSError."""
+    there = directory.iterdir() if directory.is_dir() else ()
+    named = (path for path in there if path.name.isdigit())
+    return sorted(named, key=lambda path: int(path.name))
+
+
 class Files:
     """`share`: bytes that this rank may keep."""
 
@@ -50,20 +57,17 @@ class Files:
         """The file to append to."""
         if self._current is None or self._size(self._current) + more > FILE:
             self._directory.mkdir(parents=True, exist_ok=True)
-            known = [int(p.name) for p in self._directory.glob("*") if p.name.isdigit()]
+            known = (int(path.name) for path in kept(self._directory)[-1:])
             # a later file has a higher number, also in the same second
             self._number = max(int(time.time()), self._number + 1, *(n + 1 for n in known))
             self._current = self._directory / str(self._number)
         return self._current
 
     def _make_room(self, more: int) -> None:
-        kept = sorted(
-            (path for path in self._directory.glob("*") if path.name.isdigit()),
-            key=lambda path: int(path.name),
-        )
-        sizes = {path: self._size(path) for path in kept}
-        while kept and sum(sizes[path] for path in kept) + more > self._share:
-            oldest = kept.pop(0)
+        files = kept(self._directory)
+        sizes = {path: self._size(path) for path in files}
+        while files and sum(sizes[path] for path in files) + more > self._share:
+            oldest = files.pop(0)
             oldest.unlink(missing_ok=True)
             if oldest == self._current:
                 self._current = None

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from taskd.profiling.files import kept
+
 LINE = 65_536  # bytes that a line may have; ours have some 150
 TRACKS = ("Step", "FP", "CommunicationOperator", "DataLoader", "SaveCheckpoint")
 
@@ -20,9 +22,8 @@ def ranks(job: Path) -> dict[int, list[Path]]:
     """The files of each rank of a job's directory, the oldest first."""
     found = {}
     for each in job.iterdir() if job.is_dir() else ():
-        files = [f for f in each.iterdir() if f.name.isdigit()] if each.is_dir() else []
-        if each.name.isdigit() and files:
-            found[int(each.name)] = sorted(files, key=lambda f: int(f.name))
+        if each.name.isdigit() and each.is_dir() and (files := kept(each)):
+            found[int(each.name)] = files
     return dict(sorted(found.items()))
 
 

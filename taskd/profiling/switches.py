@@ -9,7 +9,6 @@ from pathlib import Path
 
 from taskd.messages.to_rank import RANGES
 
-NAME = "profilingSwitch"
 MOST_BYTES = 65_536
 STATES = {"on": True, "off": False}
 

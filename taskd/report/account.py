@@ -118,7 +118,7 @@ def of_story(story: Story, assumed: Assumptions, now: Now | None = None) -> Acco
     faults = tuple(tuple(map(fault, incident.faults)) for incident in story.incidents)
     span = figures.observed(story)
     lost = tuple(figures.lost_intervals(story, costs))
-    paused = tuple(figures.paused_intervals(story, costs))
+    paused = tuple(figures.paused_intervals(story, lost))
     strategies = sorted({i.strategy for i in story.incidents if i.strategy})
     by_strategy = {
         s: figures.mttr(i for i in story.incidents if i.strategy == s) for s in strategies

@@ -119,9 +119,8 @@ def lost_intervals(story: Story, costs: Sequence[Cost]) -> list[Interval]:
     return united(begun, observed(story))
 
 
-def paused_intervals(story: Story, costs: Sequence[Cost]) -> list[Interval]:
-    """When an operator had paused the job and no incident was going on."""
-    lost = lost_intervals(story, costs)
+def paused_intervals(story: Story, lost: Sequence[Interval]) -> list[Interval]:
+    """When an operator had paused the job and no incident was going on: not in `lost`."""
     found: list[Interval] = []
     for begin, end in united(story.paused, observed(story)):
         for from_, to in lost:

@@ -110,7 +110,7 @@ def test_each_job_has_its_own_file_in_the_directory(tmp_path, job):
 def test_the_files_of_a_journal_in_order(tmp_path):
     for name in ("journal-j.jsonl", "journal-j.1.jsonl", "journal-j.3.jsonl", "journal-jj.jsonl"):
         (tmp_path / name).touch()
-    assert [p.name for p in files.of_job(tmp_path, "j")] == [
+    assert [p.name for p in files.of(files.path(tmp_path, "j"))] == [
         "journal-j.3.jsonl",
         "journal-j.1.jsonl",
         "journal-j.jsonl",

@@ -26,7 +26,7 @@ def make(tmp_path, **more):
 
 def read(tmp_path):
     reader = Reader()
-    return list(reader.files(files.of_job(tmp_path, "job"))), reader.damaged
+    return list(reader.files(files.of(files.path(tmp_path, "job")))), reader.damaged
 
 
 def kinds(tmp_path):

@@ -26,7 +26,7 @@ AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
 
 
 def records(tmp_path, kind=None):
-    found = list(Reader().files(files.of_job(tmp_path / "log", "job")))
+    found = list(Reader().files(files.of(files.path(tmp_path / "log", "job"))))
     return found if kind is None else [r for r in found if r.kind == kind]
 
 

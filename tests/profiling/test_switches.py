@@ -50,7 +50,7 @@ def test_names():
 
 
 def test_a_file(tmp_path):
-    path = tmp_path / switches.NAME
+    path = tmp_path / "profilingSwitch"
     assert switches.read(path) == ()
     path.write_text('{"FP": "on"}')
     assert switches.read(path) == (2,)

@@ -40,7 +40,7 @@ def told(job: training.Running) -> dict:
 
 def journal(directory: Path) -> list[Record]:
     reader = Reader()
-    records = list(reader.files(files.of_job(directory / "log", directory.name)))
+    records = list(reader.files(files.of(files.path(directory / "log", directory.name))))
     assert reader.damaged == 0
     return records
 

@@ -72,7 +72,7 @@ def test_a_job_that_is_watched(tmp_path):
         result = job.end()
     assert result.status == 0, result.output
 
-    records = list(Reader().files(files.of_job(directory / "log", directory.name)))
+    records = list(Reader().files(files.of(files.path(directory / "log", directory.name))))
     incidents = [r.data for r in records if r.kind == "incident"]
     assert len(incidents) == 2
     faults = sum(r.kind == "fault" for r in records)
@@ -110,7 +110,7 @@ def test_a_job_that_is_watched(tmp_path):
     assert [n["ranks"] for n in notices if n.get("state") == "over"] == [[1], [2]]
     assert notices[-1]["ok"] is True
     texts = [got.read_text(), (directory / "log").joinpath("manager.log").read_text()]
-    texts += [path.read_text() for path in files.of_job(directory / "log", directory.name)]
+    texts += [path.read_text() for path in files.of(files.path(directory / "log", directory.name))]
     for text in texts:
         assert SECRET not in text and "/token" not in text
     assert "was not delivered" in texts[1]

@@ -21,7 +21,6 @@ from taskd.mindcluster.faults.names import BadCode, parse_device, parse_switch, 
 from taskd.mindcluster.levels import NAMED, Level
 
 DEVICES, SWITCHES, SEPARATED = KEYS = ("DeviceInfoCfg", "SwitchInfoCfg", "ManuallySeparateNPU")
-PREFIX = "mindx-dl-deviceinfo-"
 MOST_BYTES = 1 << 20  # of all keys: etcd takes no larger ConfigMap
 MOST_CHIPS = 4096
 # what stands in place of a code and has a row in no table: network or node are not reachable
