@@ -4,6 +4,9 @@ keepers. (In a job of two nodes there is one.)
 A rank writes its record for the start of a step into shared memory and says so through a pipe; it
 goes into the step's first collective when all keepers have the record. So whoever has committed a
 step knows that every rank's record for its start is on three nodes.
+
+The record of a rank's start (records/start.py) goes ahead of the first of these, and again of the
+first after each change of it: what a keeper acknowledges without it does not count.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
-from taskd.agent.ranks import Epoch
+from taskd.agent.ranks import Epoch, Rank
+from taskd.core.snapshots import START
 from taskd.messages import between_agents, codec
+from taskd.records import start
 from taskd.records.store import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
@@ -33,11 +38,13 @@ SLOWEST = 50e6  # bytes a second
 class _Keeper:
     """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
     `unanswered`: since when an acknowledgement is waited for, and `size`: of how many bytes;
-    `tried`: when all records were last sent; `active`: ranks wait for it."""
+    `tried`: when all records were last sent; `active`: ranks wait for it. `starts`: local rank ->
+    number of the start record that it was sent last, and of the one that it has."""
 
     def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
         self.address, self.line = address, line
         self.kept: dict[int, int] = {}
+        self.starts: dict[int, tuple[int, int]] = {}
         self.unanswered: float | None = None
         self.size = 0
         self.tried = 0.0
@@ -55,12 +62,15 @@ class Copying:
         self._pipe = -1
         self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
+        # local rank -> number of its present start record, and what tells its file from others
+        self._starts: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def begin(self, node: int, epoch: Epoch) -> None:
         """The ranks of `epoch` write records from now on."""
         if self._pipe >= 0:
             os.close(self._pipe)
         self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
+        self._starts = {}
         # for writing too: a pipe without a writer would always be ready
         self._pipe = os.open(epoch.directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._reduce([])  # those of processes that are gone
@@ -89,7 +99,7 @@ class Copying:
 
     def _send_all(self, epoch: Epoch, keepers: list[_Keeper]) -> None:
         for keeper in keepers:
-            keeper.tried, keeper.size = time.monotonic(), 0
+            keeper.tried, keeper.size, keeper.starts = time.monotonic(), 0, {}
         for local in epoch.ranks if keepers else ():
             entries = self._read(local)
             steps = entries.all() if entries is not None else []
@@ -105,6 +115,8 @@ class Copying:
             return None
         out: list[between_agents.Keep] = []
         for rank in epoch.ranks.values() if not epoch.dropped else ():
+            if (record := self._start(epoch, rank).record()) is not None:
+                out.append(self._keep_start(rank, 0, record))
             entries = self._read(rank.local)
             for step in entries.all() if entries is not None else []:
                 if entries is not None and (found := entries.read(step)) is not None:
@@ -163,6 +175,7 @@ class Copying:
         found = entries.read(step) if entries is not None else None
         if rank is None:
             return
+        self._send_start(epoch, rank, keepers)
         if found is None:
             # overwritten already, and a later one is on its way; if not, all are sent in a moment
             for keeper in keepers:
@@ -182,6 +195,37 @@ class Copying:
                 keeper.unanswered = time.monotonic()
             keeper.size += len(data)
             keeper.line.send(data)
+
+    def _send_start(self, epoch: Epoch, rank: Rank, keepers: list[_Keeper]) -> None:
+        """Send the record of the rank's start to those that have not been sent the present one."""
+        local = rank.local
+        try:
+            found = os.stat(start.path(epoch.directory, local))
+        except FileNotFoundError:
+            return
+        file = (found.st_ino, found.st_mtime_ns, found.st_size)
+        number, known = self._starts.get(local, (0, ()))
+        if known != file:
+            number += 1
+            self._starts[local] = number, file
+        behind = [k for k in keepers if k.starts.get(local, (0, 0))[0] != number]
+        record = self._start(epoch, rank).record() if behind else None
+        if record is None:
+            return
+        data = codec.encode(self._keep_start(rank, number, record))
+        for keeper in behind:
+            keeper.starts[local] = number, keeper.starts.get(local, (0, 0))[1]
+            keeper.size += len(data)
+            keeper.line.send(data)
+
+    @staticmethod
+    def _start(epoch: Epoch, rank: Rank) -> start.Start:
+        return start.Start(epoch.directory, rank.local, rank.number)
+
+    def _keep_start(self, rank: Rank, number: int, record: bytes) -> between_agents.Keep:
+        return between_agents.Keep(
+            self._job, self._node, rank.number, number, 0, START, False, record
+        )
 
     def _read(self, local: int) -> Entries | None:
         """The rank's records; it makes a new file when they grow."""
@@ -205,6 +249,12 @@ class Copying:
                 continue
             rank = epoch.find(message.rank)
             if rank is None:
+                continue
+            sent, has = keeper.starts.get(rank.local, (0, 0))
+            if message.start:
+                keeper.starts[rank.local] = sent, message.number
+                continue
+            if sent != has:  # it is lost, as nothing overtakes it: all are sent again in a moment
                 continue
             keeper.kept[rank.local] = message.number
             if all(keeper.kept.get(local, 0) >= number for local, number in self._sent.items()):

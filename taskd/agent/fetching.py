@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from taskd.agent.keeper_line import KeeperLine
-from taskd.core.snapshots import KINDS
+from taskd.core.snapshots import KINDS, START
 from taskd.messages import between_agents, codec
 from taskd.records.sealed import BadRecord
+from taskd.records.start import Start
 from taskd.records.store import Entries, forget
 
 log = logging.getLogger("taskd.agent")
@@ -111,7 +112,10 @@ class Fetching:
 
     def _judge(self, node: int, fetch: _Fetch, found: list[between_agents.Keep]) -> None:
         """A keeper has given all that it has."""
-        of = [len({keep.rank for keep in f} & fetch.ranks) for f in (found, fetch.best or [])]
+        of = [
+            len({keep.rank for keep in f if keep.kind in KINDS} & fetch.ranks)
+            for f in (found, fetch.best or [])
+        ]
         if fetch.best is None or of[0] > of[1]:
             fetch.best = found
         if of[0] == len(fetch.ranks):
@@ -128,14 +132,18 @@ def _close(fetch: _Fetch) -> None:
 def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
     """Write fetched records into the files of this node's ranks, in place of what is there.
     `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
-    said."""
+    said. A start record that is there stays until another one takes its place."""
     for local in locals_of.values():
         forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):
-        if keep.rank not in locals_of or keep.kind not in KINDS:
+        if keep.rank not in locals_of or keep.kind not in (*KINDS, START):
             continue
-        entries = Entries(directory, locals_of[keep.rank], keep.rank)
+        place = directory, locals_of[keep.rank], keep.rank
         try:
+            if keep.kind == START:
+                Start(*place).put(keep.payload)
+                continue
+            entries = Entries(*place)
             entries.seal.check(keep.payload, keep.step)
         except BadRecord as error:
             log.error(

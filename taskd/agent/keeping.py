@@ -15,9 +15,10 @@ import zmq
 
 from taskd.agent.keeper_line import MAX_BYTES
 from taskd.agent.permits import Permits
-from taskd.core.snapshots import KINDS
+from taskd.core.snapshots import KINDS, START
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker
+from taskd.records import start
 from taskd.records.sealed import BadRecord, Seal
 
 log = logging.getLogger("taskd.agent")
@@ -42,6 +43,7 @@ class Keeping:
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> what is kept of it, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
+        self._starts: dict[int, dict[int, between_agents.Keep]] = {}  # node -> rank -> its start
 
     def keeps(self) -> tuple[tuple[int, int], ...]:
         """Nodes whose records are kept here, each with the newest step that is kept of all its
@@ -56,9 +58,10 @@ class Keeping:
         """Drop all records: this node's ranks start from the beginning, as do all others, and
         agents send theirs again once all are protected."""
         self._kept.clear()
+        self._starts.clear()
 
     def of(self, node: int) -> list[between_agents.Keep]:
-        """The records kept of `node`."""
+        """The records of steps kept of `node`."""
         return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
 
     def permit(self, answer: to_agent.Permit) -> None:
@@ -103,6 +106,10 @@ class Keeping:
                 refusal,
             )
             return
+        if message.kind == START:
+            self._starts.setdefault(message.node, {})[message.rank] = message
+            self._answer(route, between_agents.Kept(message.rank, message.number, True))
+            return
         ranks = self._kept.setdefault(message.node, {})
         kept = [] if message.anew else ranks.get(message.rank, [])
         ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
@@ -110,17 +117,19 @@ class Keeping:
 
     def _refusal(self, keep: between_agents.Keep) -> str:
         """Why this is not a record of that rank and step, or ""."""
-        if keep.kind not in KINDS:
-            return f"kind {keep.kind}, known are {KINDS[0]} to {KINDS[-1]}"
+        if keep.kind not in (*KINDS, START):
+            return f"kind {keep.kind}, known are {KINDS[0]} to {START}"
         try:
-            Seal(self._key, self._job, keep.rank).check(keep.payload, keep.step)
+            seal = start.seal_of if keep.kind == START else Seal
+            seal(self._key, self._job, keep.rank).check(keep.payload, keep.step)
         except BadRecord as error:
             return str(error)
         return ""
 
     def _hand_over(self, route: bytes, message: between_agents.Fetch) -> None:
         ours = self._ours(message.node)
-        found = self.of(message.node) if ours is None else ours
+        starts = self._starts.get(message.node, {}).values()
+        found = [*starts, *self.of(message.node)] if ours is None else ours
         for keep in found:
             self._answer(route, keep)
         self._answer(route, between_agents.Fetched(message.node, len(found)))

@@ -20,6 +20,8 @@ SLOTS, STRIPES = 3, 2
 # the start of the step.
 PROVISIONAL, PASS_END, PAUSED, FINAL = 1, 2, 3, 4
 KINDS = (PROVISIONAL, PASS_END, PAUSED, FINAL)
+# Beside those of steps, which it outlives: what the rank's set-up saw (records/start.py).
+START = 5
 
 Record = tuple[int, int]  # step, kind
 

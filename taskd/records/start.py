@@ -1,0 +1,113 @@
+"""A rank's *start record*: what its set-up saw and its replacement must see again, in the agent's
+directory in the node's shared memory; it outlives the rank.
+
+It has named sections of bytes (CODE, SETUP) and is sealed like an entry (sealed.py), under a seal
+of its own: no entry passes for one. It is written whole or not at all, and sent to the node's
+keepers before the entries that follow it. The rank writes; its replacement and the agent read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from taskd.records import sealed
+
+log = logging.getLogger("taskd.records")
+
+CODE = "code"  # the sources that the rank has loaded, see worker/code.py
+SETUP = "setup"  # results of the collectives of its set-up
+
+# bytes; a keeper takes messages of up to 1 GiB (agent/keeper_line.py), and this many would be sent
+# for a second or more before the entries behind them
+MOST = 512 << 20
+NAMES = 64 << 10  # bytes; of the sections
+
+_writing = threading.Lock()  # two threads of a rank may write sections of its record
+
+
+class Start:
+    """The start record of one rank."""
+
+    def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
+        """`rank`: the global one, named in the record. Raises FileNotFoundError if the agent has
+        left no key."""
+        self._path = path(directory, local_rank)
+        seal = sealed.seal_of(directory, rank)
+        self.seal = seal_of(seal.key, seal.job, rank)
+
+    def write(self, sections: dict[str, bytes]) -> None:
+        """Keep these sections, and those of other names as they are. Raises OSError: there is no
+        room, or they are too large for one record."""
+        with _writing:
+            every = {**self.read(), **sections}
+            size = sum(map(len, every.values()))
+            if size > MOST:
+                sizes = ", ".join(f"{name} {len(data)}" for name, data in every.items())
+                raise OSError(
+                    errno.EFBIG,
+                    f"the start record of rank {self.seal.rank} would have {size} bytes ({sizes}),"
+                    f" at most {MOST} are allowed",
+                )
+            # views: the seal would keep whole sections in memory to recognize them
+            views: list[sealed.Buffer] = [memoryview(data) for data in every.values()]
+            parts = self.seal.close(0, json.dumps(list(every)).encode(), [*views])
+            self._put([parts[0], *views])  # type: ignore[list-item]
+
+    def read(self) -> dict[str, bytes]:
+        """Its sections; {} if there is none, or it is not intact."""
+        data = self.record()
+        if data is None:
+            return {}
+        fields, sections = self.seal.open(data, 0)
+        names = json.loads(bytes(fields)) if len(fields) <= NAMES else ()
+        return dict(zip(names, map(bytes, sections), strict=False))
+
+    def record(self) -> bytes | None:
+        """The sealed record as it is; None if there is none, or it is not intact."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            self.seal.check(data, 0)
+        except sealed.BadRecord as error:
+            text = "rank %d: the record of its start is not used: %s"
+            log.error(text, self.seal.rank, error)
+            return None
+        return data
+
+    def put(self, record: bytes) -> None:
+        """Put a sealed record in place. Raises BadRecord, OSError."""
+        self.seal.check(record, 0)
+        self._put([record])
+
+    def _put(self, parts: list[sealed.Buffer]) -> None:
+        fresh = self._path.with_name(self._path.name + ".new")
+        try:
+            with open(fresh, "wb") as file:
+                # a full /dev/shm is an error here; what is short of pages later is a SIGBUS
+                os.posix_fallocate(file.fileno(), 0, sum(map(len, parts)))
+                for part in parts:
+                    file.write(part)
+            os.rename(fresh, self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh)
+            raise
+
+
+def path(directory: Path, local_rank: int) -> Path:
+    return directory / f"start-{local_rank}"
+
+
+def seal_of(key: bytes, job: str, rank: int) -> sealed.Seal:
+    """The seal of the start record of global rank `rank`, where `key` and `job` are those of its
+    entries."""
+    return replace(sealed.Seal(key, job, rank), job=f"{job}\0start")
