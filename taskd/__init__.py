@@ -7,6 +7,9 @@ that nothing is lost.
             ...
 
 Importing this module is cheap; `protect` imports torch.
+
+`taskd.replacement` is True in a process that takes the place of a rank that was lost. It runs the
+script's set-up again; its collectives there return what the rank's first process got.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from taskd.worker.job import Job
 
+    replacement: bool
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "protect"]
+__all__ = ["__version__", "protect", "replacement"]
 
 
 def protect(**objects: Any) -> Job:
@@ -69,15 +74,21 @@ def protect(**objects: Any) -> Job:
     return do(objects)
 
 
+def __getattr__(name: str) -> Any:
+    # not a constant: a rank's new process may be forked from one that has imported taskd
+    if name == "replacement":
+        return os.environ.get("TASKD_INCARNATION", "0") != "0"
+    raise AttributeError(f"module 'taskd' has no attribute {name!r}")
+
+
 if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reason of its end
     from taskd import raised
 
     raised.offer()
+    # MS_ROLE: msrun's, whose ranks use no torch
+    if raised.is_rank() and "MS_ROLE" not in os.environ:
+        # the last chance, where taskd does not run the script itself: a replacement must not wait
+        # for peers in init_process_group()
+        from taskd.worker import set_up
 
-# MS_ROLE: msrun's, whose ranks use no torch
-if os.environ.get("TASKD_INCARNATION", "0") != "0" and "MS_ROLE" not in os.environ:
-    # a replacement started by the user's own program, not by taskd: its script must not wait for
-    # peers in init_process_group(), and `import taskd` is the last chance to prevent that
-    from taskd.worker import groups
-
-    groups.stand_in()
+        set_up.begin()

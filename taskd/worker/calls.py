@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core.snapshots import PROVISIONAL
-from taskd.worker import plain, private_state, replicas
+from taskd.worker import plain, private_state, replicas, set_up
 from taskd.worker.attempt import Attempt
 from taskd.worker.entry import Entry
 from taskd.worker.kept import EARLY, Keeper, Kept
@@ -57,6 +57,7 @@ class Calls:
     def place(self) -> int:
         """The step of the next call. A replacement takes part in its repair here."""
         attempts = self._loop.attempts
+        set_up.stop()
         if self._loop.rejoin.calls:
             self._begin()
         elif not attempts.open:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import sockets
-from taskd.worker import groups, leftovers
+from taskd.worker import groups, leftovers, set_up
 from taskd.worker.groups import Group
 
 AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
@@ -74,6 +74,18 @@ class Communicators:
         collective library raises, within about `limit` seconds, and at once when an interruption
         newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
         it."""
+        with set_up.suspended():
+            self._rebuild(generation, host, port, built_at, limit, device)
+
+    def _rebuild(
+        self,
+        generation: int,
+        host: str,
+        port: int,
+        built_at: int,
+        limit: float,
+        device: torch.device,
+    ) -> None:
         left = leftovers.note(sockets.covered())
         sockets.cut()
         sockets.begin(built_at)
@@ -98,7 +110,7 @@ class Communicators:
         finally:
             sockets.end()
         leftovers.release(left)
-        groups.real()
+        set_up.real()
         groups.watch(sockets.extended)
         self.generation = generation
 

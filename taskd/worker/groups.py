@@ -69,6 +69,15 @@ class Group:
 _stand_ins: dict[dist.ProcessGroup, tuple[str, timedelta]] = {}
 
 
+def stands_in(handle: dist.ProcessGroup, backend: str, timeout: timedelta) -> None:
+    """`handle` is of torch's fake backend, in the place of a group of `backend`, whose name it
+    shows."""
+    _stand_ins[handle] = backend, timeout
+    c10d._world.pg_map[handle] = (backend, c10d._world.pg_map[handle][1])
+    config = c10d.BackendConfig(c10d.Backend(backend))
+    c10d._world.pg_backend_config[handle] = str(config)
+
+
 def present() -> list[Group]:
     """The groups of this rank: the default one, then the others in the order of their names."""
     found = []
@@ -302,62 +311,6 @@ def watch(around: Callable[[], Any]) -> None:
 
 
 # -- torch's fake backend --------------------------------------------------------------------------
-
-
-_end_stand_in: Callable[[], None] | None = None
-
-
-def stand_in() -> None:
-    """Until `real()`, make every group of this process with torch's fake backend, in which each
-    collective returns at once. Idempotent."""
-    global _end_stand_in
-    if _end_stand_in is not None:
-        return
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    asked: dict[str, Any] = {}  # for the default group
-    initialize, helper = dist.init_process_group, c10d._new_process_group_helper
-
-    def init_process_group(
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: timedelta | None = None,
-        **rest: Any,
-    ) -> None:
-        asked.update(backend=backend, timeout=timeout)
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        initialize(FAKE, store=FakeStore(), rank=rank, world_size=size)
-
-    def new_process_group_helper(
-        size: int, rank: int, ranks: list[int], backend: Any, *rest: Any, **more: Any
-    ) -> Any:
-        made = helper(size, rank, ranks, c10d.Backend(FAKE), *rest, **more)
-        handle = made[0]
-        if isinstance(handle, dist.ProcessGroup):
-            if not ranks:
-                name, timeout = asked.get("backend"), asked.get("timeout")
-            else:
-                name, timeout = str(backend), more.get("timeout")
-                if name == FAKE and c10d._world.default_pg in _stand_ins:
-                    name = _stand_ins[c10d._world.default_pg][0]
-            name = str(c10d.Backend(name if name is not None else "undefined"))
-            _stand_ins[handle] = name, timeout or c10d.default_pg_timeout
-        return made
-
-    dist.init_process_group = c10d.init_process_group = init_process_group  # type: ignore[assignment]
-    c10d._new_process_group_helper = new_process_group_helper  # type: ignore[assignment]
-
-    def end() -> None:
-        dist.init_process_group = c10d.init_process_group = initialize
-        c10d._new_process_group_helper = helper
-
-    _end_stand_in = end
-
-
-def real() -> None:
-    """Groups that are made from now on are real ones."""
-    if _end_stand_in is not None:
-        _end_stand_in()
 
 
 @contextmanager

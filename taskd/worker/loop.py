@@ -11,7 +11,7 @@ from taskd.core.snapshots import FINAL, PASS_END
 from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
-from taskd.worker import carried, loading
+from taskd.worker import carried, loading, set_up
 from taskd.worker.attempt import Attempt, Ending
 from taskd.worker.attempts import Attempts
 from taskd.worker.batches import Batches
@@ -51,18 +51,14 @@ class Loop:
     ) -> Generator[Attempt, None, bool]:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
-        session, recorder, rejoin, attempts = (
-            self.session,
-            self.recorder,
-            self.rejoin,
-            self.attempts,
-        )
+        session, recorder, rejoin = self.session, self.recorder, self.rejoin
         if loader is not None:
             session.random.watch(loading.generators(loader))
         # a replacement skips the passes that its predecessor had finished
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
             return True
+        set_up.stop()
         self._end, self._loads_from = total, -1
         if total is not None:
             planned = from_rank.StepsPlanned(session.rank, session.incarnation, total)
@@ -75,6 +71,13 @@ class Loop:
         )
         if not self._begin_pass(loader):
             return True
+        try:
+            return (yield from self._attempts())
+        finally:
+            set_up.again()
+
+    def _attempts(self) -> Generator[Attempt, None, bool]:
+        session, recorder, attempts = self.session, self.recorder, self.attempts
         while not self.alone:
             if (
                 slot.interruption() > session.built_at

@@ -29,6 +29,7 @@ from taskd.worker import (
     parallel,
     replacement,
     replicas,
+    set_up,
     unseen,
 )
 from taskd.worker.abort import Aborter
@@ -51,6 +52,12 @@ log = logging.getLogger("taskd.worker")
 
 def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
+    set_up.check()
+    with set_up.suspended():
+        return _protect(objects)
+
+
+def _protect(objects: dict[str, Any]) -> Job:
     agent = os.environ.get("TASKD_AGENT")
     state, obstacle, found = None, None, unseen.Found()
     if agent is not None:
@@ -136,6 +143,7 @@ def _join(job: Job, loop: Loop) -> None:
         job.leave_alone(outcome.reason)
         return
     loop.recorder.note_memory(0)
+    set_up.settle(loop.recorder.protected_tensors())
 
 
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
@@ -202,6 +210,7 @@ def _return(loop: Loop) -> None:
     loop.rejoin.aim()
     if loop.rejoin.target < 0 and loop.come_back() is not None:
         loop.rejoin.done()
+        set_up.again()
 
 
 def _obstacle(state: TrainingState) -> str | None:

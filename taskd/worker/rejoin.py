@@ -14,7 +14,7 @@ from typing import Any
 
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
-from taskd.worker import buckets, loading, private_state
+from taskd.worker import buckets, loading, private_state, set_up
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.entry import Entry
@@ -68,6 +68,7 @@ class Rejoin:
         session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
         while isinstance(outcome := session.wait_for_orders(None), TakenUp):
             session.entries.open()
+            set_up.reload()
             aimed = self.target
             self.aim()
             if self.target != aimed:

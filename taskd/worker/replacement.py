@@ -1,9 +1,7 @@
 """Runs the user's script in a forked rank, and in a replacement up to its predecessor's position.
 
-A replacement's script requests a process group that its peers have long left; it gets one of
-torch's fake backend, with the right rank and world size, in which every collective returns at once.
-The repair overwrites what set-up computed with collectives. When the loop is reached, the real
-communicators replace the fake group.
+A replacement's script requests process groups that its peers have long left; set_up.py has what it
+gets instead.
 """
 
 from __future__ import annotations
@@ -26,12 +24,13 @@ def active() -> bool:
 
 def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
-    taskd's frames. `groups`: a replacement gets torch's fake process group."""
+    taskd's frames. `groups`: the
+    script uses torch's process groups."""
     try:
-        if groups and active():
-            from taskd.worker import groups as torch_groups
+        if groups:
+            from taskd.worker import set_up
 
-            torch_groups.stand_in()
+            set_up.begin()
         _run(command)
     except (SystemExit, KeyboardInterrupt):
         raise

@@ -74,7 +74,7 @@ def before_rebuild(generation: int, store: tuple[str, int]) -> None:
         os.environ.update(
             MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True"
         )
-    from taskd.worker import group_names, groups
+    from taskd.worker import group_names, set_up
 
-    groups.real()
+    set_up.real()
     group_names.number_names(generation)

@@ -1,0 +1,158 @@
+"""What the collectives of a rank's set-up returned, in order, so that a replacement that runs the
+set-up again gets the same.
+
+A replacement is alone when it runs the script's set-up: its peers have long left it. Each of its
+calls must be the one that its predecessor made there; any other has no result, and ends the rank by
+name. The order counts for each *channel*: a process group, or the stores.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+
+# One result above SMALL bytes counts against LARGE_LIMIT, one below against SMALL_LIMIT: a model
+# that rank 0 sends parameter by parameter must not crowd out the number of steps that follows.
+SMALL, SMALL_LIMIT, LARGE_LIMIT = 64 << 10, 32 << 20, 64 << 20
+# calls; a script that is never protected, or trains before it is, makes them without an end
+CALLS = 20_000
+REMEDY = (
+    "A replacement runs the script's set-up again and is given what the rank's first process got"
+    " there: the set-up has to make the same calls in the same order in every process"
+    " (taskd.replacement is True in a replacement)"
+)
+
+Shapes = list[tuple[str, tuple[int, ...]]]  # of the tensors that a call fills: dtype and size
+Answer = None | bool | int | bytes | list[bytes]
+
+
+class NotTheSame(RuntimeError):
+    """A replacement's set-up differs from that of its predecessor."""
+
+
+class Result(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """One call and what it returned. `detail`: its root, peer or key. `data`: the bytes of the
+    tensors that it filled, None if they are not known; `unknown` says why. `restored`: these are
+    training state, which a repair restores. `answer`: what it returned itself."""
+
+    channel: str
+    call: str
+    detail: str
+    shapes: Shapes
+    data: list[bytes] | None = None
+    unknown: str = ""
+    restored: bool = False
+    answer: Answer = None
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{dtype} {list(size)}" for dtype, size in self.shapes)
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.call}{detail}" + (f" of {shapes}" if shapes else "")
+
+
+@dataclass
+class Results:
+    """The results of one rank. `missed`: how many collectives its first process had made before it
+    could record them."""
+
+    made: list[Result] = field(default_factory=list)
+    missed: int = 0
+    _channels: dict[str, list[Result]] = field(default_factory=dict)
+    _given: dict[str, int] = field(default_factory=dict)  # channel -> number of results given again
+    _small: int = 0  # bytes
+    _large: int = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.made) >= CALLS
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def add(self, result: Result) -> Result:
+        self.made.append(result)
+        return result
+
+    def fits(self, size: int) -> bool:
+        """Whether `size` bytes of one result can be kept; counts them if so."""
+        if size <= SMALL:
+            if fits := self._small + size <= SMALL_LIMIT:
+                self._small += size
+        elif fits := self._large + size <= LARGE_LIMIT:
+            self._large += size
+        return fits
+
+    def drop(self, result: Result) -> None:
+        """What `result` filled is restored anyway."""
+        if result.data is not None and (size := sum(map(len, result.data))) > SMALL:
+            self._large -= size
+        result.data, result.unknown, result.restored = None, "", True
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode((self.missed, self.made))
+
+    # -- giving again ------------------------------------------------------------------------------
+
+    def load(self, data: bytes) -> None:
+        """Replace all results by those of `data`; what was given again stays given. Raises
+        msgspec.ValidationError, msgspec.DecodeError."""
+        self.missed, self.made = msgspec.msgpack.decode(data, type=tuple[int, list[Result]])
+        channels = defaultdict(list)
+        for result in self.made:
+            channels[result.channel].append(result)
+            self.fits(sum(map(len, result.data or ())))
+        self._channels = dict(channels)
+
+    def take(self, wanted: Result) -> Result:
+        """The result of the next call on a channel, which must be `wanted`. Raises
+        NotTheSame."""
+        found = self._next(wanted)
+        if (found.call, found.detail, found.shapes) != (wanted.call, wanted.detail, wanted.shapes):
+            raise NotTheSame(self._says(wanted, f"called {found}"))
+        return self._known(wanted, found)
+
+    def take_broadcast(self, channel: str) -> bytes:
+        """What the next call on `channel`, which must be a broadcast, filled, whatever its root and
+        size. Raises NotTheSame."""
+        wanted = Result(channel, "broadcast", "", [])
+        found = self._next(wanted)
+        if found.call != "broadcast":
+            raise NotTheSame(self._says(wanted, f"called {found}"))
+        return b"".join(self._known(wanted, found).data or ())
+
+    def _next(self, wanted: Result) -> Result:
+        of_channel = self._channels.get(wanted.channel, [])
+        number = self._given.get(wanted.channel, 0)
+        if number >= len(of_channel):
+            kept = f"; only the first {CALLS} calls are kept" if self.full else ""
+            raise NotTheSame(self._says(wanted, f"made no further call{kept}"))
+        return of_channel[number]
+
+    def _known(self, wanted: Result, found: Result) -> Result:
+        if found.unknown:
+            raise NotTheSame(self._says(wanted, f"got a result that is not known: {found.unknown}"))
+        self._given[wanted.channel] = self._given.get(wanted.channel, 0) + 1
+        return found
+
+    def cut(self) -> None:
+        """Forget what has not been given again: this process makes these calls itself now."""
+        left, made = dict(self._given), []
+        for result in self.made:
+            if left.get(result.channel, 0) > 0:
+                left[result.channel] -= 1
+                made.append(result)
+        self.made = made
+
+    def _says(self, wanted: Result, but: str) -> str:
+        number = self._given.get(wanted.channel, 0) + 1
+        missed = (
+            f" The first process made {self.missed} collectives before `import taskd`, which are"
+            " not recorded: import taskd at the top of the script."
+            if self.missed
+            else ""
+        )
+        return (
+            f"the set-up calls {wanted} as call {number} on {wanted.channel}; there the rank's"
+            f" first process {but}.{missed} {REMEDY}"
+        )
