@@ -15,15 +15,18 @@ script's set-up again; its collectives there return what the rank's first proces
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
 
     replacement: bool
 
+Result = TypeVar("Result")
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "protect", "replacement"]
+__all__ = ["__version__", "once", "protect", "replacement"]
 
 
 def protect(**objects: Any) -> Job:
@@ -72,6 +75,55 @@ def protect(**objects: Any) -> Job:
     from taskd.worker.protection import protect as do
 
     return do(objects)
+
+
+def once(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+    """Run `function(*args, **kwargs)` once in a job, in the script's set-up; a replacement, which
+    runs the set-up again, is given the same result and does not call it.
+
+    For what the set-up reads and training changes, such as the script's own checkpoint: a
+    replacement that loaded a newer one would begin elsewhere. What `function` does to protected
+    objects is restored in a replacement; what else the script needs of it, it returns. Without
+    taskd's launcher, and in a loop, it only calls `function`.
+
+    Args:
+        function: It may use collectives, on all ranks.
+
+    Returns:
+        What `function` returned in the rank's first process: plain values (numbers, text, lists,
+        dicts, small tensors), up to 32 MiB in total where each has up to 64 KiB, larger ones up to
+        64 MiB.
+
+    Raises:
+        TypeError: The result cannot be kept for a replacement.
+        ValueError: It is too large.
+        taskd.worker.results.NotTheSame: A replacement calls `once` in another order than the first
+            process did.
+
+    Example:
+        import os
+        import taskd
+        import torch
+
+        model = torch.nn.Linear(8, 1)
+
+
+        def load():
+            if not os.path.exists("checkpoint.pt"):
+                return 0
+            saved = torch.load("checkpoint.pt")
+            model.load_state_dict(saved["model"])
+            return saved["step"]
+
+
+        start = taskd.once(load)
+    """
+    if not os.environ.get("TASKD_VAULT"):
+        return function(*args, **kwargs)
+    from taskd.worker import set_up
+
+    found: Result = set_up.once(function, args, kwargs)
+    return found
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ malformed content raises `sealed.BadRecord`, and the next source is tried.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -31,8 +32,8 @@ class Entry:
     and optimizer state, None in a record that stays in its process, where they are untouched.
     `every`: steps between two whole records, see core/pace.py. `calls`: the loop calls job.call;
     `committed`: what code between the calls has changed, as it was before, see calls.py. `draws`,
-    `origins`: of job.iterate, see draws.py. `replica_set`: see core/replica_sets.py. `gradients`:
-    (index of the parameter, attribute, tensor)."""
+    `origins`: of job.iterate, see draws.py. `plan`: of the pass, see loop.py. `replica_set`: see
+    core/replica_sets.py. `gradients`: (index of the parameter, attribute, tensor)."""
 
     pass_number: int
     index: int
@@ -55,6 +56,7 @@ class Entry:
     draws: bytes = b""
     origins: bytes = b""
     committed: bytes = b""
+    plan: str = ""
     replica_set: int = 0
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
@@ -67,7 +69,7 @@ _BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # `layout` holds what rarely changes between steps, and describes the gradients
 _LARGE = (
     *("random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
-    *("shards", "draws", "origins", "committed"),
+    *("shards", "draws", "origins", "committed", "plan"),
 )
 _SECTIONS = ("layout", *_LARGE)
 _LAYOUT = ("orders", "synced", "skipped", "gradients")
@@ -121,12 +123,19 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.draws,
         entry.origins,
         entry.committed,
+        _bytes(entry.plan),
         *memories,
     ]
     return seal.close(step, numbers, sections, entry.replica_set)
 
 
 _known: tuple[Any, bytes] = ((), b"")
+
+
+@functools.lru_cache(1)
+def _bytes(text: str) -> bytes:
+    """The same object for the same text: sealed sections that stay are not hashed again."""
+    return text.encode()
 
 
 def _layout(described: tuple[Any, ...]) -> bytes:
@@ -145,7 +154,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, every, batch, previous, there = _NUMBERS.unpack(data)
     layout, random, fetch, pass_random, loader, settings, structure, private, *rest = sections[:own]
-    shards, draws, origins, committed = rest
+    shards, draws, origins, committed, plan = rest
     try:
         orders, synced, skipped, described = plain.decode(layout)
     except (plain.Unreadable, TypeError, ValueError) as error:
@@ -184,6 +193,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         draws=bytes(draws),
         origins=bytes(origins),
         committed=bytes(committed),
+        plan=bytes(plan).decode(errors="replace"),
         replica_set=sealed.replica_set(payload),
         gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
     )

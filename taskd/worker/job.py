@@ -32,9 +32,11 @@ class Job:
 
     def __init__(self, conversation: RepairSession | None) -> None:
         self._patience = Patience()
-        self._step = 0  # without protection
+        self._step = 0  # without protection, counted from 0
+        self._start: int | None = None  # the number of the first step, once it is fixed
         self.loop: Loop | None = None  # of a protected rank
         self._calls: Calls | None = None
+        self._begun = False  # whether the script has begun a loop
         if conversation is not None:
             self.loop = Loop(conversation, self._patience)
             self._calls = Calls(self.loop)
@@ -48,8 +50,60 @@ class Job:
     @property
     def step(self) -> int:
         """The number of the next step. A loop over `job.call` begins here: `for step in
-        range(job.step, total)`. A replacement takes part in the repair as it reads this."""
-        return self._calls.place() if self._calls is not None else self._step
+        range(job.step, total)`; a replacement takes part in the repair as it reads this.
+
+        In loops over `job.steps` and `job.batches` a replacement and a resumed job run the script's
+        passes from the first one on, and taskd skips those that are done: do not skip them by this
+        number.
+        """
+        step = self._calls.place() if self._calls is not None else self._step
+        return step + (self._start or 0)
+
+    def begin_at(self, step: int) -> None:
+        """Give the job's first step this number, where the script goes on from a checkpoint of its
+        own. Steps count from 0 otherwise.
+
+        Call it before the first step, in any kind of loop, with the same number on all ranks and in
+        a replacement: read it by `taskd.once`.
+
+        Args:
+            step: The number of the first step, at least 0.
+
+        Raises:
+            ValueError: `step` is not an int of at least 0.
+            RuntimeError: The first step has another number already.
+
+        Example:
+            import taskd
+            import torch
+
+            model = torch.nn.Linear(1, 1)
+
+
+            def load():
+                return 100  # and load what the script has saved into the model
+
+
+            start = taskd.once(load)
+            job = taskd.protect(model=model)
+            job.begin_at(start)
+            for attempt in job.steps(105):
+                with attempt as step:
+                    print(step)
+        """
+        if type(step) is not int or step < 0:
+            raise ValueError(
+                f"begin_at({step!r}): the number of a step must be an int of at least 0"
+            )
+        if self._start is None and not self._begun:
+            self._start = step
+            if self.loop is not None:
+                self.loop.start = step
+        elif step != (self._start or 0):
+            raise RuntimeError(
+                f"begin_at({step}): this job's first step has the number {self._start or 0}. Call"
+                " it once, before the first step; a second loop goes on counting"
+            )
 
     @property
     def position(self) -> int:
@@ -58,11 +112,13 @@ class Job:
 
     # -- the loops ---------------------------------------------------------------------------------
 
-    def steps(self, total: int) -> Iterator[Attempt]:
+    def steps(self, total: int, start: int | None = None) -> Iterator[Attempt]:
         """Yield attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that
-        failed is handed out again."""
+        failed is handed out again. `start`: see `begin_at`."""
         if type(total) is not int or total < 0:
             raise ValueError(f"steps({total!r}): the number of steps must be an int of at least 0")
+        if start is not None:
+            self.begin_at(start)
         return self._run(None, total)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Attempt]:
@@ -75,7 +131,7 @@ class Job:
         return self._run(loader, None)
 
     def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
-        loop = self.loop
+        loop, self._begun = self.loop, True
         if loop is not None and loop.recorder.calls:
             raise RuntimeError(
                 "job.steps() and job.batches() cannot follow job.call(): a replacement could not"
@@ -91,11 +147,12 @@ class Job:
             yield from self._plain(loop.rest(), total)
 
     def _plain(self, batches: Iterator[Any] | None, total: int | None) -> Iterator[Attempt]:
-        while total is None or self._step < total:
-            value: Any = self._step
+        start = self._start or 0
+        while total is None or self._step + start < total:
+            value: Any = self._step + start
             if batches is not None:
                 try:
-                    value = (self._step, next(batches))
+                    value = (value, next(batches))
                 except StopIteration:
                     return
             yield Attempt(self._step, value, self._ended)
@@ -156,6 +213,7 @@ class Job:
                 loss = job.call(train_step, data, model)
             job.finish()
         """
+        self._begun = True
         if self._calls is not None:
             done, result = self._calls.call(function, *args, **kwargs)
             if done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import sys
@@ -10,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
 from taskd.cython_api import memory
 from taskd.worker import plain
@@ -72,6 +73,21 @@ def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any
 
 
 # -- what a loader keeps from pass to pass ---------------------------------------------------------
+
+
+def plan(loader: Any) -> str:
+    """How many batches torch's loaders give, and of which epoch, as the script has set it."""
+    found = []
+    if isinstance(loader, DataLoader):
+        with contextlib.suppress(Exception):  # of an IterableDataset it may be unknown
+            found.append(f"{len(loader)} batches")
+        for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+            # one that counts its passes itself is at its first in a replacement
+            counts = getattr(type(sampler), "__iter__", None) is not DistributedSampler.__iter__
+            if isinstance(sampler, DistributedSampler) and not counts:
+                found.append(f"epoch {sampler.epoch}")
+                break
+    return f" of {', '.join(found)}" if found else ""
 
 
 def generators(loader: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
 from taskd.worker.rejoin import NOWHERE, Rejoin
+from taskd.worker.results import REMEDY_LOOP
 from taskd.worker.session import RepairSession
 from taskd.worker.suspicion import Suspicion
 
@@ -42,6 +43,7 @@ class Loop:
         self.finite = FiniteCheck(session, self._suspicion)
         self._carried = carried.Watch(self.recorder.protected_tensors)
         self.alone = ""
+        self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
         self._loads_from = -1  # the first step of the pass whose batch this process can load
         self._iterator: Iterator[Any] | None = None  # of the current pass
@@ -52,6 +54,8 @@ class Loop:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
         session, recorder, rejoin = self.session, self.recorder, self.rejoin
+        recorder.plan = plan = self._plan(loader, total)
+        set_up.plan(plan)
         if loader is not None:
             session.random.watch(loading.generators(loader))
         # a replacement skips the passes that its predecessor had finished
@@ -59,9 +63,10 @@ class Loop:
             recorder.pass_number += 1
             return True
         set_up.stop()
-        self._end, self._loads_from = total, -1
+        self._end, self._loads_from = None, -1
         if total is not None:
-            planned = from_rank.StepsPlanned(session.rank, session.incarnation, total)
+            self._end = max(total - self.start, 0)
+            planned = from_rank.StepsPlanned(session.rank, session.incarnation, self._end)
             session.channel.send(planned)
         self.batches.clear()
         recorder.new_pass(
@@ -98,7 +103,8 @@ class Loop:
             if states is None or not attempts.begin(*states):
                 continue
             step = attempts.step
-            value = (step, self.batches.batch(step)) if self._iterator is not None else step
+            number = step + self.start
+            value = (number, self.batches.batch(step)) if self._iterator is not None else number
             try:
                 yield Attempt(step, value, self._ended)
             except GeneratorExit:
@@ -112,6 +118,16 @@ class Loop:
                     " as step:`"
                 )
         return False
+
+    def _plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
+        """The pass that the script begins, as it is compared with other processes'."""
+        if self.recorder.calls:
+            what = "job.call"
+        elif loader is None:
+            what = f"job.steps to step {total}"
+        else:
+            what = f"job.batches{loading.plan(loader)}"
+        return f"{what}, first step {self.start}" if self.start else what
 
     def end_at(self, step: int) -> None:
         """The pass that is being run ends before `step`."""
@@ -139,6 +155,11 @@ class Loop:
             if resumed is None:
                 recorder.pass_number += 1
                 return False
+            if resumed.entry is not None and resumed.entry.plan not in ("", recorder.plan):
+                raise RuntimeError(
+                    f"step {resumed.step} belongs to a pass over {resumed.entry.plan!r}, but this"
+                    f" process goes on with {recorder.plan!r}. {REMEDY_LOOP}"
+                )
             iterator = rejoin.take_up(loader, resumed)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step

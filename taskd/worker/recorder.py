@@ -58,6 +58,7 @@ class Recorder:
         # steps whose start is not what was recorded at the commit before
         self.drifted: set[int] = set()
         self._structure = session.state.structure()
+        self.plan = ""  # of the pass
         # per DDP, see buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
         self._ready = [buckets.listener(ddp) for ddp in session.state.ddps]
@@ -252,9 +253,13 @@ class Recorder:
                 self._committed = (step, plain.encode((last.random, last.settings, last.draws)))
 
     def compare(self, step: int) -> None:
-        """At the ends of some steps: is what was the same on all ranks still so? Raises what a
-        collective raises."""
+        """At the ends of some steps: is what was the same on all ranks still so? At the end of a
+        pass's first step: do they run the same loop? Raises what a collective raises, and
+        RuntimeError."""
         session = self._session
+        size = session.communicators.world_size
+        if self.index == 0 and (differ := replicas.differing(self.plan, size)):
+            raise RuntimeError(f"the ranks run different loops: {differ}")
         if not replicas.is_due(step):
             return
         state = session.state
@@ -338,6 +343,7 @@ class Recorder:
             draws=record.draws,
             origins=self.draws.origins(),
             committed=self._committed[1] if again else b"",
+            plan=self.plan,
             replica_set=self._session.state.replicas.of,
             gradients=entries.rows(left.rows),
         )

@@ -10,6 +10,7 @@ no rank trains on a replica's state that differs from its own.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from taskd.cython_api import attempt, memory
 if TYPE_CHECKING:
     from taskd.worker.state import TrainingState
 
+TEXT = 200  # bytes compared of what ranks plan
 BYTES = 64  # at each end of a tensor: an update changes nearly every element
 ROWS = 16  # rows read at one step, others at the next: ~2 us
 
@@ -101,6 +103,21 @@ def most(value: int, world_size: int) -> int:
     if world_size == 1:
         return value
     return max(int(other) for other in _gathered(torch.tensor([value]), world_size))
+
+
+def differing(text: str, world_size: int) -> str:
+    """ "" if all ranks give the same text, else whose is which. A collective."""
+    if world_size == 1:
+        return ""
+    data = text.encode()[:TEXT].ljust(TEXT)
+    digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
+    if len({int(other) for other in _gathered(torch.tensor([digest]), world_size)}) == 1:
+        return ""
+    texts: dict[str, list[int]] = {}
+    rows = _gathered(torch.frombuffer(bytearray(data), dtype=torch.uint8), world_size)
+    for rank, row in enumerate(rows):
+        texts.setdefault(bytes(row.tolist()).decode(errors="replace").rstrip(), []).append(rank)
+    return "; ".join(f"ranks [{abbreviate(ranks)}]: {text}" for text, ranks in texts.items())
 
 
 def _gathered(values: torch.Tensor, world_size: int) -> list[torch.Tensor]:

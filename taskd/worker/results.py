@@ -18,6 +18,12 @@ import msgspec
 SMALL, SMALL_LIMIT, LARGE_LIMIT = 64 << 10, 32 << 20, 64 << 20
 # calls; a script that is never protected, or trains before it is, makes them without an end
 CALLS = 20_000
+LOOPS = "the job's loops"  # a channel
+REMEDY_LOOP = (
+    "A replacement runs the script's set-up again, and a checkpoint that training has written"
+    " meanwhile must not change where it begins: read it by start = taskd.once(load), which runs"
+    " load() once in a job and gives a replacement the same result"
+)
 REMEDY = (
     "A replacement runs the script's set-up again and is given what the rank's first process got"
     " there: the set-up has to make the same calls in the same order in every process"
@@ -152,6 +158,12 @@ class Results:
             if self.missed
             else ""
         )
+        if wanted.channel == LOOPS:
+            but = but.replace("called", "ran")
+            return (
+                f"the script runs {wanted} as pass {number}; there the rank's first process {but}."
+                f" {REMEDY_LOOP}"
+            )
         return (
             f"the set-up calls {wanted} as call {number} on {wanted.channel}; there the rank's"
             f" first process {but}.{missed} {REMEDY}"

@@ -220,6 +220,26 @@ def again() -> None:
         _install()
 
 
+def once(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    """See `taskd.once`."""
+    if _now.mode == OFF:
+        return function(*args, **more)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return _now.once(name, lambda: _quietly(function, args, more))
+
+
+def _quietly(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    with suspended():
+        return function(*args, **more)
+
+
+def plan(text: str) -> None:
+    """The script begins a pass of its loop. Raises NotTheSame if the rank's first process began
+    another in its place."""
+    if _now.mode != OFF:
+        _now.plan(text)
+
+
 # -- a replacement ---------------------------------------------------------------------------------
 
 

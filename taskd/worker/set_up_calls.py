@@ -20,7 +20,8 @@ import torch.distributed.distributed_c10d as c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from taskd.records.start import SETUP, Start
-from taskd.worker.results import SMALL, NotTheSame, Result, Results
+from taskd.worker import plain
+from taskd.worker.results import LOOPS, SMALL, NotTheSame, Result, Results
 
 log = logging.getLogger("taskd.worker")
 
@@ -182,6 +183,37 @@ class SetUp:
             result.answer = answer
         else:
             result.unknown = f"its {size} bytes are too many to be kept"
+
+    def once(self, name: str, function: Callable[[], Any]) -> Any:
+        """Run `function` in a rank's first process only. Raises TypeError for a result that cannot
+        be kept, and ValueError for one that is too large."""
+        wanted = Result("taskd.once", name, "", [], [])
+        if self.mode == GIVE:
+            return plain.decode(self._take(wanted).answer)  # type: ignore[arg-type]
+        value = function()
+        try:
+            data = plain.encode(value)
+        except plain.Unrecordable as error:
+            raise TypeError(
+                f"taskd.once({name}): its result cannot be kept for a replacement: {error}. Return"
+                " what the script goes on with itself, such as the step"
+            ) from None
+        if not self.results.fits(len(data)):
+            raise ValueError(
+                f"taskd.once({name}): its result of {len(data) / 2**20:.1f} MiB is too large to be"
+                " kept for a replacement. Return what the script goes on with itself, such as the"
+                " step: what is given to protect() is restored anyway"
+            )
+        if (result := self._record(wanted)) is not None:
+            result.answer = data
+        return value
+
+    def plan(self, text: str) -> None:
+        wanted = Result(LOOPS, text, "", [], [])
+        if self.mode == GIVE:
+            self._take(wanted)
+        else:
+            self._record(wanted)
 
     # -- recording ---------------------------------------------------------------------------------
 
