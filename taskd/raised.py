@@ -24,7 +24,7 @@ def offer() -> None:
 
     def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(Exception):  # such as a full disk: still print the traceback
-            _leave("".join(traceback.format_exception(kind, value, trace)))
+            leave("".join(traceback.format_exception(kind, value, trace)))
         before(kind, value, trace)
 
     sys.excepthook = note
@@ -37,7 +37,8 @@ def is_rank() -> bool:
     return slot.number() is not None or "TASKD_SLOT" in os.environ
 
 
-def _leave(text: str) -> None:
+def leave(text: str) -> None:
+    """Leave `text` as the reason of this process's end, if it is a rank. Raises OSError."""
     if not is_rank():
         return
     path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())

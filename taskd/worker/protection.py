@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd import devices, logs, settings, stacks
+from taskd import devices, logs, raised, settings, stacks
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank
 from taskd.messages.values import Position
@@ -119,7 +120,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         session.aborter = Aborter(session.device)
     # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
     # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
-    atexit.register(lambda: None if job.abandoned else slot.progress(job.position, slot.DONE))
+    atexit.register(_leave, job)
     atexit.register(gloo_threads.settle)
     assert job.loop is not None
     if incarnation:
@@ -127,6 +128,19 @@ def _protect(objects: dict[str, Any]) -> Job:
     else:
         _join(job, job.loop)
     return job
+
+
+def _leave(job: Job) -> None:
+    """The interpreter ends."""
+    if job.abandoned:
+        return
+    if job.loop is not None and (why := job.loop.rejoin.missed()):
+        # the other ranks wait for a step that this process will not make
+        log.error("%s", why)
+        print(why, file=sys.stderr, flush=True)
+        raised.leave(why)
+        os._exit(1)
+    slot.progress(job.position, slot.DONE)
 
 
 def _join(job: Job, loop: Loop) -> None:

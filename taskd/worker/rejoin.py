@@ -21,6 +21,7 @@ from taskd.worker.entry import Entry
 from taskd.worker.outcomes import Resumed, TakenUp
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
+from taskd.worker.results import REMEDY_LOOP
 from taskd.worker.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
@@ -50,6 +51,16 @@ class Rejoin:
     def done(self) -> None:
         """Finish: the loop is where the previous process was."""
         self.target, self.calls, self.begins = NOWHERE, False, None
+
+    def missed(self) -> str:
+        """Why the script cannot end now, "" if it can."""
+        if self.target == NOWHERE:
+            return ""
+        made = self._recorder.pass_number
+        return (
+            f"taskd: rank {self._session.rank}: the script has ended after {made} passes of its"
+            f" loop, but the rank's previous process was in pass {self.target + 1}. {REMEDY_LOOP}"
+        )
 
     def aim(self) -> None:
         """Find the pass of the previous process. Raises RuntimeError if it left no record."""
