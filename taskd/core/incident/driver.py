@@ -182,6 +182,9 @@ class Recovery:
         """Stop using node `number`, whose agent may be healthy."""
         if self.moves(number):
             self.fault(f"node {number} cannot move: {why}", now)
+            # its former agent was lost, and the node with it
+            if self._job.closing or not self._job.topology.nodes[number].living:
+                return
         self.nodes.give_up(number, why)
         self._lost(number, why, now)
 
