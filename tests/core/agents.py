@@ -101,6 +101,8 @@ class Agents:
                     ),
                 ),
             )
+        elif isinstance(command, to_agent.TakeOver):
+            node.moves_to = command.agent
         elif isinstance(command, to_agent.KeepSwitch):
             node.switches = max(node.switches, command.switches)
         elif isinstance(command, to_agent.KeepRecords):

@@ -160,6 +160,10 @@ class Cluster:
         """Kill a node's processes, or cut it off for a while."""
         if node.gone or node.cut:
             return
+        former = self.world.formers.get(node.number)
+        if former is not None and node.agent == former.node["agent"]:
+            self.lose_former(node.number, former)
+            return
         noticed = self.world.chance.choice([0.05, 1.2])
         manager, agent = self.world.manager, node.agent
         if self.world.chance.random() < 0.5:
@@ -173,12 +177,13 @@ class Cluster:
                 lambda: self.come_back(node, agent),
             )
 
-        def lost() -> None:
+        def notice() -> None:
             if (manager, agent) == (self.world.manager, node.agent):
                 self.world.deliver(e.AgentDisconnected(agent))
-                self.world.deliver(e.AgentLost(node.number, "its connection has ended"))
+                lost = e.AgentLost(node.number, "its connection has ended")
+                self.world.wires[node.number].hear(lost)
 
-        self.world.after(noticed, lost)
+        self.world.after(noticed, notice)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -193,14 +198,9 @@ class Cluster:
     def take_over(self, order: to_agent.TakeOver) -> None:
         self.world.broken_off.pop(order.agent, None)
         if order.former:
-            node = self.world.nodes[order.node]
-            node.moves_to = order.agent
-            former = Former(
-                order.agent,
-                self.world.manager,
-                dict(node.__dict__),
-                [dict(r.__dict__) for r in node.ranks],
-            )
+            self.world.wires[order.node].order(order)
+            former = Former(order.agent, self.world.manager)
+            former.keep(self.world.nodes[order.node])
             self.world.formers[order.node] = former
             if self.world.likely(0.6):
                 self.world.after(
@@ -301,24 +301,34 @@ class Cluster:
             there = node.agent == former.assignee and not node.gone and not node.cut
             assert not there, f"{former.assignee} has node {command.node}, with its ranks' state"
             self.put_back(command.node)
+        if self.world.nodes[command.node].agent == command.agent:
+            self.world.wires[command.node].admit()
 
     def put_back(self, number: int) -> None:
         former, node = self.world.formers.pop(number), self.world.nodes[number]
-        node.__dict__.update(
-            {
-                **former.node,
-                "cut": False,  # nobody would notice its loss: it was another agent's node
-                "sent": self.world.now,
-                "received": self.world.now,
-                "joined": self.world.manager if former.manager == self.world.manager else -1,
-            }
-        )
-        self.world.wires[number].begin()
-        for rank, before in zip(node.ranks, former.ranks, strict=True):
-            rank.__dict__.update(before)
+        taken = node.agent == former.assignee
+        if taken:
+            node.__dict__.update(
+                {
+                    **former.node,
+                    "cut": False,  # nobody would notice its loss: it was another agent's node
+                    "sent": self.world.now,
+                    "received": self.world.now,
+                    "joined": self.world.manager if former.manager == self.world.manager else -1,
+                }
+            )
+            self.world.wires[number].begin()
+            self.world.wires[number].admitted = former.manager == self.world.manager
+            for rank, before in zip(node.ranks, former.ranks, strict=True):
+                rank.__dict__.update(before)
+        for rank in node.ranks:
             self.world.invariants.newest[rank.number] = rank.incarnation
         if former.lost:
             self.vanish(node)
+        elif taken:  # those that were interrupted meanwhile
+            for rank in node.ranks:
+                if rank.alive and rank.mode != ENDED and rank.interrupted < node.interruption:
+                    self.world.agents.leave(rank, node.interruption)
 
     def lose_former(self, number: int, former: Former) -> None:
         if self.world.formers.get(number) is former and not self.world.over:
@@ -339,7 +349,9 @@ class Cluster:
             return
         self.world.standbys.discard(order.agent)
         old = self.world.nodes[order.node]
-        if order.former:
+        if former is not None and order.former:
+            old.moves_to = order.agent
+            former.keep(old)
             for rank in old.ranks:
                 at = rank.position()
                 found = Position(

@@ -344,12 +344,12 @@ class World:
         self.manager += 1
         self.told_resets.clear()
         self.cluster.new_manager()
+        self.invariants.new_manager()
         for node in self.nodes:
             if node.passing and not node.gone:
                 node.passing = False
                 self.agents.stand(node, None)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
-        self.invariants.new_manager()
         self.asleep = None
         for wire in self.wires:
             wire.begin()
