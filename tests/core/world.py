@@ -82,6 +82,7 @@ class World:
         self.fault_center = FaultCenter(self)
         self.training, self.agents = Training(self), Agents(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
+        self._due: tuple[float | None] | None = None  # its deadline, if it is known
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
         self.sets = 2 if self.seed % 2 and per_node >= (4 if nodes == 1 else 2) else 1
@@ -153,7 +154,7 @@ class World:
             if self.over and not self.queue:
                 self.invariants.at_the_end()
                 return self.outcome
-            due = self.coordinator.deadline()
+            due = self._deadline()
             # messages sent meanwhile are handled before deadlines are checked
             if due is not None and self.woke:
                 due = max(due, self.woke + 1.0)
@@ -182,6 +183,12 @@ class World:
             else:
                 raise AssertionError("stuck: no event and no deadline is left")
         raise AssertionError("the job does not end")
+
+    def _deadline(self) -> float | None:
+        """The coordinator's, which nothing but an event changes."""
+        if self._due is None:
+            self._due = (self.coordinator.deadline(),)
+        return self._due[0]
 
     def say(self, node: Node, event: e.Event) -> None:
         """Send an event from a node to the manager."""
@@ -239,7 +246,7 @@ class World:
             self.told_resets[event.rank] = event.resetting
         was_over = self.coordinator.job.over
         self.invariants.before(event)
-        commands = self.coordinator.step(event, self.now)
+        commands, self._due = self.coordinator.step(event, self.now), None
         assert not was_over or all(
             isinstance(x, to_operator.Answer | c.Refuse) for x in commands
         ), "a command after the end"
@@ -349,7 +356,7 @@ class World:
             if node.passing and not node.gone:
                 node.passing = False
                 self.agents.stand(node, None)
-        self.coordinator = Coordinator(self.settings, self.electorate.election())
+        self.coordinator, self._due = Coordinator(self.settings, self.electorate.election()), None
         self.asleep = None
         for wire in self.wires:
             wire.begin()
