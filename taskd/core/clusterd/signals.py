@@ -253,7 +253,7 @@ class ClusterD:
             node = self._job.topology.nodes.get(number)
             # named when another agent has its place already
             known = number in self._left or self._reports.replaced(number)
-            if node is not None and node.living and not known and not self._job.closing:
+            if node is not None and node.living and not known:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 

@@ -138,6 +138,8 @@ class Recovery:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
         stacks before they are killed."""
+        if self._job.closing:  # by an earlier fault of the same event
+            return
         self.join(text, now=now, kind=kind).hung |= hung
         if evicted:
             self.evict(evicted, now)
@@ -156,7 +158,8 @@ class Recovery:
 
     def spent(self, why: str, now: float) -> None:
         """Fail the current strategy."""
-        self._drive((Move.SPENT, why), now)
+        if not self._job.closing:
+            self._drive((Move.SPENT, why), now)
 
     def expected(self, number: int) -> bool:
         """Whether rank `number` died because it was evicted, which is no further fault."""
@@ -182,9 +185,9 @@ class Recovery:
         """Stop using node `number`, whose agent may be healthy."""
         if self.moves(number):
             self.fault(f"node {number} cannot move: {why}", now)
-            # its former agent was lost, and the node with it
-            if self._job.closing or not self._job.topology.nodes[number].living:
-                return
+        # or its former agent was lost, and the node with it
+        if self._job.closing or not self._job.topology.nodes[number].living:
+            return
         self.nodes.give_up(number, why)
         self._lost(number, why, now)
 
