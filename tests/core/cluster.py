@@ -321,6 +321,7 @@ class Cluster:
             self.world.wires[number].admitted = former.manager == self.world.manager
             for rank, before in zip(node.ranks, former.ranks, strict=True):
                 rank.__dict__.update(before)
+                self.world.told_resets.pop(rank.number, None)  # the other machine's
         for rank in node.ranks:
             self.world.invariants.newest[rank.number] = rank.incarnation
         if former.lost:

@@ -72,9 +72,17 @@ class World:
         ladder = chance.choice(ladders)
         others = [] if self.moves else ["ignore", "save", "end"]
         sub_healthy = chance.choice([*["move"] * 8, *others])
+        retries = chance.choice([0, 0, 0, 1])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         self.settings = Settings(
-            nodes, per_node, ladder, sub_healthy, clusterd=self.clusterd, advice=20.0, **times
+            nodes,
+            per_node,
+            ladder,
+            sub_healthy,
+            retries=retries,
+            clusterd=self.clusterd,
+            advice=20.0,
+            **times,
         )
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
