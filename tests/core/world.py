@@ -250,7 +250,8 @@ class World:
         if isinstance(event, from_agent.AgentJoined):
             self.nodes[event.node].joined = self.manager
             self.publish(event)
-        if isinstance(event, e.DeviceLevel):
+        lost = self.coordinator.job.topology.is_lost
+        if isinstance(event, e.DeviceLevel) and not lost(event.rank):  # of a lost node it is void
             self.told_resets[event.rank] = event.resetting
         was_over = self.coordinator.job.over
         self.invariants.before(event)
