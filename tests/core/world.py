@@ -32,9 +32,11 @@ from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
 from tests.core.fault_center import FaultCenter
+from tests.core.handover import Handover
 from tests.core.invariants import Invariants
 from tests.core.nemesis import Nemesis
 from tests.core.operators import Operators
+from tests.core.probes import Probes
 from tests.core.training import Training
 from tests.core.wire import Wire
 
@@ -87,8 +89,9 @@ class World:
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
+        self.handover = Handover(self)
         self.fault_center = FaultCenter(self)
-        self.training, self.agents = Training(self), Agents(self)
+        self.training, self.agents, self.probes = Training(self), Agents(self), Probes(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
         self._due: tuple[float | None] | None = None  # its deadline, if it is known
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
@@ -330,7 +333,7 @@ class World:
                 self.after(delay, self.announcing(node))
         for number, former in self.formers.items():
             if former.node["agent"] == agent and former.manager != manager:
-                self.after(delay, lambda n=number, f=former: self.cluster.announce_former(n, f))
+                self.after(delay, lambda n=number, f=former: self.handover.announce(n, f))
         if agent in self.standbys:
             self.after(
                 delay, lambda: self.cluster.standby(agent) if manager == self.manager else None
@@ -359,7 +362,7 @@ class World:
     def new_manager(self) -> None:
         self.manager += 1
         self.told_resets.clear()
-        self.cluster.new_manager()
+        self.handover.new_manager()
         self.invariants.new_manager()
         for node in self.nodes:
             if node.passing and not node.gone:
