@@ -144,11 +144,12 @@ def main() -> None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     batches = torch.randn(8, BATCH, WIDTH, generator=torch.Generator().manual_seed(rank))
     job = taskd.protect(model=ddp, optimizer=optimizer)
+    first = 0  # the step that the checkpoint is at
     if args.checkpoint and os.path.exists(args.checkpoint):
         saved = torch.load(args.checkpoint)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        job.step = saved["step"]
+        first = saved["step"]
     steps, raised, orders, ballast = (
         Steps(args.out, rank),
         Steps(args.out, rank, "raised"),
@@ -166,8 +167,9 @@ def main() -> None:
         loss.backward()
         optimizer.step()
 
-    for attempt in job.steps(args.steps):
-        with attempt as step:
+    for attempt in job.steps(args.steps - first):
+        with attempt as number:
+            step = first + number
             try:
                 train(step)
             except Exception:

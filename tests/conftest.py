@@ -34,3 +34,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place(item.nodeid))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what tests have drawn at random, so that a run can be repeated."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
+    drawn = {v for r in reports for name, v in r.user_properties if name == "drawn"}
+    if drawn:
+        terminalreporter.section("drawn at random")
+        for command in sorted(drawn):
+            terminalreporter.write_line(command)

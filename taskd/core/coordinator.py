@@ -183,11 +183,13 @@ class Coordinator:
                 events += self._handlers[type(following)](following, now) or ()
 
     def _concerns_us(self, event: e.Event) -> bool:
-        """Whether an event concerns this job and, if it is about a rank, its current incarnation. A
-        device outlives the processes on it."""
+        """Whether an event concerns this job and, if it is about a rank, its current incarnation,
+        which goes on. A device outlives the processes on it."""
         job, number = self.job, getattr(event, "rank", None)
         if number is None:
             return True
+        if job.closing:  # by an event that this one follows from
+            return False
         if number not in job.ranks:
             job.note(
                 f"{type(event).__name__} of rank {number} ignored: this job has ranks 0 to"

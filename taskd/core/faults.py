@@ -42,7 +42,7 @@ class Faults:
             again = self._bugs.get(number) == rank.raised
             self._bugs[number] = rank.raised
         self._recovery.fault(text, now, dead=frozenset({number}))
-        if again and not self._job.over and not self._job.restart:
+        if again:
             why = (
                 "the same exception at the same step and rank again: a defect of the script, not a"
                 " fault"

@@ -65,6 +65,11 @@ class JobState:
         """Whether faults are repaired; otherwise the next fault ends the job."""
         return self.switches % 2 == 0
 
+    @property
+    def closing(self) -> bool:
+        """Whether nothing is left to repair: the job ends, or all ranks are restarted."""
+        return self.over or bool(self.restart or self.exhausted)
+
     def switch(self, on: bool) -> None:
         """Have faults repaired or not, and the next manager know it."""
         if on != self.repairs:

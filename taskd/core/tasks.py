@@ -172,9 +172,8 @@ class Tasks:
         task.late = frozenset(silent)
         text = f"ranks [{abbreviate(silent)}] have not ended their task in time"
         self._end(False, text, now)
-        if self._acts():
-            why = "its device has not ended a task in time"
-            self._recovery.fault(text, now, evicted=dict.fromkeys(silent, why))
+        why = "its device has not ended a task in time"
+        self._recovery.fault(text, now, evicted=dict.fromkeys(silent, why))
 
     def begin_anew(self, now: float) -> None:
         """ClusterD does: what it has asked for is over, and not answered."""
@@ -200,12 +199,7 @@ class Tasks:
         # ClusterD decides about what it has had tested
         if task.request and isinstance(task.order, to_rank.StressTest):
             for rank, results in sorted(task.results.items()):
-                if self._acts():
-                    self._act(rank, results, now)
-
-    def _acts(self) -> bool:
-        """Whether there are processes left to act on: what was done last may have ended them."""
-        return not self._job.over and not self._job.restart
+                self._act(rank, results, now)
 
     def _act(self, rank: int, results: Results, now: float) -> None:
         codes, text = {code for _, code, _ in results}, _bad({rank: results})

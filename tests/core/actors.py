@@ -128,10 +128,13 @@ class Node:
 
 @dataclass
 class Former:
-    """The state of a node before its move, as long as it may be put back."""
+    """The state of a node that moves, as the standby takes it, as long as it may be put back."""
 
     assignee: str
     manager: int  # that began the move
-    node: dict[str, Any]
-    ranks: list[dict[str, Any]]
+    node: dict[str, Any] = field(default_factory=dict)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
     lost: bool = False
+
+    def keep(self, node: Node) -> None:
+        self.node, self.ranks = dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]

@@ -17,7 +17,6 @@ from tests.core.actors import (
     PAUSED,
     SETUP,
     TRAINING,
-    UPDATED,
     Node,
     Rank,
 )
@@ -101,6 +100,8 @@ class Agents:
                     ),
                 ),
             )
+        elif isinstance(command, to_agent.TakeOver):
+            node.moves_to = command.agent
         elif isinstance(command, to_agent.KeepSwitch):
             node.switches = max(node.switches, command.switches)
         elif isinstance(command, to_agent.KeepRecords):
@@ -114,7 +115,7 @@ class Agents:
                     )
             self.world.training.leave_well(node)
         elif isinstance(command, to_rank.ProbeProgress):
-            self.answer(node, command.call)
+            self.world.probes.answer(node, command.call)
         elif isinstance(command, to_agent.AskSteps):
             begun = [
                 r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED)
@@ -156,53 +157,6 @@ class Agents:
                 and rank.step >= pause
             ):
                 self.world.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
-
-    def answer(self, node: Node, call: int) -> None:
-        """Answer a progress probe, if the agent itself is alive; it answers for silent ranks."""
-        if self.world.likely(0.03):
-            self.world.counts["progress probe unanswered"] += 1
-            return
-        for rank in node.ranks:
-            if rank.mode != ENDED:
-                answers = (
-                    rank.alive
-                    and rank.mode != HUNG
-                    and (rank.slow <= self.world.now or self.world.chance.random() < 0.5)
-                )
-                process = (rank.incarnation, node.epoch)
-                self.world.after(
-                    0.001 if answers else 0.25,
-                    lambda r=rank, p=process, a=answers: self.present(r, p, call, a),
-                )
-
-    def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
-        if process != (rank.incarnation, self.world.nodes[rank.node].epoch):
-            return
-        inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
-        self.world.say(
-            self.world.nodes[rank.node],
-            from_agent.ProgressReport(
-                rank=rank.number,
-                incarnation=rank.incarnation,
-                call=call,
-                answered=answers,
-                step=rank.step,
-                collectives=int(inside and (rank.entered or rank.stage == UPDATED))
-                if answers
-                else 0,
-                waiting=rank.mode in (HELD, PAUSED, FINISHED),
-                overdue=rank.overdue(self.world.now),
-                seconds=self.world.now - rank.beat,
-                cpu=rank.cpu
-                + (
-                    self.world.now
-                    if rank.mode == LOOPING or (rank.slow > self.world.now and rank.steps == 0)
-                    else 0.0
-                ),
-                where=rank.mode,
-                patient=rank.slow > self.world.now and rank.steps > 0,
-            ),
-        )
 
     def resume(self, node: Node, command: to_rank.Resume) -> None:
         node.protected = True

@@ -160,6 +160,10 @@ class Cluster:
         """Kill a node's processes, or cut it off for a while."""
         if node.gone or node.cut:
             return
+        former = self.world.formers.get(node.number)
+        if former is not None and node.agent == former.node["agent"]:
+            self.world.handover.lose(node.number, former)
+            return
         noticed = self.world.chance.choice([0.05, 1.2])
         manager, agent = self.world.manager, node.agent
         if self.world.chance.random() < 0.5:
@@ -173,12 +177,13 @@ class Cluster:
                 lambda: self.come_back(node, agent),
             )
 
-        def lost() -> None:
+        def notice() -> None:
             if (manager, agent) == (self.world.manager, node.agent):
                 self.world.deliver(e.AgentDisconnected(agent))
-                self.world.deliver(e.AgentLost(node.number, "its connection has ended"))
+                lost = e.AgentLost(node.number, "its connection has ended")
+                self.world.wires[node.number].hear(lost)
 
-        self.world.after(noticed, lost)
+        self.world.after(noticed, notice)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
@@ -193,19 +198,14 @@ class Cluster:
     def take_over(self, order: to_agent.TakeOver) -> None:
         self.world.broken_off.pop(order.agent, None)
         if order.former:
-            node = self.world.nodes[order.node]
-            node.moves_to = order.agent
-            former = Former(
-                order.agent,
-                self.world.manager,
-                dict(node.__dict__),
-                [dict(r.__dict__) for r in node.ranks],
-            )
+            self.world.wires[order.node].order(order)
+            former = Former(order.agent, self.world.manager)
+            former.keep(self.world.nodes[order.node])
             self.world.formers[order.node] = former
             if self.world.likely(0.6):
                 self.world.after(
                     self.world.chance.uniform(0.0, 1.5),
-                    lambda: self.lose_former(order.node, former),
+                    lambda: self.world.handover.lose(order.node, former),
                 )
         if order.agent not in self.world.standbys or self.world.likely(0.05):
             return  # it is gone, or silent
@@ -256,42 +256,12 @@ class Cluster:
         if former is not None and former.assignee == agent:
             node = self.world.nodes[number]
             there = node.agent == agent and not node.gone and not node.cut
-            self.put_back(number)
+            self.world.handover.put_back(number)
             if there:
                 self.world.after(
                     0.01, lambda: self.standby(agent) if agent not in self.world.fenced else None
                 )
             self.world.counts["put back"] += 1
-
-    def new_manager(self) -> None:
-        """The manager of the moves under way is gone. A standby whose ranks have their state keeps
-        the node, any other one stands down."""
-        world = self.world
-        for number, former in list(world.formers.items()):
-            node, agent = world.nodes[number], former.assignee
-            taken = node.agent == agent and not node.gone
-            if taken and all(r.alive and not r.blank for r in node.ranks):
-                world.counts["standby keeps the node"] += 1
-                node.former = former.node["agent"]
-                continue
-            if taken or agent in world.standbys:
-                world.standbys.add(agent)
-                world.broken_off[agent] = from_agent.Preparation(
-                    number, former.node["epoch"] + 1, (), False, "it is hot"
-                )
-            self.put_back(number)
-
-    def announce_former(self, number: int, former: Former) -> None:
-        """The agent of a node that a standby has registers with another manager."""
-        world = self.world
-        if world.formers.get(number) is not former or former.lost or world.over:
-            return
-        node = Node(number, [])
-        node.__dict__.update(former.node)
-        node.ranks = [Rank(r["number"], number, replica_set=r["replica_set"]) for r in former.ranks]
-        for rank, before in zip(node.ranks, former.ranks, strict=True):
-            rank.__dict__.update(before)
-        world.hear(self.announcement(node), node.agent)
 
     def admitted(self, command: c.Admit) -> None:
         former = self.world.formers.get(command.node)
@@ -300,33 +270,9 @@ class Cluster:
             node = self.world.nodes[command.node]
             there = node.agent == former.assignee and not node.gone and not node.cut
             assert not there, f"{former.assignee} has node {command.node}, with its ranks' state"
-            self.put_back(command.node)
-
-    def put_back(self, number: int) -> None:
-        former, node = self.world.formers.pop(number), self.world.nodes[number]
-        node.__dict__.update(
-            {
-                **former.node,
-                "cut": False,  # nobody would notice its loss: it was another agent's node
-                "sent": self.world.now,
-                "received": self.world.now,
-                "joined": self.world.manager if former.manager == self.world.manager else -1,
-            }
-        )
-        self.world.wires[number].begin()
-        for rank, before in zip(node.ranks, former.ranks, strict=True):
-            rank.__dict__.update(before)
-            self.world.invariants.newest[rank.number] = rank.incarnation
-        if former.lost:
-            self.vanish(node)
-
-    def lose_former(self, number: int, former: Former) -> None:
-        if self.world.formers.get(number) is former and not self.world.over:
-            self.world.counts["former lost"] += 1
-            former.lost = True
-            self.world.deliver(
-                e.FormerLost(number, former.node["agent"], "its connection has ended")
-            )
+            self.world.handover.put_back(command.node)
+        if self.world.nodes[command.node].agent == command.agent:
+            self.world.wires[command.node].admit()
 
     def taken(self, order: to_agent.TakeOver, manager: int) -> None:
         former = self.world.formers.get(order.node)
@@ -339,7 +285,9 @@ class Cluster:
             return
         self.world.standbys.discard(order.agent)
         old = self.world.nodes[order.node]
-        if order.former:
+        if former is not None and order.former:
+            old.moves_to = order.agent
+            former.keep(old)
             for rank in old.ranks:
                 at = rank.position()
                 found = Position(

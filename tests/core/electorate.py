@@ -32,7 +32,7 @@ class Electorate:
         election = self._world.coordinator.election
         own = voter.manager == election.candidate.name
         roster = voter.roster
-        members = {a: self._world.node_of(a) for a in roster.members}
+        members = {a: self._world.node_of(a) for a in sorted(roster.members)}
         stands = e.VoterStated(agent, voter.term, voter.manager, roster.stamp, members, own)
         self._world.deliver(stands)
 

@@ -11,6 +11,8 @@ from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 from taskd.mindcluster.levels import NAMED
+from tests.core.actors import PAUSED
+from tests.core.plans import Plans
 from tests.core.wire import SOON
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ NO_DIGITS = str.maketrans("", "", "0123456789")
 
 class Invariants:
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.world, self._plans = world, Plans(world)
         self.done: set[str] = set()  # requests that succeeded
         self._requests: set[str] = set()  # requests without an answer yet
         self._generation = self._interruption = self._interrupted = 0
@@ -190,7 +192,6 @@ class Invariants:
             self._interrupted = command.interruption
         if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.interruption == job.interruption
-        if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
             assert command.generation == job.generation
             assert incident is None or not incident.evicted, (
                 "an evicted rank takes part in the rebuild"
@@ -230,7 +231,7 @@ class Invariants:
             )
             self._check_kill(command)
         elif isinstance(command, to_rank.Restore):
-            self._check_plan(command)
+            self._plans.check(command, self._floor, self.newest)
         elif isinstance(command, to_rank.Resume) and incident is not None:
             told = self._restored.get(command.generation, {})
             assert set(told) == set(job.ranks), "resumed before all had restored"
@@ -252,6 +253,8 @@ class Invariants:
             self._floor = max(self._floor, command.step)
             left = all(r.quit for r in self.world.ranks)  # all exited by themselves
             assert left or command.step == self.world.total
+        elif isinstance(command, to_agent.RestartAll):
+            self._floor, self._tellings = 0, []  # the scripts begin anew
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (
@@ -260,10 +263,13 @@ class Invariants:
             and "failed" not in command.text
         ):
             self.world.counts["stuck found"] += 1
-            # or it waits for a replacement that only the previous manager knew of
-            assert self.world.jam or not all(r.alive and not r.blank for r in self.world.ranks), (
-                "this collective would have ended"
+            # or it waits for a replacement that only the previous manager knew of, or for a rank
+            # that one has paused at a boundary that this one does not know
+            waited_for = any(
+                not r.alive or r.blank or (r.mode == PAUSED and k.pause.step is None)
+                for r in self.world.ranks
             )
+            assert self.world.jam or waited_for, "this collective would have ended"
         elif isinstance(command, to_agent.GiveUp):
             self._check_paragraph(command.reason)
 
@@ -312,7 +318,10 @@ class Invariants:
         if not rank.alive or rank.incarnation != command.incarnation:
             return  # it has already died
         if command.reason == "it hangs":
-            assert rank.mode in ("hung", "looping"), f"{rank} is not hung"
+            # or its collective has outlived the interruption for as long as a hung rank's would
+            idles = rank.deaf and rank.entered and "did not end" in incident.faults[-1]
+            idles = idles and world.now - rank.beat >= world.settings.idle
+            assert idles or rank.mode in ("hung", "looping"), f"{rank} is not hung"
         elif command.reason.startswith("silent in INTERRUPT"):
             # an earlier manager may have ordered a replacement, which has nothing to report
             assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, (
@@ -343,60 +352,6 @@ class Invariants:
                 command
             )
 
-    def _check_plan(self, command: to_rank.Restore) -> None:
-        plan = command.plan
-        ranks = self.world.ranks
-        assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [
-            r.number for r in ranks
-        ]
-        assert plan.step >= self._floor, (
-            f"step {plan.step} is repeated, but all ranks had passed {self._floor}"
-        )
-        k = self.world.coordinator
-        incident = k.recovery.incident
-        assert incident is not None
-        ends = [
-            r.left if n in incident.new else incident.round.reports[n]
-            for n, r in k.job.ranks.items()
-        ]
-        known = [p for p in ends if p]
-        assert plan.step <= min(max(p.final | p.provisional) for p in known)
-        if final := [max(p.final) for p in known if p.final]:
-            # of lost nodes only the provisional records are known
-            oldest = [max(p.provisional) for p in known if not p.final]
-            # paused ranks write only the record, not the stripes
-            known_nowhere = not self._is_somewhere(min(final))
-            assert (
-                min(final) <= plan.step or any(n <= plan.step + 1 for n in oldest) or known_nowhere
-            )
-        for destination, source in plan.copies:
-            assert ranks[destination].replica_set == ranks[source].replica_set
-        for number in plan.keep:
-            rank = ranks[number]
-            if rank.alive and rank.incarnation == self.newest[number]:
-                assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
-
-    def _is_somewhere(self, step: int) -> bool:
-        """Whether, for each replica set, a living rank's memory or a node's stripes hold the state
-        at the start of `step`."""
-        return all(self._is_held(step, of) for of in range(self.world.sets))
-
-    def _is_held(self, step: int, of: int) -> bool:
-        k = self.world.coordinator
-        incident = k.recovery.incident
-        assert incident is not None
-        ends = {
-            n: r.left if n in incident.new else incident.round.reports[n]
-            for n, r in k.job.ranks.items()
-            if self.world.ranks[n].replica_set == of
-        }
-        if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
-            return True
-        return any(
-            all((p := ends[r]) and step in p.stripes for r in node.ranks if r in ends)
-            for node in k.job.topology.nodes.values()
-        )
-
     def _check_answer(self, command: to_operator.Answer) -> None:
         """Each request has one answer, and a successful pause has paused all ranks."""
         assert command.request in self._requests, (
@@ -423,13 +378,8 @@ class Invariants:
     def _check_paragraph(self, reason: str) -> None:
         if reason.startswith("The job ends: ClusterD orders it"):
             return
-        for part in (
-            "could not be repaired",
-            "What failed: ",
-            "When: ",
-            "s ago",
-            "What was tried: ",
-        ):
+        parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
+        for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"
         failed = reason.split("What failed: ")[1].split(". When: ")[0]
         tried = reason.split("What was tried: ")[1]

@@ -3,26 +3,17 @@ has the checks at every command."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from functools import cache
 
 import pytest
 
-from tests.core.world import World
+from tests.core.scan import KINDS, again, failure, play
 
 SEEDS = 2000
-LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
-
-
-def play(seed, trouble=1.0, moves=False, clusterd="off"):
-    world = World(seed, trouble, moves, clusterd)
-    try:
-        outcome = world.run()
-        assert world.now < LIMIT
-    except Exception:
-        print("\n".join(world.trace))
-        raise
-    return world, outcome
+# of each kind, of a range that nobody has played yet: 4 s of one CPU at most
+FRESH = {"plain": 300, "moves": 120, "lead": 300, "follow": 300}
 
 
 @cache
@@ -169,6 +160,15 @@ def test_everything_that_can_go_wrong_does():
         "killed: silent in INTERRUPT for  s",
     ]
     assert not [name for name in wanted if counts[name] < 25], counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_seeds(kind, record_property):
+    """pytest names the range at its end (tests/conftest.py)."""
+    first = 10**6 + int.from_bytes(os.urandom(4), "big")
+    record_property("drawn", f"{again(kind, first)} --count {FRESH[kind]}")
+    whys = {seed: failure(kind, seed) for seed in range(first, first + FRESH[kind])}
+    assert not [f"{again(kind, seed)}: {why}" for seed, why in whys.items() if why]
 
 
 def test_the_same_seed_is_the_same_story():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.core.world import Node, World
 
 PASSING = from_agent.RankStalled | from_agent.ProgressReport
+REGISTRATION = from_agent.AgentJoined | from_agent.NodeTaken
 SOON = 1.0  # seconds in which all messages over an intact connection have arrived
 
 
@@ -37,7 +38,12 @@ class Wire:
         self.waits: list[tuple[int, Any]] = []
         self.opening = True
         self.connection += 1
+        self.first = self.connection  # what came over an earlier one was for other ends
         self.route = self.connection  # the one that the manager knows
+        # the manager hears nothing but registrations before it has admitted the agent; then the
+        # agent sends again what it said meanwhile
+        self.admitted = False
+        self.early: list[e.Event] = []
         self.since, self.up = self.world.now, True
         # of each message: when it was sent, whether by the agent, its number
         self.times: list[tuple[float, bool, int]] = []
@@ -89,7 +95,9 @@ class Wire:
 
         def arrive(read: bool = False) -> None:
             """Deliver; `read`: the manager's machine received it before the connection ended."""
-            if key[1:] != (world.manager, node.agent) or (key[0] != self.connection and not read):
+            if key[1:] != (world.manager, node.agent) or key[0] < self.first:
+                return
+            if key[0] != self.connection and not read:
                 return
             if up and world.asleep is not None:
                 there = self.chance.random() < 0.5
@@ -143,7 +151,25 @@ class Wire:
             for known, command in self.ordered.acknowledge(what[1]):
                 self._send(False, known, command)
         elif number == 0 or self.inbox.take(number):
-            self.world.hear(what, self.node.agent)
+            self.hear(what, passing=number == 0)
+
+    def hear(self, event: e.Event, passing: bool = False) -> None:
+        """Have the manager hear the event once it has admitted the agent. `passing`: or never."""
+        if self.admitted or isinstance(event, REGISTRATION):
+            self.world.hear(event, self.node.agent)
+        elif not passing:
+            self.early.append(event)
+
+    def admit(self) -> None:
+        early, self.early, self.admitted = self.early, [], True
+        first = self.first
+
+        def again(event: e.Event) -> None:
+            if first == self.first:
+                self.world.hear(event, self.node.agent)
+
+        for event in early:
+            self.world.after(0.0, lambda event=event: again(event))
 
     def _at_the_agent(self, number: int, what: Any) -> None:
         if isinstance(what, tuple):

@@ -32,9 +32,11 @@ from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
 from tests.core.fault_center import FaultCenter
+from tests.core.handover import Handover
 from tests.core.invariants import Invariants
 from tests.core.nemesis import Nemesis
 from tests.core.operators import Operators
+from tests.core.probes import Probes
 from tests.core.training import Training
 from tests.core.wire import Wire
 
@@ -72,16 +74,26 @@ class World:
         ladder = chance.choice(ladders)
         others = [] if self.moves else ["ignore", "save", "end"]
         sub_healthy = chance.choice([*["move"] * 8, *others])
+        retries = chance.choice([0, 0, 0, 1])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         self.settings = Settings(
-            nodes, per_node, ladder, sub_healthy, clusterd=self.clusterd, advice=20.0, **times
+            nodes,
+            per_node,
+            ladder,
+            sub_healthy,
+            retries=retries,
+            clusterd=self.clusterd,
+            advice=20.0,
+            **times,
         )
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
+        self.handover = Handover(self)
         self.fault_center = FaultCenter(self)
-        self.training, self.agents = Training(self), Agents(self)
+        self.training, self.agents, self.probes = Training(self), Agents(self), Probes(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election())
+        self._due: tuple[float | None] | None = None  # its deadline, if it is known
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
         self.sets = 2 if self.seed % 2 and per_node >= (4 if nodes == 1 else 2) else 1
@@ -153,7 +165,7 @@ class World:
             if self.over and not self.queue:
                 self.invariants.at_the_end()
                 return self.outcome
-            due = self.coordinator.deadline()
+            due = self._deadline()
             # messages sent meanwhile are handled before deadlines are checked
             if due is not None and self.woke:
                 due = max(due, self.woke + 1.0)
@@ -182,6 +194,12 @@ class World:
             else:
                 raise AssertionError("stuck: no event and no deadline is left")
         raise AssertionError("the job does not end")
+
+    def _deadline(self) -> float | None:
+        """The coordinator's, which nothing but an event changes."""
+        if self._due is None:
+            self._due = (self.coordinator.deadline(),)
+        return self._due[0]
 
     def say(self, node: Node, event: e.Event) -> None:
         """Send an event from a node to the manager."""
@@ -235,11 +253,12 @@ class World:
         if isinstance(event, from_agent.AgentJoined):
             self.nodes[event.node].joined = self.manager
             self.publish(event)
-        if isinstance(event, e.DeviceLevel):
+        lost = self.coordinator.job.topology.is_lost
+        if isinstance(event, e.DeviceLevel) and not lost(event.rank):  # of a lost node it is void
             self.told_resets[event.rank] = event.resetting
         was_over = self.coordinator.job.over
         self.invariants.before(event)
-        commands = self.coordinator.step(event, self.now)
+        commands, self._due = self.coordinator.step(event, self.now), None
         assert not was_over or all(
             isinstance(x, to_operator.Answer | c.Refuse) for x in commands
         ), "a command after the end"
@@ -314,7 +333,7 @@ class World:
                 self.after(delay, self.announcing(node))
         for number, former in self.formers.items():
             if former.node["agent"] == agent and former.manager != manager:
-                self.after(delay, lambda n=number, f=former: self.cluster.announce_former(n, f))
+                self.after(delay, lambda n=number, f=former: self.handover.announce(n, f))
         if agent in self.standbys:
             self.after(
                 delay, lambda: self.cluster.standby(agent) if manager == self.manager else None
@@ -343,13 +362,13 @@ class World:
     def new_manager(self) -> None:
         self.manager += 1
         self.told_resets.clear()
-        self.cluster.new_manager()
+        self.handover.new_manager()
+        self.invariants.new_manager()
         for node in self.nodes:
             if node.passing and not node.gone:
                 node.passing = False
                 self.agents.stand(node, None)
-        self.coordinator = Coordinator(self.settings, self.electorate.election())
-        self.invariants.new_manager()
+        self.coordinator, self._due = Coordinator(self.settings, self.electorate.election()), None
         self.asleep = None
         for wire in self.wires:
             wire.begin()

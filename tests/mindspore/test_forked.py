@@ -42,3 +42,12 @@ def test_threads_of_mindspore_do(modules):
     modules(first=False, warm=True)
     with pytest.raises(SystemExit, match="has started 1 threads.*msrun starts"):
         forked.warm()
+
+
+def test_a_thread_that_ends_meanwhile_hides_none(modules, monkeypatch):
+    """join() returns before the kernel has taken the thread out of /proc."""
+    modules(first=False, warm=False)
+    threads = iter([{"1", "2"}, {"1", "3"}])
+    monkeypatch.setattr(forked, "_threads", lambda: next(threads))
+    with pytest.raises(SystemExit, match="has started 1 threads"):
+        forked.warm()

@@ -19,15 +19,19 @@ def warm() -> None:
     have them, and could hang. msrun starts the replacements then."""
     for name in FIRST:
         importlib.import_module(name)
-    before = len(os.listdir("/proc/self/task"))
+    before = _threads()
     for name in WARM:
         importlib.import_module(name)
-    more = len(os.listdir("/proc/self/task")) - before
-    if more:
+    # by their ids: one that ends meanwhile would hide one in a count
+    if more := _threads() - before:
         raise SystemExit(
-            f"taskd: importing mindspore has started {more} threads: ranks cannot be forked after"
-            " it, and msrun starts their replacements"
+            f"taskd: importing mindspore has started {len(more)} threads: ranks cannot be forked"
+            " after it, and msrun starts their replacements"
         )
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
 
 
 def run(command: list[str], launcher: int) -> None:

@@ -211,9 +211,9 @@ class ClusterD:
             return
         if "fault_nodes_exit" in event.actions:
             self._leave_nodes(event, now)
-        if self._job.over:
-            return
         self._reports.owed.add(Owed.ABLE)
+        if self._job.closing:
+            return
         incident = self._recovery.incident
         if incident is not None:
             incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
@@ -253,7 +253,7 @@ class ClusterD:
             node = self._job.topology.nodes.get(number)
             # named when another agent has its place already
             known = number in self._left or self._reports.replaced(number)
-            if node is not None and node.living and not known and not self._job.over:
+            if node is not None and node.living and not known:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
@@ -285,7 +285,8 @@ class ClusterD:
             self._ordered = word, ours
             if ours == "recover":
                 self._leave_nodes(event, now)
-            self._order(ours, now)
+            if not self._job.closing:
+                self._order(ours, now)
 
     def _order(self, ours: str, now: float) -> None:
         """Have the incident go on by `ours`. One that is further is left alone, unless the job is

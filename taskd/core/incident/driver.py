@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskd.core import events as e
-from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder, times
 from taskd.core.incident.actions import Actions
 from taskd.core.incident.checkpoint import Checkpoint
@@ -21,7 +20,7 @@ from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
-from taskd.messages import from_agent, from_rank, to_rank
+from taskd.messages import from_agent, from_rank
 
 
 class Recovery:
@@ -138,6 +137,8 @@ class Recovery:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
         stacks before they are killed."""
+        if self._job.closing:  # by an earlier fault of the same event
+            return
         self.join(text, now=now, kind=kind).hung |= hung
         if evicted:
             self.evict(evicted, now)
@@ -156,7 +157,8 @@ class Recovery:
 
     def spent(self, why: str, now: float) -> None:
         """Fail the current strategy."""
-        self._drive((Move.SPENT, why), now)
+        if not self._job.closing:
+            self._drive((Move.SPENT, why), now)
 
     def expected(self, number: int) -> bool:
         """Whether rank `number` died because it was evicted, which is no further fault."""
@@ -182,6 +184,9 @@ class Recovery:
         """Stop using node `number`, whose agent may be healthy."""
         if self.moves(number):
             self.fault(f"node {number} cannot move: {why}", now)
+        # or its former agent was lost, and the node with it
+        if self._job.closing or not self._job.topology.nodes[number].living:
+            return
         self.nodes.give_up(number, why)
         self._lost(number, why, now)
 
@@ -349,17 +354,11 @@ class Recovery:
         if incident is None or (due := self.due()) is None or now < due:
             return
         if incident.phase is Phase.INTERRUPT and now < incident.deadline:
-            self._ask_again(incident)
+            self.rounds.ask_again(incident, self.silent())
         elif incident.phase is Phase.RESCHEDULE and incident.moving is None:
             self._not_taken(incident, now)
         else:
             self._too_late(incident, now)
-
-    def _ask_again(self, incident: Incident) -> None:
-        incident.round.asked_again = True
-        running = abbreviate(r for r in self.silent() if r not in incident.killed)
-        self._job.note(f"ranks [{running}] have not stopped; asked again")
-        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again", incident.strategy))
 
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up: evict the ranks it waits for; if that cannot help, the strategy

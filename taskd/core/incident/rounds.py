@@ -132,6 +132,13 @@ class Rounds:
             [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
         )
 
+    def ask_again(self, incident: Incident, silent: list[int]) -> None:
+        """Interrupt every rank once more: `silent` have not stopped in time."""
+        incident.round.asked_again = True
+        running = abbreviate(r for r in silent if r not in incident.killed)
+        self._job.note(f"ranks [{running}] have not stopped; asked again")
+        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again", incident.strategy))
+
     def faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
         """The ranks at fault and their faults' types. A process that is gone or goes is `other`."""
         gone = {r for r, s in self._job.ranks.items() if not s.alive}

@@ -184,7 +184,7 @@ class Takeover:
         """Assign every living node, or node `only`, living keepers for its records, if lost nodes
         can be replaced at all."""
         job = self._job
-        if "recover" not in job.settings.ladder or not job.protected:
+        if "recover" not in job.settings.ladder or not job.protected or job.closing:
             return
         for number in job.topology.renew_keepers(only):
             keepers = job.topology.nodes[number].keepers

@@ -1,0 +1,75 @@
+"""Progress probes of the world: what ranks, or their agents for them, answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.messages import from_agent
+from tests.core.actors import (
+    COMMITTED,
+    ENDED,
+    FINISHED,
+    HELD,
+    HUNG,
+    LOOPING,
+    PAUSED,
+    TRAINING,
+    UPDATED,
+    Node,
+    Rank,
+)
+
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+
+class Probes:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def answer(self, node: Node, call: int) -> None:
+        """Answer a progress probe, if the agent itself is alive; it answers for silent ranks."""
+        if self.world.likely(0.03):
+            self.world.counts["progress probe unanswered"] += 1
+            return
+        for rank in node.ranks:
+            if rank.mode != ENDED:
+                answers = (
+                    rank.alive
+                    and rank.mode != HUNG
+                    and (rank.slow <= self.world.now or self.world.chance.random() < 0.5)
+                )
+                process = (rank.incarnation, node.epoch)
+                self.world.after(
+                    0.001 if answers else 0.25,
+                    lambda r=rank, p=process, a=answers: self.present(r, p, call, a),
+                )
+
+    def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
+        if process != (rank.incarnation, self.world.nodes[rank.node].epoch):
+            return
+        inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
+        self.world.say(
+            self.world.nodes[rank.node],
+            from_agent.ProgressReport(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                call=call,
+                answered=answers,
+                step=rank.step,
+                collectives=int(inside and (rank.entered or rank.stage == UPDATED))
+                if answers
+                else 0,
+                waiting=rank.mode in (HELD, PAUSED, FINISHED),
+                overdue=rank.overdue(self.world.now),
+                seconds=self.world.now - rank.beat,
+                cpu=rank.cpu
+                + (
+                    self.world.now
+                    if rank.mode == LOOPING or (rank.slow > self.world.now and rank.steps == 0)
+                    else 0.0
+                ),
+                where=rank.mode,
+                patient=rank.slow > self.world.now and rank.steps > 0,
+            ),
+        )
