@@ -73,6 +73,10 @@ if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reas
     from taskd import raised
 
     raised.offer()
+    if raised.is_rank():
+        from taskd.worker import imports
+
+        imports.begin(late=True)
 
 # MS_ROLE: msrun's, whose ranks use no torch
 if os.environ.get("TASKD_INCARNATION", "0") != "0" and "MS_ROLE" not in os.environ:

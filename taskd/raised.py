@@ -30,11 +30,16 @@ def offer() -> None:
     sys.excepthook = note
 
 
-def _leave(text: str) -> None:
+def is_rank() -> bool:
+    """Whether this process is a rank, and not one that a rank has started."""
     from taskd.cython_api import slot
 
-    if slot.number() is None and "TASKD_SLOT" not in os.environ:
-        return  # a process started by a rank
+    return slot.number() is not None or "TASKD_SLOT" in os.environ
+
+
+def _leave(text: str) -> None:
+    if not is_rank():
+        return
     path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
     data = text.encode(errors="replace")
     if len(data) > LIMIT:

@@ -26,6 +26,7 @@ from taskd.worker import (
     control_thread,
     gloo_threads,
     groups,
+    imports,
     parallel,
     replacement,
     replicas,
@@ -115,6 +116,7 @@ def protect(objects: dict[str, Any]) -> Job:
     atexit.register(lambda: None if job.abandoned else slot.progress(job.position, slot.DONE))
     atexit.register(gloo_threads.settle)
     assert job.loop is not None
+    imports.save()
     if incarnation:
         _return(job.loop)
     else:

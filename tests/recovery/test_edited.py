@@ -1,0 +1,121 @@
+"""The code is the code of the start: what happens to the sources while a job trains changes
+nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import training
+
+STEPS = 12
+
+
+def project(directory: Path) -> Path:
+    place = directory / "edited"
+    shutil.copytree(
+        training.SCRIPTS / "edited", place, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return place
+
+
+def run(directory: Path, program: list[str], edit: str, **env: str) -> training.Result:
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", *program]
+    command += [str(directory), str(STEPS), edit, str(training.SCRIPTS)]
+    return training.run(command, directory, training.environment(directory, **env))
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory) -> training.Result:
+    """The same program, undisturbed."""
+    directory = tmp_path_factory.mktemp("plain")
+    script = project(directory) / "train.py"
+    ranks = [str(training.HERE / "ranks.py"), "2", str(script), str(directory)]
+    command = [sys.executable, *ranks, str(STEPS), "", str(training.SCRIPTS)]
+    env = training.environment(directory, PYTHONPATH=str(script.parent))
+    result = training.run(command, directory, env)
+    assert result.status == 0, result.output[-3000:]
+    return result
+
+
+def same(result: training.Result, plain: training.Result) -> None:
+    assert result.status == 0, result.output[-3000:] + result.log("worker-*.log")[-3000:]
+    for rank in (0, 1):
+        assert result.steps(rank) == plain.steps(rank), f"rank {rank}"
+        assert result.final(rank) == plain.final(rank)
+    assert len(result.pids(1)) == 3, "it was not replaced twice"
+
+
+def said(result: training.Result) -> list[str]:
+    """What the log says, without the folder."""
+    lines = [
+        line.partition(": ")[2].replace(f"{result.directory}/edited/", "")
+        for line in result.log("worker-*.log").splitlines()
+        if "since the job started" in line
+    ]
+    return sorted(lines)
+
+
+def goes_on(name: str, what: str = "changed") -> str:
+    return f"{name} was {what} since the job started; replacements go on with the code of the start"
+
+
+LINES = {
+    "script": [goes_on("train.py")],
+    "model": [goes_on("model.py")],
+    "broken": [goes_on("model.py"), goes_on("train.py")],
+    "removed": [goes_on(f"{n}.py", "removed") for n in ("late", "model", "space/inner", "train")],
+    "shape": [goes_on("model.py")],
+    "late": [goes_on("late.py"), goes_on("space/inner.py")],
+    "new": [
+        f"{name} is new since the job started; replacements go on without it"
+        for name in ("model/__init__.py", "optional.py", "space/__init__.py", "wave.py")
+    ],
+}
+
+
+@pytest.mark.parametrize("edit", LINES)
+def test_a_script(tmp_path, plain, edit):
+    result = run(tmp_path, [str(project(tmp_path) / "train.py")], edit)
+    same(result, plain)
+    assert said(result) == LINES[edit]
+
+
+@pytest.mark.parametrize("edit", ["model", "broken", "removed"])
+def test_fresh_interpreters(tmp_path, plain, edit):
+    """Also the first processes."""
+    result = run(tmp_path, [str(project(tmp_path) / "train.py")], edit, TASKD_FORK="off")
+    same(result, plain)
+    assert said(result) == LINES[edit]
+
+
+@pytest.mark.parametrize("edit", ["model", "removed"])
+@pytest.mark.parametrize("fork", ["on", "off"])
+def test_a_module(tmp_path, plain, edit, fork):
+    project(tmp_path)
+    result = run(tmp_path, ["-m", "edited.train"], edit, TASKD_FORK=fork)
+    same(result, plain)
+
+
+@pytest.mark.parametrize("kind", ["package", "directory"])
+@pytest.mark.parametrize("edit", ["script", "removed"])
+def test_a_package_and_a_directory(tmp_path, plain, edit, kind):
+    place = project(tmp_path)
+    if kind == "package":
+        main = (place / "__main__.py").read_text()
+        (place / "__main__.py").write_text(main.replace("from train", "from .train"))
+    result = run(tmp_path, ["-m", "edited"] if kind == "package" else [str(place)], edit)
+    same(result, plain)
+
+
+def test_a_zip_file(tmp_path, plain):
+    place, archive = project(tmp_path), tmp_path / "app.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(place.rglob("*")):  # namespaces are folders with an entry
+            file.write(path, path.relative_to(place))
+    shutil.rmtree(place)
+    result = run(tmp_path, [str(archive)], "zip")
+    same(result, plain)
