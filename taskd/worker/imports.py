@@ -44,7 +44,10 @@ def begin(late: bool = False) -> Sources:
 
 def save() -> None:
     """Keep what this rank has loaded so far."""
-    if _sources is None or not _sources.grown:
+    if _sources is None:
+        return
+    _sources.note_main()
+    if not _sources.grown:
         return
     start = Start(*_us())
     try:

@@ -195,16 +195,21 @@ class Sources:
     def note_loaded(self) -> None:
         """Note what this process has loaded before anybody noted it. Raises SystemExit if that is
         not what its predecessor had: it cannot be taken back."""
-        for name, module in list(sys.modules.items()):
-            spec, path = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-            if name == "__main__" and spec is None:
-                if isinstance(path, str) and path.endswith(".py") and is_project(path):
-                    self._match(path, self.main(path))
-            elif isinstance(spec, ModuleSpec):
+        self.note_main()
+        for module in list(sys.modules.values()):
+            if isinstance(spec := getattr(module, "__spec__", None), ModuleSpec):
                 self.note(spec.name, spec)
                 origin = spec.origin if spec.has_location else None
                 if origin is not None and origin.endswith(".py") and is_project(origin):
                     self._match(origin, self.take(origin, read(origin)))
+
+    def note_main(self) -> None:
+        """The same for the script, which the interpreter reads by itself where taskd does not."""
+        main = sys.modules["__main__"]
+        path = getattr(main, "__file__", None)
+        known = self._main or getattr(main, "__spec__", None) is not None
+        if not known and isinstance(path, str) and path.endswith(".py") and is_project(path):
+            self._match(path, self.main(path))
 
     @staticmethod
     def _match(path: str, text: bytes | None) -> None:
@@ -252,7 +257,6 @@ def _place(found: ModuleSpec | None) -> str | None:
     return next(iter(found.submodule_search_locations or ()), None)
 
 
-@cache
 def _installed() -> tuple[str, ...]:
     """Directories of what is installed: the standard library, packages, taskd."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -260,6 +264,9 @@ def _installed() -> tuple[str, ...]:
     found += [*site.getsitepackages(), site.getusersitepackages()]
     found.append(str(Path(__file__).parents[1]))
     return tuple({f"{p}{os.sep}" for path in found for p in (path, os.path.realpath(path))})
+
+
+_INSTALLED = _installed()  # in the zygote: it takes 5 ms
 
 
 @cache
@@ -270,5 +277,5 @@ def is_project(path: str) -> bool:
         whole.encode()
     except UnicodeEncodeError:  # it could not be noted
         return False
-    installed = f"{whole}{os.sep}".startswith(_installed())
+    installed = f"{whole}{os.sep}".startswith(_INSTALLED)
     return not installed and not {"site-packages", "dist-packages"} & {*whole.split(os.sep)}

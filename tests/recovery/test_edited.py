@@ -119,3 +119,12 @@ def test_a_zip_file(tmp_path, plain):
     shutil.rmtree(place)
     result = run(tmp_path, [str(archive)], "zip")
     same(result, plain)
+
+
+@pytest.mark.parametrize("program", ["script", "module"])
+@pytest.mark.parametrize("edit", ["script", "late", "removed"])
+def test_processes_that_ranks_spawn(tmp_path, plain, edit, program):
+    """Those of a survivor too, which the job had not spawned before the edit."""
+    place = project(tmp_path)
+    what = [str(place / "train.py")] if program == "script" else ["-m", "edited.train"]
+    same(run(tmp_path, what, edit, SPAWN="1"), plain)

@@ -1,9 +1,12 @@
 """Its sources are edited while it trains, and then rank 1 is killed.
 
 train.py OUT STEPS EDIT SCRIPTS     see edits.py; "" for none. SCRIPTS: where record.py is
+
+With SPAWN in the environment, processes that the ranks spawn at the end must have the same code.
 """
 
 import inspect
+import multiprocessing
 import os
 import signal
 import sys
@@ -52,6 +55,10 @@ def shown() -> None:
         assert "model.make(1)" in traceback.format_exc()
 
 
+def known() -> tuple[float, float]:
+    return RATE, lately()
+
+
 def main() -> None:
     out, steps, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     sys.path += [sys.argv[4], str(Path(__file__).parent)]
@@ -84,6 +91,9 @@ def main() -> None:
         if life:
             shown()
         log.final(net, optimizer)
+    if "SPAWN" in os.environ:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(known) == known()
     record.leave(job)
 
 
