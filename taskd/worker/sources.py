@@ -207,8 +207,9 @@ class Sources:
         """The same for the script, which the interpreter reads by itself where taskd does not."""
         main = sys.modules["__main__"]
         path = getattr(main, "__file__", None)
-        known = self._main or getattr(main, "__spec__", None) is not None
-        if not known and isinstance(path, str) and path.endswith(".py") and is_project(path):
+        if getattr(main, "__spec__", None) is not None or path in self._loaded:
+            return
+        if isinstance(path, str) and path.endswith(".py") and is_project(path):
             self._match(path, self.main(path))
 
     @staticmethod

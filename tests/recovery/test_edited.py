@@ -128,3 +128,36 @@ def test_processes_that_ranks_spawn(tmp_path, plain, edit, program):
     place = project(tmp_path)
     what = [str(place / "train.py")] if program == "script" else ["-m", "edited.train"]
     same(run(tmp_path, what, edit, SPAWN="1"), plain)
+
+
+RESTARTED = """
+import os, sys, time
+from pathlib import Path
+import taskd
+import late
+out, rank, life = Path(sys.argv[1]), os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+(out / f"saw-{rank}-{life}").write_text(f"{late.SCALE} {1}")
+if life == "0":
+    while len(list(out.glob("saw-*-0"))) < 2:
+        time.sleep(0.01)
+    if rank == "1":
+        for name in ("late.py", "script.py"):
+            file = Path(__file__).parent / name
+            text = file.read_text().replace("SCALE = 1.0", "SCALE = 2.0")
+            file.write_text(text.replace("{1}", "{2}"))
+        sys.exit(3)
+    time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("fork", ["on", "off"])
+def test_a_restart_of_all_ranks_runs_what_is_on_disk(tmp_path, fork):
+    """On all ranks, the one that had died and the others."""
+    script = project(tmp_path) / "script.py"
+    script.write_text(RESTARTED)
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2"]
+    command += ["--max_restarts", "1", str(script), str(tmp_path)]
+    result = training.run(command, tmp_path, training.environment(tmp_path, TASKD_FORK=fork))
+    assert result.status == 0, result.output[-3000:]
+    saw = {p.name: p.read_text() for p in tmp_path.glob("saw-*")}
+    assert saw == {f"saw-{r}-{n}": ("1.0 1", "2.0 2")[n] for r in (0, 1) for n in (0, 1)}

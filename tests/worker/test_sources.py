@@ -129,7 +129,7 @@ def test_a_replacement_that_has_loaded_something_else_already_is_refused(
     script.write_text("lr = 1")
     main = types.ModuleType("__main__")
     main.__file__, main.__spec__ = str(script), None
-    monkeypatch.setattr(sys, "modules", {"__main__": main})
+    monkeypatch.setitem(sys.modules, "__main__", main)
     first = Sources(Kept(), said)
     first.note_loaded()
     Sources(after(first), said).note_loaded()
